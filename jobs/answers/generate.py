@@ -17,7 +17,7 @@ from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.inference import EngineConfig, check_engine
-from ratchet.models.model_files import check_folder
+from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Seed, Unit
 
 
@@ -61,10 +61,9 @@ def check(config: Config, inputs: Inputs) -> None:
         )
     check_vllm(config, inputs)
     if inputs.model is not None:
-        check_folder(inputs.model)
-        from ratchet.models.decoder import decoder
-
-        decoder.check(inputs.model)
+        check_decoder_model(inputs.model)
+        length = config.max_prompt_length + config.max_new_tokens
+        check_length("generate: max_prompt_length + max_new_tokens", inputs.model, length)
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:

@@ -15,7 +15,7 @@ from annotated_types import Ge
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.inference import InferenceConfig, check_quantization
-from ratchet.models.model_files import check_folder
+from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Unit
 
 
@@ -46,9 +46,9 @@ def check(config: Config, inputs: Inputs) -> None:
     from ratchet.models.decoder import decoder
 
     for folder in (inputs.model, inputs.student):
-        check_folder(folder)
-        decoder.check(folder)
+        check_decoder_model(folder)
     decoder.check_head(inputs.model)
+    check_length("teacher_logprobs.max_length", inputs.model, config.max_length)
     decoder.check_same_tokens(inputs.model, inputs.student)
 
 

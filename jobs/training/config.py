@@ -201,6 +201,8 @@ def check_config(job: str, config: FinetuneConfig, base: Path | None, current_be
             " or change the method"
         )
     check_adapter(job, config, current_best)
+    if current_best is not None and full:
+        check_folder(current_best)
     if base is not None:
         check_folder(base)
         check_target_modules(job, base, config.target_modules)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ratchet.errors import ModelError
-from ratchet.models.model_files import ENCODING_CONFIG_FILE, RERANKER_CONFIG_FILE
+from ratchet.models.model_files import ENCODING_CONFIG_FILE, RERANKER_CONFIG_FILE, count_learned_positions
 from ratchet.models.model_kind import count_positions, describe_kind, read_json, read_optional
 from ratchet.models.presets import find_preset
 
@@ -167,11 +167,16 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
 
 
 def _max_length(folder: Path, config: dict[str, Any], recommended: int | None) -> int:
-    """The limit of sentence-transformers, else the smallest one of preset, model and tokenizer; at most MAX_LENGTH."""
-    if given := read_optional(folder / "sentence_bert_config.json").get("max_seq_length"):
-        return min(int(given), MAX_LENGTH)
-    limit = read_optional(folder / "tokenizer_config.json").get("model_max_length")
-    return int(min(number for number in (MAX_LENGTH, recommended, count_positions(config), limit) if number))
+    """The limit of sentence-transformers, else the smallest one of preset, model and tokenizer; at most MAX_LENGTH, and
+    the number of learned positions."""
+    limits = [MAX_LENGTH, count_learned_positions(folder)]
+    given = read_optional(folder / "sentence_bert_config.json").get("max_seq_length")
+    if given:
+        limits.append(given)
+    else:
+        limits += [recommended, count_positions(config)]
+        limits.append(read_optional(folder / "tokenizer_config.json").get("model_max_length"))
+    return int(min(number for number in limits if number))
 
 
 def _compares_by_cosine(folder: Path, values: dict[str, Any]) -> bool:
