@@ -8,6 +8,8 @@ from typing import Literal
 
 from ratchet.errors import InputError
 from ratchet.extras import require_extra
+from ratchet.models.model_files import find_config_folder
+from ratchet.models.usage import ADAPTED, Usage, read_task
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,25 @@ class EngineConfig(InferenceConfig):
     without a projection, and rerankers that answer Yes or No. An adapter is merged into the model first."""
 
 
-def check_adapter(job: str, adapter: Path | None) -> None:
-    """Raise InputError if `adapter` is not the folder of a LoRA adapter."""
-    if adapter is not None and not (adapter / "adapter_config.json").is_file():
+def check_adapter(job: str, adapter: Path | None, base: Path | None, usage: Usage) -> None:
+    """Raise InputError if `adapter` is not the folder of a LoRA adapter, or was trained as something else than
+    `usage`. Raises ModelError for an adapter whose training changed its base. base: None: not made yet."""
+    if adapter is None:
+        return
+    if not (adapter / "adapter_config.json").is_file():
         raise InputError(f"{job}.adapter: {adapter} has no adapter_config.json; expected the folder of a LoRA adapter")
+    from ratchet.models.adapters.shard_merge import check_base_is_kept
+
+    check_base_is_kept(adapter)
+    given = read_task(adapter)
+    if base is None or given not in ADAPTED or find_config_folder(base, adapter) == adapter:
+        return
+    answers = usage == "reranker" and given == "CAUSAL_LM"  # with Yes or No
+    if ADAPTED[given] != usage and not answers:
+        raise InputError(
+            f"{job}.adapter: {adapter} was trained as {ADAPTED[given]} (task_type {given}); expected one of"
+            f" {usage}s; give another adapter"
+        )
 
 
 def require_onnx(where: str) -> None:

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
-from ratchet.models.adapters.shard_merge import read_main_dtype
+from ratchet.models.adapters.shard_merge import check_base_is_kept, read_main_dtype
 from ratchet.models.devices import BALANCED, resolve_device, resolve_dtype
 from ratchet.models.engine import is_partitioned
 from ratchet.models.model_files import check_folder, copy_tokenizer
@@ -93,6 +93,7 @@ def open_model(
         )
     is_merged = not getattr(model, "is_loaded_in_4bit", False)
     if adapter is not None and not training:
+        check_base_is_kept(adapter)
         model = lora.load(model, adapter)
         model = model.merge_and_unload() if is_merged else model
     model = move_model(model, torch.device("cpu") if device == BALANCED else resolve_device(device), kept)

@@ -16,7 +16,7 @@ from annotated_types import Ge, Interval
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
-from ratchet.jobs.inference import EngineConfig, check_engine
+from ratchet.jobs.inference import EngineConfig, check_adapter, check_engine
 from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Seed, Unit
 
@@ -60,6 +60,7 @@ def check(config: Config, inputs: Inputs) -> None:
             " the same; raise temperature"
         )
     check_vllm(config, inputs)
+    check_adapter("generate", inputs.adapter, inputs.model, "decoder")
     if inputs.model is not None:
         check_decoder_model(inputs.model)
         length = config.max_prompt_length + config.max_new_tokens

@@ -14,7 +14,7 @@ from annotated_types import Ge
 
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
-from ratchet.jobs.inference import InferenceConfig, check_quantization
+from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
 from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Unit
 
@@ -41,6 +41,7 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs) -> None:
     check_quantization("teacher_logprobs", config.quantization)
+    check_adapter("teacher_logprobs", inputs.adapter, inputs.model, "decoder")
     if inputs.model is None or inputs.student is None:
         return
     from ratchet.models.decoder import decoder

@@ -51,7 +51,7 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs) -> None:
-    check_adapter("rerank", inputs.adapter)
+    check_adapter("rerank", inputs.adapter, inputs.model, "reranker")
     if inputs.model is not None:
         check_folder(inputs.model)
         check_reranker_model(inputs.model, resolve_reranker_config(config, inputs.model, inputs.adapter))

@@ -201,6 +201,10 @@ def check_config(job: str, config: FinetuneConfig, base: Path | None, current_be
             " or change the method"
         )
     check_adapter(job, config, current_best)
+    if current_best is not None and base is not None and not full:
+        from ratchet.models.adapters.shard_merge import match_adapter
+
+        match_adapter(base, current_best)
     if current_best is not None and full:
         check_folder(current_best)
     if base is not None:
