@@ -8,7 +8,7 @@ from typing import Literal
 
 from ratchet.errors import InputError
 from ratchet.extras import require_extra
-from ratchet.models.model_files import find_config_folder
+from ratchet.models.model_files import find_config_folder, list_expert_layers
 from ratchet.models.usage import ADAPTED, Usage, read_task
 
 
@@ -59,15 +59,23 @@ def require_onnx(where: str) -> None:
     require_extra(f"{where}: given", "onnx", "onnx", "onnxscript", "onnxruntime")
 
 
-def check_quantization(job: str, quantization: str) -> None:
-    """Raise InputError for `nf4` if bitsandbytes is not installed."""
-    if quantization == "nf4":
-        require_extra(f"{job}.quantization: nf4 given", "nf4", "bitsandbytes")
+def check_quantization(job: str, quantization: str, model: Path | None) -> None:
+    """Raise InputError for `nf4` if bitsandbytes is not installed, and for a mixture of experts, whose experts would
+    stay whole. model: a whole folder; None: not made yet."""
+    if quantization != "nf4":
+        return
+    require_extra(f"{job}.quantization: nf4 given", "nf4", "bitsandbytes")
+    if model is not None and list_expert_layers(model):
+        raise InputError(
+            f"{job}.quantization: nf4 given, for a mixture of experts ({model}); expected none, since bitsandbytes"
+            " quantizes linear layers only, and the fused experts would stay whole; set quantization=none"
+        )
 
 
-def check_engine(job: str, config: EngineConfig) -> None:
-    """Raise InputError for an engine or a quantization that is not installed, and for nf4 with vLLM."""
-    check_quantization(job, config.quantization)
+def check_engine(job: str, config: EngineConfig, model: Path | None) -> None:
+    """Raise InputError for an engine or a quantization that is not installed, and for nf4 with vLLM or as
+    `check_quantization`."""
+    check_quantization(job, config.quantization, model)
     if config.engine != "vllm":
         return
     require_extra(f"{job}.engine: 'vllm' given", "vllm", "vllm")

@@ -204,6 +204,17 @@ def read_header(path: Path) -> tuple[int, dict[str, Any]]:
     return 8 + length, header
 
 
+def list_expert_layers(folder: Path) -> set[str]:
+    """Return the names of the layers of a model's experts, such as `gate_proj`; empty without experts. transformers
+    fuses the experts of a layer into one tensor, which is no linear layer."""
+    found = set()
+    for name in read_weight_names(folder):
+        _, is_expert, layer = name.partition(".experts.")
+        if is_expert or ".block_sparse_moe.input_linear." in name:
+            found.update(part for part in (layer or name).split(".") if not part.isdecimal() and part != "weight")
+    return found
+
+
 def read_weight_names(folder: Path) -> list[str]:
     """Return the names of a model's weights, from the headers of its safetensors files."""
     return [name for file in list_weight_files(folder) for name in read_header(folder / file)[1]]

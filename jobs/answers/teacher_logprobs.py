@@ -40,14 +40,15 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs) -> None:
-    check_quantization("teacher_logprobs", config.quantization)
     check_adapter("teacher_logprobs", inputs.adapter, inputs.model, "decoder")
     if inputs.model is None or inputs.student is None:
+        check_quantization("teacher_logprobs", config.quantization, None)
         return
     from ratchet.models.decoder import decoder
 
     for folder in (inputs.model, inputs.student):
         check_decoder_model(folder)
+    check_quantization("teacher_logprobs", config.quantization, inputs.model)
     decoder.check_head(inputs.model)
     check_length("teacher_logprobs.max_length", inputs.model, config.max_length)
     decoder.check_same_tokens(inputs.model, inputs.student)

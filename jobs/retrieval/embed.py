@@ -61,7 +61,7 @@ def find_encoding_config(config: Config, inputs: Inputs) -> EncodingConfig:
 
 def check_vllm(config: Config, inputs: Inputs) -> None:
     """Raise InputError for a model that vLLM cannot embed with. A model that does not exist yet is not checked."""
-    check_engine("embed", config)
+    check_engine("embed", config, inputs.model)
     if config.engine == "vllm" and inputs.model is not None and find_encoding_config(config, inputs).projection:
         raise InputError(
             f"embed.engine: 'vllm' given, for an embedder with a projection ({inputs.model}); expected one without; set"

@@ -60,7 +60,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 def check_vllm(config: Config, inputs: Inputs) -> None:
     """Raise InputError for a model that vLLM cannot score with. A model that does not exist yet is not checked."""
-    check_engine("rerank", config)
+    check_engine("rerank", config, inputs.model)
     if config.engine != "vllm" or inputs.model is None:
         return
     from ratchet.models.reranker.prefix_sharing import ARCHITECTURES
