@@ -207,7 +207,7 @@ def read_header(path: Path) -> tuple[int, dict[str, Any]]:
 def list_expert_layers(folder: Path) -> set[str]:
     """Return the names of the layers of a model's experts, such as `gate_proj`; empty without experts. transformers
     fuses the experts of a layer into one tensor, which is no linear layer."""
-    found = set()
+    found = set[str]()
     for name in read_weight_names(folder):
         _, is_expert, layer = name.partition(".experts.")
         if is_expert or ".block_sparse_moe.input_linear." in name:
