@@ -8,6 +8,8 @@ from typing import Literal
 
 from ratchet.errors import InputError
 from ratchet.extras import require_extra
+from ratchet.models.model_files import find_config_folder, list_expert_layers
+from ratchet.models.usage import ADAPTED, Usage, read_task
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,25 @@ class EngineConfig(InferenceConfig):
     without a projection, and rerankers that answer Yes or No. An adapter is merged into the model first."""
 
 
-def check_adapter(job: str, adapter: Path | None) -> None:
-    """Raise InputError if `adapter` is not the folder of a LoRA adapter."""
-    if adapter is not None and not (adapter / "adapter_config.json").is_file():
+def check_adapter(job: str, adapter: Path | None, base: Path | None, usage: Usage) -> None:
+    """Raise InputError if `adapter` is not the folder of a LoRA adapter, or was trained as something else than
+    `usage`. Raises ModelError for an adapter whose training changed its base. base: None: not made yet."""
+    if adapter is None:
+        return
+    if not (adapter / "adapter_config.json").is_file():
         raise InputError(f"{job}.adapter: {adapter} has no adapter_config.json; expected the folder of a LoRA adapter")
+    from ratchet.models.adapters.shard_merge import check_base_is_kept
+
+    check_base_is_kept(adapter)
+    given = read_task(adapter)
+    if base is None or given not in ADAPTED or find_config_folder(base, adapter) == adapter:
+        return
+    answers = usage == "reranker" and given == "CAUSAL_LM"  # with Yes or No
+    if ADAPTED[given] != usage and not answers:
+        raise InputError(
+            f"{job}.adapter: {adapter} was trained as {ADAPTED[given]} (task_type {given}); expected one of"
+            f" {usage}s; give another adapter"
+        )
 
 
 def require_onnx(where: str) -> None:
@@ -42,15 +59,23 @@ def require_onnx(where: str) -> None:
     require_extra(f"{where}: given", "onnx", "onnx", "onnxscript", "onnxruntime")
 
 
-def check_quantization(job: str, quantization: str) -> None:
-    """Raise InputError for `nf4` if bitsandbytes is not installed."""
-    if quantization == "nf4":
-        require_extra(f"{job}.quantization: nf4 given", "nf4", "bitsandbytes")
+def check_quantization(job: str, quantization: str, model: Path | None) -> None:
+    """Raise InputError for `nf4` if bitsandbytes is not installed, and for a mixture of experts, whose experts would
+    stay whole. model: a whole folder; None: not made yet."""
+    if quantization != "nf4":
+        return
+    require_extra(f"{job}.quantization: nf4 given", "nf4", "bitsandbytes")
+    if model is not None and list_expert_layers(model):
+        raise InputError(
+            f"{job}.quantization: nf4 given, for a mixture of experts ({model}); expected none, since bitsandbytes"
+            " quantizes linear layers only, and the fused experts would stay whole; set quantization=none"
+        )
 
 
-def check_engine(job: str, config: EngineConfig) -> None:
-    """Raise InputError for an engine or a quantization that is not installed, and for nf4 with vLLM."""
-    check_quantization(job, config.quantization)
+def check_engine(job: str, config: EngineConfig, model: Path | None) -> None:
+    """Raise InputError for an engine or a quantization that is not installed, and for nf4 with vLLM or as
+    `check_quantization`."""
+    check_quantization(job, config.quantization, model)
     if config.engine != "vllm":
         return
     require_extra(f"{job}.engine: 'vllm' given", "vllm", "vllm")

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
-from ratchet.models.adapters.shard_merge import read_main_dtype
+from ratchet.models.adapters.shard_merge import check_base_is_kept, read_main_dtype
 from ratchet.models.devices import BALANCED, resolve_device, resolve_dtype
 from ratchet.models.engine import is_partitioned
 from ratchet.models.model_files import check_folder, copy_tokenizer
@@ -47,12 +47,12 @@ def open_model(
 
     For inference an adapter is merged, in float32, before the cast. It is not merged into a model in 4 bits, where
     merged weights would be rounded to 4 bits again. training: no adapter, no dropout, and eager attention on CPUs,
-    whose backward pass is faster there. dtype, device: see `ratchet.models.embedder.encoder.load`. quantization: `nf4`
-    keeps linear layers in 4 bits with double quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA").
-    streamed: weights stay in their files, and a layer's are in memory while it runs. packed: for inference only; see
-    `pack_linear_layers`, which does nothing for other devices and dtypes. may_lack(name): whether a missing weight is
-    accepted, besides an embedder's pooler; it is initialised at random. settings: overrides of the config. Raises
-    ModelError for an unusable folder.
+    whose backward pass is faster there; on GPUs SDPA, or eager attention for architectures without it. dtype, device:
+    see `ratchet.models.embedder.encoder.load`. quantization: `nf4` keeps linear layers in 4 bits with double
+    quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"). streamed: weights stay in their files, and a
+    layer's are in memory while it runs. packed: for inference only; see `pack_linear_layers`, which does nothing for
+    other devices and dtypes. may_lack(name): whether a missing weight is accepted, besides an embedder's pooler; it is
+    initialised at random. settings: overrides of the config. Raises ModelError for an unusable folder.
     """
     check_folder(base)
     config = transformers.AutoConfig.from_pretrained(base, **(settings or {}))
@@ -60,8 +60,9 @@ def open_model(
     merges = adapter and not training and quantization == "none"
     options: dict[str, Any] = {"dtype": torch.float32 if merges else kept}
     if training:
-        options["attn_implementation"] = "eager" if resolve_device(device).type == "cpu" else "sdpa"
         turn_off_dropout(config)
+        if resolve_device(device).type == "cpu":
+            options["attn_implementation"] = "eager"
     if quantization == "nf4":
         whole = [*HEADS, ".*pooler"] if kind is transformers.AutoModelForSequenceClassification else None
         how = {**NF4, "bnb_4bit_compute_dtype": kept, "llm_int8_skip_modules": whole}
@@ -92,6 +93,7 @@ def open_model(
         )
     is_merged = not getattr(model, "is_loaded_in_4bit", False)
     if adapter is not None and not training:
+        check_base_is_kept(adapter)
         model = lora.load(model, adapter)
         model = model.merge_and_unload() if is_merged else model
     model = move_model(model, torch.device("cpu") if device == BALANCED else resolve_device(device), kept)

@@ -18,11 +18,22 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from ratchet.errors import ModelError
-from ratchet.models.model_kind import check_is_folder, check_no_custom_code, check_type, read_config, read_object
+from ratchet.models.model_kind import (
+    check_is_folder,
+    check_no_custom_code,
+    check_type,
+    count_unused_positions,
+    read_config,
+    read_object,
+)
 
 ENCODING_CONFIG_FILE = "encoding_config.json"
 RERANKER_CONFIG_FILE = "reranker_config.json"
+WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+ADAPTER_CONFIG = "adapter_config.json"
+POSITION_TABLES = (".position_embeddings.weight", "wpe.weight", ".embed_positions.weight")
+"""Ends of the names of the weights that are position embeddings."""
 
 TOKENIZER_FILES = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model"),
@@ -102,10 +113,13 @@ def copy_tokenizer(base: Path, target: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ModelError for a folder that lacks a config, a tokenizer or weights, needs custom code, has truncated
-    weights, or more tokens in the tokenizer than in the model. Reads only the headers of the weights."""
+    """Raise ModelError for a folder that lacks a config, a tokenizer or weights, needs custom code, has truncated or
+    quantized weights or two sets of them, or more tokens in the tokenizer than in the model. Reads only the headers of
+    the weights."""
     check_no_custom_code(folder)
     check_type(folder)
+    _check_one_model(folder)
+    _check_not_quantized(folder)
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "tokenizer.model", "vocab.json")):
         raise ModelError(f"model {folder}: no tokenizer; expected tokenizer.json; save the tokenizer into the folder")
     for name in list_weight_files(folder):
@@ -122,11 +136,58 @@ def check_folder(folder: Path) -> None:
     _check_vocabulary(folder)
 
 
+def _check_one_model(folder: Path) -> None:
+    """Raise ModelError for a model folder that also holds an adapter, or a second set of weights. Libraries choose
+    differently between them: transformers applies the adapter, or takes the single file; vLLM follows the index."""
+    if (folder / ADAPTER_CONFIG).is_file():
+        raise ModelError(
+            f"model {folder}: holds config.json of a whole model and {ADAPTER_CONFIG} of an adapter, which may be"
+            " merged already; expected one of the two; move the adapter's files into a folder of their own"
+        )
+    parts = {path.name for path in folder.glob("model-*-of-*.safetensors")}
+    if (folder / INDEX).is_file():
+        parts.update(list_weight_files(folder))
+    if (folder / WEIGHTS).is_file() and (others := sorted(parts - {WEIGHTS})):
+        named = f", which {INDEX} names" if (folder / INDEX).is_file() else ""
+        raise ModelError(
+            f"model {folder}: two sets of weights, {WEIGHTS} and {others[0]}{named}; expected one; move the other"
+            " one away, with its index"
+        )
+
+
+def _check_not_quantized(folder: Path) -> None:
+    """Raise ModelError for weights that are stored in 8 or fewer bits: they need a package of their own, and neither
+    adapters nor other dtypes apply to them."""
+    config = read_config(folder)
+    for part in (config, config.get("text_config")):
+        given = part.get("quantization_config") if isinstance(part, dict) else None
+        if given:
+            method = given.get("quant_method") if isinstance(given, dict) else None
+            raise ModelError(
+                f"model {folder}: quantization_config in config.json ({method or 'without quant_method'}); expected"
+                " weights in float32, bfloat16 or float16; give the model that it was made from, with quantization=nf4"
+                " if it has to be small"
+            )
+
+
+def count_learned_positions(folder: Path) -> int | None:
+    """Return the number of tokens for which a model's table of position embeddings has a row: longer texts cannot be
+    computed. None for a model without such a table, or without weights."""
+    for file in list_weight_files(folder):
+        tensors = read_header(folder / file)[1] if (folder / file).is_file() else {}
+        for name, about in tensors.items():
+            if name.endswith(POSITION_TABLES) and len(about["shape"]) == 2:
+                config = read_config(folder)
+                unused = 2 if config.get("model_type") in ("opt", "biogpt") else count_unused_positions(config)
+                return int(about["shape"][0]) - unused
+    return None
+
+
 def list_weight_files(folder: Path) -> list[str]:
     """Return the names of a model's safetensors files. Raises ModelError for an index that cannot be read."""
     index = folder / INDEX
     if not index.is_file():
-        return ["model.safetensors"]
+        return [WEIGHTS]
     try:
         return sorted(set(json.loads(index.read_text())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -143,6 +204,17 @@ def read_header(path: Path) -> tuple[int, dict[str, Any]]:
     return 8 + length, header
 
 
+def list_expert_layers(folder: Path) -> set[str]:
+    """Return the names of the layers of a model's experts, such as `gate_proj`; empty without experts. transformers
+    fuses the experts of a layer into one tensor, which is no linear layer."""
+    found = set[str]()
+    for name in read_weight_names(folder):
+        _, is_expert, layer = name.partition(".experts.")
+        if is_expert or ".block_sparse_moe.input_linear." in name:
+            found.update(part for part in (layer or name).split(".") if not part.isdecimal() and part != "weight")
+    return found
+
+
 def read_weight_names(folder: Path) -> list[str]:
     """Return the names of a model's weights, from the headers of its safetensors files."""
     return [name for file in list_weight_files(folder) for name in read_header(folder / file)[1]]
@@ -154,7 +226,7 @@ def _check_vocabulary(folder: Path) -> None:
     file = folder / "tokenizer.json"
     if not file.is_file():
         return
-    largest = _largest_id(file, file.stat().st_mtime_ns)
+    largest = max(read_token_ids(file).values(), default=-1)
     if isinstance(rows, int) and largest >= rows:
         raise ModelError(
             f"model {folder}: tokenizer.json has ids up to {largest}, config.json says vocab_size {rows}; expected a"
@@ -162,14 +234,19 @@ def _check_vocabulary(folder: Path) -> None:
         )
 
 
+def read_token_ids(file: Path) -> dict[str, int]:
+    """Return token -> id of a tokenizer.json. Raises ModelError for a file that is no JSON object."""
+    return _read_token_ids(file, file.stat().st_mtime_ns)
+
+
 @lru_cache(maxsize=32)
-def _largest_id(file: Path, _: int) -> int:
-    """The largest token id in a tokenizer.json. The second argument, its modification time, is part of the cache
-    key. Raises ModelError for a file that is no JSON object."""
+def _read_token_ids(file: Path, _: int) -> dict[str, int]:
+    """The second argument, the file's modification time, is part of the cache key."""
     tokenizer = read_object(file)
-    vocabulary = tokenizer.get("model", {}).get("vocab") or []
-    ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
-    return max([*ids, *(token["id"] for token in tokenizer.get("added_tokens", []))], default=-1)
+    vocabulary = tokenizer.get("model", {}).get("vocab") or {}
+    if not isinstance(vocabulary, dict):  # a list of tokens with their scores
+        vocabulary = {token: i for i, (token, _) in enumerate(vocabulary)}
+    return {**vocabulary, **{one["content"]: one["id"] for one in tokenizer.get("added_tokens", [])}}
 
 
 def _is_whole(path: Path) -> bool:

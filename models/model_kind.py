@@ -19,7 +19,10 @@ from ratchet.errors import ModelError
 NO_TEXT = re.compile("CLIP|Image|Vision|ViT|Audio|Speech|Wav2Vec")
 """Parts of the names of classes that do not read text."""
 POSITIONS_AFTER_PADDING = frozenset(
-    ["roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "data2vec-text", "ibert"]
+    (
+        *("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet", "longformer"),
+        *("data2vec-text", "ibert", "xmod", "luke", "markuplm", "esm"),
+    )
 )
 """The `model_type` of models whose positions begin after that of the padding token."""
 ENCODER_DECODERS = ("t5", "mt5", "umt5", "longt5", "bart", "pegasus", "marian", "mbart", "led", "whisper")
@@ -115,7 +118,14 @@ def check_decoder(folder: Path) -> None:
 
 
 def check_embedder(folder: Path) -> None:
-    """Raise ModelError for a folder whose config.json is that of a reranker or of an encoder-decoder."""
+    """Raise ModelError for a folder whose config.json is that of a reranker, of an encoder-decoder or of its encoder
+    alone."""
+    config = read_config(folder)
+    if str(config.get("model_type", "")).startswith(ENCODER_DECODERS) and describe_kind(config) == "an encoder":
+        raise ModelError(
+            f"model {folder}: the encoder of an encoder-decoder ({config['model_type']}); expected an encoder such as"
+            " BertModel, or a decoder; give another model"
+        )
     _refuse(folder, NO_EMBEDDERS, "an embedder: an encoder or a decoder")
 
 
@@ -130,10 +140,14 @@ def count_positions(config: dict[str, Any]) -> int | None:
     """Return the number of tokens that a model has positions for; None where config.json says nothing.
 
     RoBERTa and its relatives number positions from `pad_token_id` + 1 on, so that 512 of 514 can be used."""
-    positions = config.get("max_position_embeddings")
-    if positions and str(config.get("model_type", "")) in POSITIONS_AFTER_PADDING:
-        return int(positions) - int(config.get("pad_token_id", 1)) - 1
-    return None if positions is None else int(positions)
+    positions = config.get("max_position_embeddings") or config.get("n_positions")
+    return None if positions is None else int(positions) - count_unused_positions(config)
+
+
+def count_unused_positions(config: dict[str, Any]) -> int:
+    """Return the number of a model's first positions that no token has."""
+    after_padding = str(config.get("model_type", "")) in POSITIONS_AFTER_PADDING
+    return int(config.get("pad_token_id", 1)) + 1 if after_padding else 0
 
 
 def describe_kind(config: dict[str, Any]) -> str:

@@ -16,8 +16,8 @@ from annotated_types import Ge, Interval
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
-from ratchet.jobs.inference import EngineConfig, check_engine
-from ratchet.models.model_files import check_folder
+from ratchet.jobs.inference import EngineConfig, check_adapter, check_engine
+from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Seed, Unit
 
 
@@ -59,12 +59,12 @@ def check(config: Config, inputs: Inputs) -> None:
             f"generate.num_completions: {config.num_completions} given; expected 1 at temperature 0, where all would be"
             " the same; raise temperature"
         )
-    check_vllm(config, inputs)
+    check_adapter("generate", inputs.adapter, inputs.model, "decoder")
     if inputs.model is not None:
-        check_folder(inputs.model)
-        from ratchet.models.decoder import decoder
-
-        decoder.check(inputs.model)
+        check_decoder_model(inputs.model)
+        length = config.max_prompt_length + config.max_new_tokens
+        check_length("generate: max_prompt_length + max_new_tokens", inputs.model, length)
+    check_vllm(config, inputs)
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
@@ -95,7 +95,7 @@ def check_same_task(config: Config, inputs: Inputs, task: str) -> None:
 
 def check_vllm(config: Config, inputs: Inputs) -> None:
     """Raise InputError for settings and samples that vLLM does not support. Samples of later steps are not checked."""
-    check_engine("generate", config)
+    check_engine("generate", config, inputs.model)
     if config.engine != "vllm":
         return
     if config.measure_latency:

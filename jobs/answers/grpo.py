@@ -21,6 +21,7 @@ from ratchet.extras import require_extra
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.answers.sft import LABELS
+from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Seed, Unit
@@ -102,9 +103,9 @@ def check(config: Config, inputs: Inputs) -> None:
     adapter = inputs.current_best if config.method == "lora" else None
     training.check_config("grpo", make_options(config, adapter is not None), inputs.base, adapter)
     if inputs.base is not None:
-        from ratchet.models.decoder import decoder
-
-        decoder.check(inputs.base)
+        check_decoder_model(inputs.base)
+        length = config.max_prompt_length + config.max_new_tokens
+        check_length("grpo: max_prompt_length + max_new_tokens", inputs.base, length)
     if inputs.train is not None:
         check_samples(inputs.train)
 

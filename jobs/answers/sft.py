@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt, Interval
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
+from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
@@ -85,8 +86,9 @@ def check(config: Config, inputs: Inputs) -> None:
     if inputs.base is not None:
         from ratchet.models.decoder import decoder
 
-        decoder.check(inputs.base)
+        check_decoder_model(inputs.base)
         decoder.check_head(inputs.base)
+        check_length("sft.max_length", inputs.base, config.max_length or DEFAULT_MAX_LENGTH)
         if config.packing:
             check_packing(config, inputs.base)
 

@@ -14,8 +14,8 @@ from annotated_types import Ge
 
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
-from ratchet.jobs.inference import InferenceConfig, check_quantization
-from ratchet.models.model_files import check_folder
+from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
+from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Unit
 
 
@@ -40,15 +40,17 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs) -> None:
-    check_quantization("teacher_logprobs", config.quantization)
+    check_adapter("teacher_logprobs", inputs.adapter, inputs.model, "decoder")
     if inputs.model is None or inputs.student is None:
+        check_quantization("teacher_logprobs", config.quantization, None)
         return
     from ratchet.models.decoder import decoder
 
     for folder in (inputs.model, inputs.student):
-        check_folder(folder)
-        decoder.check(folder)
+        check_decoder_model(folder)
+    check_quantization("teacher_logprobs", config.quantization, inputs.model)
     decoder.check_head(inputs.model)
+    check_length("teacher_logprobs.max_length", inputs.model, config.max_length)
     decoder.check_same_tokens(inputs.model, inputs.student)
 
 

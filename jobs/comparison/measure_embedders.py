@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
 
+from ratchet.jobs.model_checks import check_embedder_model
+from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_files import check_folder
 from ratchet.orchestrator.job_interface import Job, Unit
 
@@ -35,6 +37,7 @@ class Inputs:
 def check(config: Config, inputs: Inputs) -> None:
     for folder in inputs.models or ():
         check_folder(folder)
+        check_embedder_model(folder, read_encoding_config(folder))
 
 
 JOB = Job(

@@ -16,7 +16,7 @@ from annotated_types import Gt
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.inference import require_onnx
-from ratchet.models.model_files import check_folder
+from ratchet.jobs.model_checks import check_as_used
 from ratchet.models.usage import find_usage
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources
 
@@ -54,7 +54,7 @@ def check(config: Config, inputs: Inputs) -> None:
     if config.onnx or config.int8:
         check_onnx(config, inputs)
     if inputs.model is not None:
-        check_folder(inputs.model)
+        check_as_used(inputs.model, inputs.adapter)
         if inputs.adapter is not None:
             from ratchet.models.adapters.shard_merge import match_adapter
 

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
+from ratchet.jobs.model_checks import check_embedder_model
+from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_files import check_folder
-from ratchet.models.model_kind import check_embedder
 from ratchet.orchestrator.job_interface import Job, Seed
 
 INDEX, DOCUMENTS = "index.faiss", "documents.parquet"
@@ -50,7 +51,7 @@ class Inputs:
 def check(config: Config, inputs: Inputs) -> None:
     if inputs.model is not None:
         check_folder(inputs.model)
-        check_embedder(inputs.model)
+        check_embedder_model(inputs.model, read_encoding_config(inputs.model))
 
 
 JOB = Job(

@@ -10,10 +10,10 @@ from ratchet.data.formats.examples import read_examples
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.inference import EngineConfig, check_adapter, check_engine, require_onnx
+from ratchet.jobs.model_checks import check_embedder_model, read_width
 from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.model_files import check_folder
-from ratchet.models.model_kind import check_embedder, read_config
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources
 
 
@@ -45,9 +45,8 @@ class Inputs:
 def check(config: Config, inputs: Inputs) -> None:
     if inputs.model is not None:
         check_folder(inputs.model)
-        check_embedder(inputs.model)
-        find_encoding_config(config, inputs)
-    check_adapter("embed", inputs.adapter)
+        check_embedder_model(inputs.model, find_encoding_config(config, inputs), inputs.adapter)
+    check_adapter("embed", inputs.adapter, inputs.model, "embedder")
     check_onnx(config, inputs)
     check_vllm(config, inputs)
 
@@ -62,7 +61,7 @@ def find_encoding_config(config: Config, inputs: Inputs) -> EncodingConfig:
 
 def check_vllm(config: Config, inputs: Inputs) -> None:
     """Raise InputError for a model that vLLM cannot embed with. A model that does not exist yet is not checked."""
-    check_engine("embed", config)
+    check_engine("embed", config, inputs.model)
     if config.engine == "vllm" and inputs.model is not None and find_encoding_config(config, inputs).projection:
         raise InputError(
             f"embed.engine: 'vllm' given, for an embedder with a projection ({inputs.model}); expected one without; set"
@@ -90,7 +89,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     rows = needs.count(parents, "texts", *names, "test/statements")
     own = needs.infer(folder, "backbone", config, inputs, resources, parents, length=length, rows=rows)
     size = 4 * config.npy + (4 if config.storage_dtype == "float32" else 2)
-    disk = (rows or 0) * read_config(folder).get("hidden_size", 0) * size / 1e9
+    disk = (rows or 0) * read_width(folder) * size / 1e9
     return replace(own or Needs(0.0, 0.0), disk=disk) if disk > 0.05 else own
 
 

@@ -12,10 +12,11 @@ from annotated_types import Ge, Gt, Interval
 from ratchet.data.formats.examples import read_examples
 from ratchet.errors import DataError, InputError
 from ratchet.jobs import needs
+from ratchet.jobs.model_checks import check_embedder_model, read_width
 from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import Example, read_encoding_config
-from ratchet.models.model_kind import check_embedder, read_config
+from ratchet.models.model_kind import read_config
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
 
 CPU_GRAPH = 2**15 * 6 * 384
@@ -79,13 +80,13 @@ def check(config: Config, inputs: Inputs) -> None:
     training.require(job, config, rules)
     if inputs.base is None:
         return
-    check_embedder(inputs.base)
     check_dims(job, config, inputs.base)
     fixed = read_examples(inputs.examples)
     start, adapter = training.find_start(config, inputs)
     known = config.start_from == "base" or inputs.current_best is not None  # else the adapter may bring a template
     examples = list_examples(config, fixed)
     found = resolve_encoding_config(job, config, start, adapter, examples, uses_task=known)
+    check_embedder_model(start, found, adapter)
     each = found.example_query_max_length + found.example_answer_max_length
     left = found.max_length - config.num_examples * (each + TEMPLATE_TOKENS) - TEMPLATE_TOKENS
     if config.num_examples and left < (config.query_max_length or 1):
@@ -100,7 +101,7 @@ def check_dims(job: str, config: Config, base: Path) -> None:
     """Raise InputError for `matryoshka_dims` that are not ascending, or not less than the base's dimensions."""
     if not (dims := config.matryoshka_dims):
         return
-    size = int(read_config(base).get("hidden_size", 0))
+    size = read_width(base)
     if folder := read_encoding_config(base).projection:
         from ratchet.models.embedder.projection import read_dim
 

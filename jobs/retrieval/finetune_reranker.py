@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from ratchet.jobs import needs
+from ratchet.jobs.model_checks import check_reranker_model
 from ratchet.jobs.model_settings import RerankerSettings, predict_prompts, resolve_reranker_config
 from ratchet.jobs.training import config as training
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
@@ -45,7 +46,7 @@ def check(config: Config, inputs: Inputs) -> None:
     ]
     training.require("finetune_reranker", config, rules)
     if inputs.base is not None:
-        resolve_reranker_config(config, inputs.base)
+        check_reranker_model(inputs.base, resolve_reranker_config(config, inputs.base))
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:

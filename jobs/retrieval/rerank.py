@@ -19,6 +19,7 @@ from annotated_types import Ge
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.inference import EngineConfig, check_adapter, check_engine
+from ratchet.jobs.model_checks import check_reranker_model
 from ratchet.jobs.model_settings import RerankerSettings, predict_prompts, resolve_reranker_config
 from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import read_config
@@ -53,16 +54,16 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs) -> None:
-    check_adapter("rerank", inputs.adapter)
+    check_adapter("rerank", inputs.adapter, inputs.model, "reranker")
     if inputs.model is not None:
         check_folder(inputs.model)
-        resolve_reranker_config(config, inputs.model, inputs.adapter)
+        check_reranker_model(inputs.model, resolve_reranker_config(config, inputs.model, inputs.adapter))
     check_vllm(config, inputs)
 
 
 def check_vllm(config: Config, inputs: Inputs) -> None:
     """Raise InputError for a model that vLLM cannot score with. A model that does not exist yet is not checked."""
-    check_engine("rerank", config)
+    check_engine("rerank", config, inputs.model)
     if config.engine != "vllm" or inputs.model is None:
         return
     kind = resolve_reranker_config(config, inputs.model, inputs.adapter).kind

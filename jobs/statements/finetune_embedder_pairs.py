@@ -10,10 +10,10 @@ from annotated_types import Ge, Gt, MinLen
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
+from ratchet.jobs.model_checks import check_embedder_model
 from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import read_encoding_config
-from ratchet.models.model_kind import check_embedder
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
 
 
@@ -55,9 +55,10 @@ def check(config: Config, inputs: Inputs) -> None:
     training.check_retrieval_metric(job, config.metric)
     if inputs.base is None:
         return
-    check_embedder(inputs.base)
-    if config.start_from == "base" or inputs.current_best is not None:
-        resolve_encoding_config(job, config, *training.find_start(config, inputs))
+    start, adapter = training.find_start(config, inputs)
+    known = config.start_from == "base" or inputs.current_best is not None  # else the adapter may bring a template
+    found = resolve_encoding_config(job, config, start, adapter, uses_task=known)
+    check_embedder_model(start, found, adapter)
     if config.projection is None:
         return
     from ratchet.models.embedder.projection import read_dim

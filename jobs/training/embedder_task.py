@@ -71,7 +71,7 @@ class EmbedderTask(FinetuneTask):
     def embed_batch(self, rows: list[list[int]], row_ids: np.ndarray) -> Tensor:
         """Return the embeddings of one forward pass, float32 [rows, D] with gradient. rows: token ids. row_ids: see
         `DropoutMasks.tokens`."""
-        side, filler = self.encoder.encoding_config.padding_side, self.encoder.tokenizer.pad_token_id
+        side, filler = self.encoder.padding_side, self.encoder.tokenizer.pad_token_id
         ids_BL, mask_BL = pad(rows, filler, side, self.multiple)
         with self.dropout.tokens(torch.from_numpy(row_ids)[:, None], mask_BL.cumsum(1)):
             return self.encoder.embed(ids_BL.to(self.device), mask_BL.to(self.device)).float()

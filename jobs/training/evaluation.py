@@ -8,10 +8,11 @@ whose labels are not in the training data: memorized labels alone would raise th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ratchet.data.significance import compute_p_value, find_smallest_p_value, loses, number_groups, sum_by_group
 from ratchet.jobs.training.config import FinetuneConfig, RankFinetuneConfig
@@ -40,13 +41,18 @@ class HeldOutRows:
         self.unseen_Q: np.ndarray | None = None
         if "seen" in table.column_names:
             self.unseen_Q = ~table["seen"].to_numpy(zero_copy_only=False).astype(bool)
+        self.grades_R: np.ndarray | None = None
+        if "grades" in table.column_names:
+            self.grades_R = pc.list_flatten(table["grades"]).to_numpy().astype(np.float64)
 
     def evaluate(
         self, metric: str, ranks_R: np.ndarray, relevant: Relevant, *names: str, losses_Q: np.ndarray | None = None
     ) -> Evaluation:
-        """Return the selecting metric and the other metrics `names`, from the ranks of all relevant documents, [R].
+        """Return the selecting metric and the other metrics `names`, from the ranks of all relevant documents, [R]. The
+        documents have the order of the column `positives`, and its grades, if the rows have some.
 
         losses_Q: the loss of each row (`ratchet.models.search.held_out_loss`), for the metric `eval_loss`."""
+        relevant = replace(relevant, grades=self.grades_R)
         wanted = list(dict.fromkeys((metric, *names)))
         ks = sorted({int(name.partition("@")[2]) for name in wanted if "@" in name})
         found = compute_rank_metrics(ranks_R, relevant, ks or [1])

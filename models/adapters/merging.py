@@ -26,7 +26,7 @@ from ratchet.models.model_files import copy_tokenizer, find_config_folder
 from ratchet.models.model_kind import describe_kind, read_config
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
-from ratchet.models.usage import find_usage
+from ratchet.models.usage import find_usage, read_task
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,34 @@ class MergeCheck:
 
 
 def check_inputs(base: Path, adapter: Path, projection_file: Path | None) -> None:
-    """Raise ModelError for an adapter or a projection that does not fit the base. Reads no weights of the base."""
+    """Raise ModelError for an adapter or a projection that does not fit the base, and for an adapter of a causal
+    language model. Reads no weights of the base."""
     match_adapter(base, adapter)
+    _check_kind(base, adapter)
     if projection_file is not None:
-        projection.load(projection_file, transformers.AutoConfig.from_pretrained(base).hidden_size)
+        projection.load(projection_file, read_width(base))
+
+
+def _check_kind(base: Path, adapter: Path) -> None:
+    """Raise ModelError for an adapter that makes neither an embedder nor a reranker of the base."""
+    usage, task = find_usage(base, adapter), read_task(adapter)
+    if usage == "decoder" and task == "CAUSAL_LM":
+        raise ModelError(
+            f"adapter {adapter}: of a causal language model (task_type CAUSAL_LM); expected one of an embedder or a"
+            " reranker; export it with its base (ratchet export), or write its encoding_config.json beside it"
+        )
+    config_folder = find_config_folder(base, adapter)
+    if usage == "reranker" and task == "SEQ_CLS" and read_reranker_config(config_folder).kind == "yes_no":
+        raise ModelError(
+            f"adapter {adapter}: of a sequence classifier (task_type SEQ_CLS), and the base {base} is a causal language"
+            " model; expected a base that is an encoder; train another adapter"
+        )
+
+
+def read_width(base: Path) -> int:
+    """Return the dimensions of a model's hidden states, by the default of its class where config.json has none."""
+    width: int = transformers.AutoConfig.from_pretrained(base).get_text_config().hidden_size
+    return width
 
 
 def _read_config(base: Path, adapter: Path, projection_file: Path | None) -> EncodingConfig:
@@ -63,13 +87,14 @@ def merge(base: Path, adapter: Path, target: Path, projection_file: Path | None 
 
     Return an empty string, or why the layout is missing: sentence-transformers would embed differently with it. Raises
     ModelError for an adapter that does not fit."""
+    _check_kind(base, adapter)
     if reranks := find_usage(base, adapter) == "reranker":
         reranker_config = read_reranker_config(find_config_folder(base, adapter))
         reranker_config.write(target)
         _write_config(base, target, reranker_config)
     else:
         encoding_config = _read_config(base, adapter, projection_file)
-        width = transformers.AutoConfig.from_pretrained(base).hidden_size
+        width = read_width(base)
         if encoding_config.projection:
             given = projection_file or projection.find(encoding_config.projection, adapter, base)
             projection.save(projection.load(given, width), target / projection.FOLDER)

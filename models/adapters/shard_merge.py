@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+import transformers
 from safetensors.torch import load_file
 from torch import Tensor
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
 from ratchet.models.model_files import INDEX, list_weight_files, read_header
+from ratchet.models.model_kind import read_object
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 Changes = dict[str, dict[str, Tensor]]
@@ -25,14 +27,16 @@ PIECE = 16 * 2**20
 """Bytes per copy."""
 TIED = ("lm_head", "embed_tokens", "embed_out", "wte", "word_embeddings")
 """Names of modules that may share their weight with another one."""
+OUTPUTS = ("classifier.weight", "classifier.out_proj.weight", "score.weight")
+"""Ends of the names of a sequence classifier's last layer."""
 REFUSED = {
     "use_rslora": False, "use_dora": False, "bias": "none", "lora_bias": False, "rank_pattern": {}, "alpha_pattern": {},
     "trainable_token_indices": None, "target_parameters": None, "peft_type": "LORA", "init_lora_weights": True,
     "use_qalora": False, "alora_invocation_tokens": None, "use_bdlora": None, "kasa_config": None,
 }  # fmt: skip
 """Setting of an adapter config -> its supported value. A missing or empty setting is supported, too."""
-SAME_BASE = ("gaussian", "orthogonal", "eva", "lora_ga")
-"""Further supported values of `init_lora_weights`. Others, such as PiSSA, change the base on loading."""
+SAME_BASE = ("gaussian", "orthogonal", "eva")
+"""Further supported values of `init_lora_weights`. Others, such as PiSSA and LoRA-GA, change the base too."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ def merge_shards(base: Path, adapter: Path, target: Path) -> None:
             for tensor in own:
                 source.seek(tensor.start)
                 if tensor.name in changed:
-                    merged = _apply(adapter, source, tensor, changes[changed[tensor.name]], scaling, transposed)
+                    merged = _apply(source, tensor, changes[changed[tensor.name]], scaling, transposed)
                     out.write(_to_bytes(merged))
                 else:
                     _copy(source, out, tensor.size)
@@ -122,18 +126,35 @@ def match_adapter(base: Path, adapter: Path) -> tuple[float, bool, Changes, list
         changes, scaling = read_changes(adapter), config["lora_alpha"] / config["r"]
     stored, transposed = list_tensors(base), bool(config.get("fan_in_fan_out"))
     prefix, changed = _match(adapter, changes, [tensor.name for tensor in stored])
-    tied = json.loads((base / "config.json").read_text()).get("tie_word_embeddings", False)
+    about = transformers.AutoConfig.from_pretrained(base)  # with the defaults of its class
+    tied = about.tie_word_embeddings or about.get_text_config().tie_word_embeddings
     if shared := [name for name in changes if tied and name.split(".")[-2] in TIED]:
         raise ModelError(f"adapter {adapter}: it changes {shared[0]}, which is tied; expected other layers; train anew")
+    for name, parts in changes.items():
+        if name not in changed.values() and name.endswith(OUTPUTS) and len(parts["whole"]) != 1:
+            raise ModelError(
+                f"adapter {adapter}: its head {name} has {len(parts['whole'])} outputs; expected one, of a reranker;"
+                " train another adapter"
+            )
     for tensor in [one for one in stored if one.name in changed]:
         parts = changes[changed[tensor.name]]
         shape = list(parts["whole"].shape) if "whole" in parts else [len(parts["B"]), parts["A"].shape[1]]
+        if tensor.dtype not in DTYPES:
+            raise ModelError(
+                f"adapter {adapter}: {tensor.name} has dtype {tensor.dtype}; expected one of {list(DTYPES)}"
+            )
         if tensor.shape != (shape[::-1] if transposed and "B" in parts else shape):
             raise ModelError(
                 f"adapter {adapter}: does not fit the model ({tensor.name} is {tensor.shape}, not {shape}); expected an"
                 " adapter of this base"
             )
     return scaling, transposed, changes, stored, prefix, changed
+
+
+def check_base_is_kept(adapter: Path) -> None:
+    """Raise ModelError for an adapter whose training changed the base, which PEFT does not repeat exactly."""
+    config = read_object(adapter / lora.CONFIG)
+    _check_variant(adapter, {"init_lora_weights": config.get("init_lora_weights")})
 
 
 def _check_variant(adapter: Path, config: Mapping[str, Any]) -> None:
@@ -176,16 +197,9 @@ def _match(adapter: Path, changes: Mapping[str, Any], stored: list[str]) -> tupl
 
 
 def _apply(
-    adapter: Path,
-    source: BinaryIO,
-    tensor: StoredTensor,
-    change: Mapping[str, Tensor],
-    scaling: float,
-    transposed: bool,
+    source: BinaryIO, tensor: StoredTensor, change: Mapping[str, Tensor], scaling: float, transposed: bool
 ) -> Tensor:
     """Return the merged tensor in its stored dtype."""
-    if tensor.dtype not in DTYPES:
-        raise ModelError(f"adapter {adapter}: {tensor.name} has dtype {tensor.dtype}; expected one of {list(DTYPES)}")
     dtype = DTYPES[tensor.dtype]
     if "whole" in change:
         source.seek(tensor.size, os.SEEK_CUR)

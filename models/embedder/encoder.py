@@ -5,6 +5,7 @@ Legend: B rows, L tokens (padded), D dimensions, N texts.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,11 +27,8 @@ from ratchet.models.embedder.sentence_transformers_layout import write_layout
 from ratchet.models.embedder.tokenization import TextTokenizer
 from ratchet.models.loading import eval_mode, open_model, save_weights
 from ratchet.models.model_files import find_config_folder
-from ratchet.models.model_kind import read_optional
+from ratchet.models.model_kind import POSITIONS_AFTER_PADDING, read_optional
 from ratchet.models.pass_size import size_passes
-
-OWN_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "distilbert", "modernbert", "t5", "bloom", "mpt")
-"""Model types that derive positions from the padding tokens, or take no `position_ids`."""
 
 WINDOW = 2048
 """Texts per tokenization call, sorted by their characters. One window is tokenized while another one is embedded."""
@@ -51,6 +49,9 @@ class Encoder:
         self.encoding_config = self.tokenize.encoding_config
         self.device = next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
         self.dtype: torch.dtype = model.dtype
+        self.takes_positions = _takes_positions(model)
+        self.padding_side = self.encoding_config.padding_side if self.takes_positions else "right"
+        """Side on which batches are padded. Both give the same vectors, but on the left positions have to be given."""
 
     @property
     def dim(self) -> int:
@@ -79,7 +80,7 @@ class Encoder:
         # Attention without a mask is faster.
         if not bool(attention_mask_BL.all()):
             options["attention_mask"] = attention_mask_BL
-            if not bool(attention_mask_BL[:, 0].all()) and self.model.config.model_type not in OWN_POSITIONS:
+            if self.takes_positions and not bool(attention_mask_BL[:, 0].all()):
                 # Left padding: positions start at the text.
                 options["position_ids"] = (attention_mask_BL.cumsum(dim=1) - 1).clamp(min=0)
         hidden_BLD = self.model(input_ids=input_ids_BL, **options).last_hidden_state
@@ -109,7 +110,7 @@ class Encoder:
             for places, rows in self._windows(texts, role, tasks):
                 lengths = np.array([len(row) for row in rows])
                 for batch in batch_by_tokens(lengths, batch_tokens, multiple):
-                    side, filler = self.encoding_config.padding_side, self.tokenizer.pad_token_id
+                    side, filler = self.padding_side, self.tokenizer.pad_token_id
                     ids_BL, mask_BL = pad([rows[i] for i in batch], filler, side, multiple)
                     vectors_BD = self.embed(ids_BL.to(self.device), mask_BL.to(self.device))
                     out_ND[places[batch]] = vectors_BD.cpu().numpy()
@@ -186,6 +187,13 @@ def load_tokenizer(base: Path, encoding_config: EncodingConfig) -> Any:
     if read_optional(file).get("do_lower_case") and tokenizer.tokenize("A") != tokenizer.tokenize("a"):
         raise ModelError(f"{file}: do_lower_case, but the tokenizer keeps capitals; expected both alike; correct one")
     return tokenizer
+
+
+def _takes_positions(model: Any) -> bool:
+    """Whether a model takes `position_ids` that count from 0, and does not derive positions from padding tokens."""
+    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    counts_from_0 = model.config.model_type not in POSITIONS_AFTER_PADDING
+    return counts_from_0 and "position_ids" in inspect.signature(plain.forward).parameters
 
 
 def pool(hidden_BLD: Tensor, attention_mask_BL: Tensor, pooling: str) -> Tensor:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ratchet.errors import ModelError
-from ratchet.models.model_files import ENCODING_CONFIG_FILE, RERANKER_CONFIG_FILE
+from ratchet.models.model_files import ENCODING_CONFIG_FILE, RERANKER_CONFIG_FILE, count_learned_positions
 from ratchet.models.model_kind import count_positions, describe_kind, read_json, read_optional
 from ratchet.models.presets import find_preset
 
@@ -143,6 +143,11 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
             f"model {folder}: has the layers {', '.join(names)}; expected Transformer, Pooling, Dense and Normalize,"
             " each at most once and in this order; other layers are not supported"
         )
+    if (own := paths.get("Transformer", "")) not in ("", "."):
+        raise ModelError(
+            f"model {folder}: modules.json has its transformer in {own}, beside the model in the folder itself;"
+            " expected one model; move one of them away"
+        )
     pooling: dict[str, Any] = read_json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}
     values = read_optional(folder / "config_sentence_transformers.json")
     query, passage = _prompts(folder, values, pooling)
@@ -162,11 +167,16 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
 
 
 def _max_length(folder: Path, config: dict[str, Any], recommended: int | None) -> int:
-    """The limit of sentence-transformers, else the smallest one of preset, model and tokenizer; at most MAX_LENGTH."""
-    if given := read_optional(folder / "sentence_bert_config.json").get("max_seq_length"):
-        return min(int(given), MAX_LENGTH)
-    limit = read_optional(folder / "tokenizer_config.json").get("model_max_length")
-    return int(min(number for number in (MAX_LENGTH, recommended, count_positions(config), limit) if number))
+    """The limit of sentence-transformers, else the smallest one of preset, model and tokenizer; at most MAX_LENGTH, and
+    the number of learned positions."""
+    limits = [MAX_LENGTH, count_learned_positions(folder)]
+    given = read_optional(folder / "sentence_bert_config.json").get("max_seq_length")
+    if given:
+        limits.append(given)
+    else:
+        limits += [recommended, count_positions(config)]
+        limits.append(read_optional(folder / "tokenizer_config.json").get("model_max_length"))
+    return int(min(number for number in limits if number))
 
 
 def _compares_by_cosine(folder: Path, values: dict[str, Any]) -> bool:

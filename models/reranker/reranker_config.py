@@ -17,7 +17,7 @@ from typing import Any, Literal
 from ratchet.errors import ModelError
 from ratchet.models import presets
 from ratchet.models.embedder.encoding_config import MAX_LENGTH, Role, check_template
-from ratchet.models.model_files import RERANKER_CONFIG_FILE
+from ratchet.models.model_files import RERANKER_CONFIG_FILE, count_learned_positions
 from ratchet.models.model_kind import count_positions, read_config, read_json
 
 
@@ -85,7 +85,7 @@ def read_reranker_config(folder: Path) -> RerankerConfig:
     outputs = len(config.get("id2label") or range(config.get("num_labels", 2)))  # 2 is not written
     if "SequenceClassification" in architectures and outputs != 1:
         raise ModelError(f"model {folder}: a classifier of {outputs} classes; expected one output; give another model")
-    positions = count_positions(config)
+    positions = count_learned_positions(folder) or count_positions(config)
     plain = YES_NO if "CausalLM" in architectures else RerankerConfig("cross_encoder", min(512, positions or 512))
     preset = presets.find_preset(folder, "reranker")
     if preset is None or preset.values["kind"] != plain.kind:  # converted to another kind of model

@@ -19,7 +19,6 @@ from ratchet.models.embedder.onnx_model import INT8, quantize, write_onnx
 from ratchet.models.embedder.onnx_model import MODEL as ONNX
 from ratchet.models.embedder.sentence_transformers_layout import write_layout
 from ratchet.models.model_files import OTHER_FORMATS, TRAINING_STATE
-from ratchet.models.model_kind import read_config
 from ratchet.models.usage import find_usage
 from ratchet.orchestrator.job_interface import Context, Progress, Result
 
@@ -72,7 +71,7 @@ def write_model(kind: str, inputs: Inputs, target: Path) -> None:
         if kind == "embedder" and not (target / "modules.json").is_file():
             encoding_config = read_encoding_config(inputs.model)
             encoding_config.write(target)
-            write_layout(encoding_config, read_config(target)["hidden_size"], target)
+            write_layout(encoding_config, merging.read_width(target), target)
     elif kind == "decoder":
         decoder.merge(inputs.model, inputs.adapter, target)
     else:

@@ -6,6 +6,7 @@ that need Ray, signals or a terminal are tested in tests/integration.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +19,20 @@ import pytest
 from ratchet.orchestrator.cli.main import main
 
 _HEADER = b'{"encoder.dense.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+_CONFIG = {
+    "architectures": ["BertModel"],
+    "model_type": "bert",
+    "max_position_embeddings": 512,
+    "vocab_size": 5,
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+}
+_TOKENS = {name: f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
 MODEL: Mapping[str, str | bytes] = {
-    "base/config.json": '{"architectures": ["BertModel"], "model_type": "bert", "max_position_embeddings": 512}',
-    "base/tokenizer.json": "{}",
+    "base/config.json": json.dumps(_CONFIG),
+    "base/tokenizer.json": json.dumps({"model": {"vocab": {token: i for i, token in enumerate(_TOKENS.values())}}}),
+    "base/tokenizer_config.json": json.dumps({f"{name}_token": token for name, token in _TOKENS.items()}),
     "base/model.safetensors": len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(4),
 }
 """The files of an encoder that passes the checks of a plan."""

@@ -30,12 +30,46 @@ ARCHITECTURES: dict[str, Any] = {
     "modernbert": lambda: transformers.ModernBertConfig(**SIZE, global_attn_every_n_layers=2, local_attention=32),
 }
 
+WINDOWS = {"attention_window": [8, 8], "max_position_embeddings": 514}
+EXPERTS = {**DECODER, "num_local_experts": 4, "num_experts_per_tok": 2}
+ALL_ARCHITECTURES: dict[str, Any] = {
+    **ARCHITECTURES,
+    "mpnet": lambda: transformers.MPNetConfig(**SIZE, max_position_embeddings=514),
+    "deberta": lambda: transformers.DebertaConfig(**SIZE, relative_attention=True, pos_att_type=["c2p", "p2c"]),
+    "deberta-v2": lambda: transformers.DebertaV2Config(
+        **SIZE, relative_attention=True, pos_att_type=["c2p", "p2c"], type_vocab_size=0
+    ),
+    "longformer": lambda: transformers.LongformerConfig(**SIZE, **WINDOWS),
+    "big_bird": lambda: transformers.BigBirdConfig(**SIZE),
+    "electra": lambda: transformers.ElectraConfig(**SIZE, embedding_size=128),
+    "albert": lambda: transformers.AlbertConfig(**SIZE, embedding_size=64),
+    "distilbert": lambda: transformers.DistilBertConfig(vocab_size=200, dim=128, hidden_dim=64, n_layers=2, n_heads=2),
+    "roberta": lambda: transformers.RobertaConfig(**SIZE, max_position_embeddings=514),
+    "camembert": lambda: transformers.CamembertConfig(**SIZE, max_position_embeddings=514),
+    "xlm-roberta-xl": lambda: transformers.XLMRobertaXLConfig(**SIZE),
+    "data2vec-text": lambda: transformers.Data2VecTextConfig(**SIZE, max_position_embeddings=514),
+    "nomic_bert": lambda: transformers.NomicBertConfig(**SIZE),
+    "gpt2": lambda: transformers.GPT2Config(vocab_size=200, n_embd=128, n_layer=2, n_head=2),
+    "bloom": lambda: transformers.BloomConfig(vocab_size=200, hidden_size=128, n_layer=2, n_head=2),
+    "opt": lambda: transformers.OPTConfig(**SIZE, ffn_dim=64, word_embed_proj_dim=128),
+    "gpt_neox": lambda: transformers.GPTNeoXConfig(**SIZE),
+    "phi3": lambda: transformers.Phi3Config(**DECODER),
+    "gemma": lambda: transformers.GemmaConfig(**DECODER),
+    "gemma2": lambda: transformers.Gemma2Config(**DECODER, sliding_window=64),
+    "gpt_oss": lambda: transformers.GptOssConfig(**EXPERTS),
+    "mixtral": lambda: transformers.MixtralConfig(**EXPERTS),
+    "qwen3_moe": lambda: transformers.Qwen3MoeConfig(
+        **DECODER, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64
+    ),
+}
+"""Also those that are tested for some of their properties only."""
+
 
 def make(
     name: str, kind: Any, folder: Path, tokenizer: Path, *, dtype: str = "float32", files: int = 1, **settings: Any
 ) -> Path:
     """Save a random model as the auto class `kind`, in at least `files` files. settings: of its config."""
-    config = ARCHITECTURES[name]()
+    config = ALL_ARCHITECTURES[name]()
     for token in ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"):
         if hasattr(config, token):
             setattr(config, token, 1)

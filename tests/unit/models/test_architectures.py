@@ -91,8 +91,6 @@ def compare(job: str, name: str, dtype: str, found: Any, expected: Any) -> None:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_embed(name: str, side: Any, dtype: str, training: bool, folders: dict[str, Path]) -> None:
     """training: the evaluation of a model that is trained, with attention as in inference."""
-    if side == "left" and name in encoder.OWN_POSITIONS:
-        pytest.skip("derives its positions from the padding")
     pooling: Any = "last_token" if name in DECODERS else "mean"
     config = EncodingConfig(pooling, max_length=500, padding_side=side)
     ours = encoder.load(folders[name], dtype=dtype, device="cpu", encoding_config=config, training=training)

@@ -12,7 +12,7 @@ import transformers
 
 from ratchet.errors import ModelError
 from ratchet.jobs.pretrained import pretrained
-from ratchet.models.model_files import MINILM, check_folder, resolve
+from ratchet.models.model_files import MINILM, check_folder, read_weight_names, resolve
 from ratchet.orchestrator.job_interface.source_digest import SourceDigests
 
 
@@ -80,6 +80,38 @@ def test_every_shard_of_an_index_is_needed(folder: Path) -> None:
         (folder / "model.safetensors.index.json").write_text(wrong)
         with pytest.raises(ModelError, match=r"index.json: cannot be read"):
             check_folder(folder)
+
+
+def test_two_models_in_a_folder_are_refused(tiny: dict[str, Path], folder: Path) -> None:
+    """Which of them is loaded would depend on the library."""
+    single, parts = folder / "model.safetensors", folder.with_name("parts")
+    index = "model.safetensors.index.json"
+    transformers.AutoModel.from_pretrained(folder).save_pretrained(parts, max_shard_size="20KB")
+    shards = sorted(path.name for path in parts.glob("model-*.safetensors"))
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"adapter_config.json of an adapter.*move the adapter"):
+        check_folder(folder)
+    (folder / "adapter_config.json").unlink()
+    shutil.copy(parts / index, folder)
+    with pytest.raises(ModelError, match=rf"{shards[0]}, which {index} names; expected one"):
+        check_folder(folder)
+    for name in shards:
+        shutil.copy(parts / name, folder)
+    with pytest.raises(ModelError, match=rf"two sets of weights, model.safetensors and {shards[0]}, which"):
+        check_folder(folder)
+    (folder / index).unlink()
+    with pytest.raises(ModelError, match=rf"two sets of weights, model.safetensors and {shards[0]}; expected"):
+        check_folder(folder)
+    shutil.copy(parts / index, folder)
+    single.unlink()
+    check_folder(folder)  # the shards alone
+
+
+def test_an_index_may_name_the_single_file(folder: Path) -> None:
+    names = read_weight_names(folder)
+    document = {"metadata": {}, "weight_map": dict.fromkeys(names, "model.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(document))
+    check_folder(folder)
 
 
 def test_a_folder_is_itself(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import reranker_finetuning
 import torch
+import transformers
+from architectures import make
 from embedder_finetuning import FAST, SHOWN
 from torch import Tensor
 
@@ -90,7 +92,9 @@ def test_what_cannot_work_is_refused_before_anything_starts(change: dict[str, An
         check(validate(Config, change, "finetune_embedder"), inputs)
 
 
-def test_a_task_that_a_template_uses_is_accepted(inputs: Inputs) -> None:
+def test_a_task_that_a_template_uses_is_accepted(inputs: Inputs, tmp_path: Path) -> None:
+    folder = make("bert", transformers.AutoModel, tmp_path, inputs.base, vocab_size=300)  # with room for examples
+    inputs = dataclasses.replace(inputs, base=folder)
     for change in ({"query_template": "{task} {text}"}, {"num_examples": 1, "max_length": 512}):
         check(validate(Config, {"task": "Find it.", **change}, "finetune_embedder"), inputs)
 

@@ -11,6 +11,8 @@ import pytest
 from ratchet.data.significance import compute_p_value
 from ratchet.jobs.answers.sft import Config as SftConfig
 from ratchet.jobs.retrieval.finetune_embedder import Config
+from ratchet.jobs.retrieval.finetune_reranker import Config as RerankerConfig
+from ratchet.jobs.retrieval.implementation.finetune_reranker import evaluate_lists
 from ratchet.jobs.training.evaluation import Decision, HeldOutRows, decide
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.models.search.rank_metrics import compute_rank_metrics
@@ -117,3 +119,19 @@ def test_the_test_of_a_chosen_evaluation_corrects_for_the_others() -> None:
     alone = compute_p_value(before, after[:1])
     assert compute_p_value(before, after, chosen=1) == pytest.approx(alone, abs=0.01)
     assert compute_p_value(before, after, chosen=0) > 2 * alone
+
+
+@pytest.mark.parametrize("grades", [[[1, 3], [2]], None])
+def test_the_selecting_metric_uses_the_grades_as_the_evaluation_does(grades: list[list[int]] | None) -> None:
+    """As the embedder and the reranker evaluate: the ranks of the positives in their order, without grades."""
+    columns: dict[str, Any] = {"id": ["q", "r"], "positives": [["a", "b"], ["c"]]}
+    valid = pa.table(columns if grades is None else columns | {"grades": grades})
+    ranks_R = np.array([1, 2, 3])
+    plain = Relevant(np.array([0, 2, 3]), np.array([0, 1, 2]))
+    found = HeldOutRows(valid).evaluate("ndcg@10", ranks_R, plain).metrics["ndcg@10"]
+    expected = compute_rank_metrics(ranks_R, Relevant.from_lists([[0, 1], [2]], grades), [10]).values["ndcg@10"]
+    assert found == pytest.approx(expected, abs=1e-6)
+    first = (1 + 3 / np.log2(3)) / (3 + 1 / np.log2(3)) if grades else 1.0
+    assert found == pytest.approx((first + 0.5) / 2, abs=1e-6)
+    reranked = evaluate_lists(RerankerConfig(metric="ndcg@10"), valid, [[1, 2], [3]])
+    assert reranked.metrics["ndcg@10"] == found

@@ -151,6 +151,16 @@ def test_layers_that_are_not_computed_are_refused(minilm: Path, tmp_path: Path, 
         read_encoding_config(folder)
 
 
+def test_a_transformer_in_a_folder_beside_another_is_refused(minilm: Path, tmp_path: Path) -> None:
+    """The layout of old versions of sentence-transformers, with a second model in the folder itself."""
+    folder = shutil.copytree(minilm, tmp_path / "two", ignore=shutil.ignore_patterns("*.safetensors"))
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ModelError, match=r"its transformer in 0_Transformer, beside the model in the folder itself"):
+        read_encoding_config(folder)
+
+
 @pytest.mark.parametrize(("lower", "keeps"), [(True, True), (True, False), (False, True)])
 def test_a_folder_that_lower_cases_beside_its_tokenizer_is_refused(
     minilm: Path, tmp_path: Path, lower: bool, keeps: bool
