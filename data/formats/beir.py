@@ -148,7 +148,7 @@ def _read_qrels(
                 f"{where}: query {show(query)} and document {show(document)} have score {grade}, and"
                 f" {grades[document]} at {first}; expected one score; remove one"
             )
-    if not found:
+    if not found and not absent:
         raise DataError(f"{paths[0]}: no rows below the header; expected at least one; add them or remove the file")
     return found
 

@@ -29,10 +29,12 @@ def read(path: Path, *, labelled: bool = True, template: str = "") -> RetrievalD
     """Read a folder: queries `{QuestionId}_{letter}`, grouped by question. Without `labelled`, read every wrong answer
     of a CSV file such as Eedi's `test.csv`. template: the text of a query, with columns of the file and
     {CorrectAnswerText} and {WrongAnswerText}; empty: `format_query`. Raises DataError naming file and line."""
-    corpus = [
-        Document(row["MisconceptionId"], row["MisconceptionName"], where)
-        for where, row in (read_csv(path / MAPPING, ("MisconceptionId", "MisconceptionName")) if labelled else ())
-    ]
+    corpus = []
+    for where, row in read_csv(path / MAPPING, ("MisconceptionId", "MisconceptionName")) if labelled else ():
+        name, text = row["MisconceptionId"], row["MisconceptionName"]
+        if not text.strip():
+            raise DataError(f"{where}: document '{name}' has no text; expected some; remove it or fill it")
+        corpus.append(Document(name, text, where))
     known = {document.id for document in corpus}
     queries: list[Query] = []
     unlabelled = 0
