@@ -28,7 +28,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", str(built), str(source)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    (found,) = built.glob("ratchet-*.whl")
+    (found,) = built.glob("ratchet_train-*.whl")
     return found
 
 

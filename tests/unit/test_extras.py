@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import configparser
 import importlib.util
+import re
+import subprocess
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
@@ -49,7 +51,7 @@ def test_the_error_names_the_package_and_the_extra(extra: str, start: str, monke
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError) as raised:
         USES[extra, start]()
-    assert str(raised.value).startswith(f"{start}; expected the extra `{extra}`; pip install 'ratchet[{extra}]'")
+    assert str(raised.value).startswith(f"{start}; expected the extra `{extra}`; pip install 'ratchet-train[{extra}]'")
 
 
 def test_the_extras_exist_and_the_set_up_of_a_checkout_has_what_is_tested() -> None:
@@ -59,3 +61,22 @@ def test_the_extras_exist_and_the_set_up_of_a_checkout_has_what_is_tested() -> N
     assert {extra for extra, _ in USES} <= set(extras)
     assert "bitsandbytes" in extras["dev"]
     assert "bitsandbytes" not in setup["options"]["install_requires"]
+
+
+def test_no_text_installs_the_package_of_another_project() -> None:
+    """`ratchet` on the package index is not this project: its distribution is called `ratchet-train`."""
+    setup = configparser.ConfigParser()
+    setup.read(SETUP)
+    assert setup["metadata"]["name"] == "ratchet-train"
+    other = re.compile(r"(pip3?|pipx|uv|uvx)\b[^\n`]*\binstall\b[^\n`]*['\" ]ratchet(\[|['\" =<>]|$)", re.MULTILINE)
+    listed = subprocess.run(["git", "ls-files"], cwd=SETUP.parent, capture_output=True, text=True, check=True)
+    wrong = []
+    for name in listed.stdout.splitlines():
+        path = SETUP.parent / name
+        if path.suffix in (".py", ".md", ".yaml", ".cfg", ".ipynb", ".sbatch", "") and path.is_file():
+            if other.search(path.read_text(errors="replace")):
+                wrong.append(name)
+    assert not wrong
+    name = "ratchet"
+    assert other.search(f"pip install '{name}[serve]'")
+    assert other.search(f"pip install {name}")
