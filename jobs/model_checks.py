@@ -106,7 +106,7 @@ def _is_usual(folder: Path) -> bool:
     if not known or not all(isinstance(tokens.get(name), str) for name in SPECIAL):
         return False
     counts_from_padding = config["model_type"] in POSITIONS_AFTER_PADDING
-    return not counts_from_padding or config.get("pad_token_id", 1) == ids[tokens["pad_token"]]
+    return not counts_from_padding or config.get("pad_token_id", 1) == ids[str(tokens["pad_token"])]
 
 
 def _find_last_change(folder: Path) -> int:

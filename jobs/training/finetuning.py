@@ -197,7 +197,8 @@ def run_finetuning(
         note = f"better by the held-out loss, p {decision.p_value:.2g}: valid is too small to test {config.metric}"
     if cross_validated is not None:
         note += " (cross-validation of the training queries)"
-    compared = {f"valid/{config.metric}{end}": one for end, one in (("", value), ("_start", before), ("_best", after))}
+    name = f"valid/{config.metric}"
+    compared: dict[str, float | int | str] = {name: value, f"{name}_start": before, f"{name}_best": after}
     compared["improved"] = not decision.reason
     if decision.p_value is not None:
         compared["p_value"] = _rounded(decision.p_value)

@@ -73,9 +73,9 @@ def test_no_text_installs_the_package_of_another_project() -> None:
     wrong = []
     for name in listed.stdout.splitlines():
         path = SETUP.parent / name
-        if path.suffix in (".py", ".md", ".yaml", ".cfg", ".ipynb", ".sbatch", "") and path.is_file():
-            if other.search(path.read_text(errors="replace")):
-                wrong.append(name)
+        is_text = path.suffix in (".py", ".md", ".yaml", ".cfg", ".ipynb", ".sbatch", "") and path.is_file()
+        if is_text and other.search(path.read_text(errors="replace")):
+            wrong.append(name)
     assert not wrong
     name = "ratchet"
     assert other.search(f"pip install '{name}[serve]'")

@@ -244,12 +244,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     pool_rows = choose_pool(read_shards(inputs.valid), corpus, ranked, config.eval_pool, config.seed)
     together: TrainHistory | None = None
     if needs_cross_validation(config, inputs):
-        arguments = {"config": resolve_dtype(context, config), "inputs": inputs, "resources": context.resources}
+        resolved = resolve_dtype(context, config)
         together = cross_validate(
             context,
-            arguments["config"],
+            resolved,
             TrainTask,
-            arguments,
+            {"config": resolved, "inputs": inputs, "resources": context.resources},
             lambda held_out: choose_pool(held_out, corpus, None, config.eval_pool, config.seed),
         )
     return run_finetuning(context, config, TrainTask, inputs, pool_rows=pool_rows, cross_validated=together)[0]
