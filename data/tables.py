@@ -86,15 +86,6 @@ def find_half(queries: pa.Table, half: str) -> np.ndarray:
     return first_Q if half == "first" else ~first_Q
 
 
-def order_ties(ids: pa.ChunkedArray) -> np.ndarray:
-    """Return the place of each document among documents with equal scores, int64 [N]: the order of trec_eval, which is
-    that of the ids, descending. Metrics then do not depend on the order of the corpus."""
-    order_N = pc.array_sort_indices(ids, order="descending").to_numpy()
-    place_N = np.empty(len(order_N), np.int64)
-    place_N[order_N] = np.arange(len(order_N))
-    return place_N
-
-
 class DocumentRows:
     """Index from the ids of a corpus to its rows. It holds 16 bytes per document, and the ids. Arrow's `index_in` would
     hash all ids of the corpus at every call."""

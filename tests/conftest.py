@@ -183,7 +183,8 @@ def tiny_decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vocabulary = {name: i for i, name in enumerate(["<pad>", "<end>", *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<end>")
+    names = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<end>"}  # Qwen2 would add its own
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
     fast.add_tokens(["Yes", "No"])
     fast.save_pretrained(folder)
     size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -45,10 +45,11 @@ class Inputs:
 def check(config: Config, inputs: Inputs) -> None:
     if inputs.model is not None:
         check_folder(inputs.model)
+    check_vllm(config, inputs)
+    if inputs.model is not None:
         check_embedder_model(inputs.model, find_encoding_config(config, inputs), inputs.adapter)
     check_adapter("embed", inputs.adapter, inputs.model, "embedder")
     check_onnx(config, inputs)
-    check_vllm(config, inputs)
 
 
 def find_encoding_config(config: Config, inputs: Inputs) -> EncodingConfig:

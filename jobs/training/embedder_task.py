@@ -122,23 +122,16 @@ class EmbedderTask(FinetuneTask):
             self.zero3_sync.finish(self.run_filler)
 
     def rank_held_out(
-        self,
-        query_QD: np.ndarray,
-        relevant: Relevant,
-        own: np.ndarray,
-        own_ND: np.ndarray,
-        exclude_Q: np.ndarray,
-        tie_N: np.ndarray | None = None,
+        self, query_QD: np.ndarray, relevant: Relevant, own: np.ndarray, own_ND: np.ndarray, exclude_Q: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the exact rank of every relevant document, [R], and the loss of each query, [Q]; None if there are too
         many scores for a loss. Each worker counts over its own documents. Collective.
 
-        own: rows of this worker's documents, from `split_rows`. own_ND: their embeddings. exclude_Q, tie_N:
+        own: rows of this worker's documents, from `split_rows`. own_ND: their embeddings. exclude_Q:
         see RankCounter."""
         first = int(own[0]) if len(own) else 0
         scores_R = np.fmax.reduce(gather_objects(score_relevant(query_QD, relevant, [(first, own_ND)])))
-        options: dict[str, Any] = {"exclude_Q": exclude_Q, "tie_N": tie_N, "device": self.device}
-        counter = RankCounter(relevant, scores_R, query_QD=query_QD, **options)
+        counter = RankCounter(relevant, scores_R, query_QD=query_QD, device=self.device, exclude_Q=exclude_Q)
         counter.add(first, own_ND)
         ranks_R = 1 + np.sum(gather_objects(counter.before_R), axis=0)
         if len(query_QD) * sum(gather_objects(len(own))) > held_out_loss.MAX_SCORES:

@@ -22,33 +22,28 @@ def vote(scores_QK: np.ndarray, rows_QK: np.ndarray, relevant: Relevant, documen
 
 
 def rank_by_votes(
-    votes_QN: csr_matrix, relevant: Relevant, exclude_Q: np.ndarray, top: int, tie_N: np.ndarray | None = None
+    votes_QN: csr_matrix, relevant: Relevant, exclude_Q: np.ndarray, top: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rank N documents by votes, and return what `rank_in_blocks` returns. The time grows with the documents that have
-    votes, not with N. tie_N: see `RankCounter`."""
-    place_N = np.arange(votes_QN.shape[1]) if tie_N is None else tie_N
-    order_N, width = np.argsort(place_N), min(top, votes_QN.shape[1])
+    """Rank N documents by votes, documents with equal votes by row. Return what `rank_in_blocks` returns. The time
+    grows with the documents that have votes, not with N."""
+    documents, width = votes_QN.shape[1], min(top, votes_QN.shape[1])
     ranks_R = np.zeros(len(relevant.indices), np.int64)
     scores_QK, rows_QK = (np.zeros((len(exclude_Q), width), kind) for kind in (np.float32, np.int64))
     for q, excluded in enumerate(exclude_Q.tolist()):
         row_V, vote_V = (
             part[votes_QN.indptr[q] : votes_QN.indptr[q + 1]] for part in (votes_QN.indices, votes_QN.data)
         )
-        order = np.lexsort((place_N[row_V], -vote_V))
+        order = np.lexsort((row_V, -vote_V))
         order = order[vote_V[order] > 0]
         row_V, vote_V = row_V[order], vote_V[order]
-        first = order_N[: width + len(row_V)]
-        others = first[~np.isin(first, row_V)]
+        others = np.setdiff1d(np.arange(min(documents, width + len(row_V))), row_V)
         rows_QK[q] = np.concatenate([row_V, others])[:width]
         scores_QK[q] = np.pad(vote_V, (0, len(others)))[:width]
         row_V = row_V[row_V != excluded]
         for r in range(relevant.indptr[q], relevant.indptr[q + 1]):
             row = relevant.indices[r]
             before = np.flatnonzero(row_V == row)
-            # Behind the documents with votes, the others follow in the order of ties.
-            place = place_N[row]
-            behind = len(row_V) + place - np.count_nonzero(place_N[row_V] < place)
-            if excluded >= 0 and place_N[excluded] < place:
-                behind -= 1
+            # Behind the documents with votes, the others follow by row.
+            behind = len(row_V) + row - np.count_nonzero(row_V < row) - int(0 <= excluded < row)
             ranks_R[r] = 1 + (before[0] if len(before) else behind)
     return ranks_R, scores_QK, rows_QK

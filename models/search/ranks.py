@@ -1,8 +1,8 @@
 """Exact ranks of the relevant documents in the full ranking, which is neither sorted nor stored.
 
-The rank of a relevant document is 1 + the number of documents with a higher score, or an equal score and an earlier
-place among ties: by row, as in `top_k.py`, or by a given order. Counts over parts of the corpus are added, so blocks
-may come in any order, and shards may be counted on different machines (`RankCounter.before_R`).
+The rank of a relevant document is 1 + the number of documents with a higher score, or an equal score and a lower row:
+the order of `top_k.py`. Counts over parts of the corpus are added, so blocks may come in any order, and shards may be
+counted on different machines (`RankCounter.before_R`).
 
 Counts must not depend on the rounding of a multiplication, which could put a duplicate or a near tie on either side.
 Therefore the scores of the relevant documents are computed once with `compute_exact_scores`. Each block is multiplied:
@@ -92,22 +92,16 @@ def score_relevant(query_QD: Array, relevant: Relevant, corpus: Blocks) -> np.nd
     return scores_R
 
 
-def rank_by_scores(
-    scores_QN: np.ndarray, relevant: Relevant, exclude_Q: np.ndarray | None = None, tie_N: np.ndarray | None = None
-) -> np.ndarray:
+def rank_by_scores(scores_QN: np.ndarray, relevant: Relevant, exclude_Q: np.ndarray | None = None) -> np.ndarray:
     """Return the ranks of the relevant documents by given scores (BM25), int64 [R] from 1. scores_QN: float32, never
-    NaN. exclude_Q, tie_N: see `RankCounter`."""
+    NaN; equal scores are ordered by row. exclude_Q: see `RankCounter`."""
     if exclude_Q is not None:
         scores_QN = scores_QN.copy()
         scores_QN[exclude_Q >= 0, exclude_Q[exclude_Q >= 0]] = -np.inf
     query_R, own_R = relevant.query_R, scores_QN[relevant.query_R, relevant.indices]
     before_R, equal_R = count_above(scores_QN, np.diff(relevant.indptr), own_R, own_R)
     for r in np.flatnonzero(equal_R > 1):  # its own score is one of them
-        own = relevant.indices[r]
-        if tie_N is None:
-            before_R[r] += np.count_nonzero(scores_QN[query_R[r], :own] == own_R[r])
-        else:
-            before_R[r] += np.count_nonzero(tie_N[scores_QN[query_R[r]] == own_R[r]] < tie_N[own])
+        before_R[r] += np.count_nonzero(scores_QN[query_R[r], : relevant.indices[r]] == own_R[r])
     return before_R + 1
 
 
@@ -118,13 +112,11 @@ def rank_in_blocks(
     exclude_Q: np.ndarray,
     top: int,
     report: Callable[[int], None],
-    tie_N: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rank N documents by given scores, a block of queries at a time. Return the ranks of `rank_by_scores` [R], and
     float32 scores and int64 rows of the best documents [Q, min(top, N)], with those of `exclude_Q`.
 
-    score: returns float32 scores [q, N] of the queries in a slice. report: called with the number of queries done.
-    tie_N: see `RankCounter`; the best documents are ordered by row."""
+    score: returns float32 scores [q, N] of the queries in a slice. report: called with the number of queries done."""
     width, row_N, queries = min(top, documents), np.arange(documents), len(relevant.indptr) - 1
     ranks, best = [np.zeros(0, np.int64)], [np.zeros((0, width), np.uint64)]
     block = max(1, min(256, SCORES_AT_ONCE // documents))
@@ -132,7 +124,7 @@ def rank_in_blocks(
         stop = min(start + block, queries)
         scores_qN = score(slice(start, stop))
         best.append(np.partition(encode_keys(scores_qN, row_N), width - 1, axis=1)[:, :width])
-        ranks.append(rank_by_scores(scores_qN, relevant.select(start, stop), exclude_Q[start:stop], tie_N))
+        ranks.append(rank_by_scores(scores_qN, relevant.select(start, stop), exclude_Q[start:stop]))
         report(stop)
     keys_QK = np.sort(np.concatenate(best), axis=1)
     return np.concatenate(ranks), decode_scores(keys_QK), decode_rows(keys_QK)
@@ -142,9 +134,8 @@ class RankCounter:
     """Counter, block by block, of the documents ranked before each relevant one.
 
     scores_R: float32 [R], `score_relevant` of the whole corpus. query_QD: a row for each query. exclude_Q: a corpus row
-    per query that is not ranked (the query itself), -1 for none; never a relevant one. tie_N: place of each corpus row
-    among documents with equal scores; None: the row. Every corpus row must be added exactly once, to one of the
-    counters whose counts are added."""
+    per query that is not ranked (the query itself), -1 for none; never a relevant one. Every corpus row must be added
+    exactly once, to one of the counters whose counts are added."""
 
     def __init__(
         self,
@@ -153,13 +144,12 @@ class RankCounter:
         *,
         query_QD: Array,
         exclude_Q: np.ndarray | None = None,
-        tie_N: np.ndarray | None = None,
         device: str = "cpu",
         query_rows: int = 512,
         block_rows: int = 4096,
     ) -> None:
         self.relevant, self.scores_R, self.device = relevant, np.asarray(scores_R, np.float32), device
-        self.block_rows, self.tie_N = block_rows, tie_N
+        self.block_rows = block_rows
         self.compiled = torch.device(device).type == "cpu"
         self.before_R = np.zeros(len(relevant.indices), np.int64)
         """The number of documents before each relevant one, int64 [R]."""
@@ -211,10 +201,7 @@ class RankCounter:
         p, row = p[other], row[other]
         score = corpus.compute_scores(query_q[at_p[p]], row)
         own = self.scores_R[pair_p[p]]
-        place, own_place = row, self.relevant.indices[pair_p[p]]
-        if self.tie_N is not None:
-            place, own_place = self.tie_N[place], self.tie_N[own_place]
-        before = (score > own) | ((score == own) & (place < own_place))
+        before = (score > own) | ((score == own) & (row < self.relevant.indices[pair_p[p]]))
         self.before_R[pair_p] += np.bincount(p[before], minlength=len(pair_p))
 
 
@@ -241,13 +228,12 @@ def rank_relevant(
     read_blocks: Callable[[], Iterable[tuple[int, Array]]],
     *,
     exclude_Q: np.ndarray | None = None,
-    tie_N: np.ndarray | None = None,
     device: str = "cpu",
 ) -> np.ndarray:
     """Return the ranks from 1, int64 [R]. Passes over the corpus twice, for the scores and for the counts:
     `read_blocks` gives its (row_offset, block_ND) anew each time."""
     scores_R = score_relevant(query_QD, relevant, read_blocks())
-    counter = RankCounter(relevant, scores_R, query_QD=query_QD, exclude_Q=exclude_Q, tie_N=tie_N, device=device)
+    counter = RankCounter(relevant, scores_R, query_QD=query_QD, exclude_Q=exclude_Q, device=device)
     for offset, block in read_blocks():
         counter.add(offset, block)
     return counter.before_R + 1

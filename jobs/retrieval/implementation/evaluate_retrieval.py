@@ -21,7 +21,6 @@ from ratchet.data.tables import (
     DocumentRows,
     add_carried,
     list_shards,
-    order_ties,
     read_queries,
     read_shards,
     read_texts,
@@ -65,7 +64,6 @@ class Worker:
         table = read_shards(inputs.corpus, ["id", "text"] if config.system == "bm25" else ["id"])
         self.corpus = DocumentRows(table["id"])
         self.ids: pa.Array = table["id"].combine_chunks()
-        self.tie_N = order_ties(self.ids)
         self.bm25 = BM25(table["text"].to_pylist()) if config.system == "bm25" else None
         if config.system == "knn" and inputs.train:
             train = read_shards(inputs.train, ["id", "positives"])
@@ -82,14 +80,14 @@ class Worker:
         if self.bm25:
             texts, score = shard["text"].to_pylist(), self.bm25.score
             ranks_R, scores_QK, rows_QK = rank_in_blocks(
-                lambda some: score(texts[some]), len(self.ids), relevant, own_Q, most, report, self.tie_N
+                lambda some: score(texts[some]), len(self.ids), relevant, own_Q, most, report
             )
         else:
             assert self.inputs.query_embeddings is not None
             vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
             query_QD = read_vectors(vectors, shard["id"].combine_chunks())
             if self.config.system == "knn":
-                ranks_R, scores_QK, rows_QK = rank_by_votes(self._vote(query_QD), relevant, own_Q, most, self.tie_N)
+                ranks_R, scores_QK, rows_QK = rank_by_votes(self._vote(query_QD), relevant, own_Q, most)
             else:
                 ranks_R, scores_QK, rows_QK = self._dense(query_QD, relevant, own_Q, most)
             truncated = self._rank_truncated(query_QD, relevant, own_Q)
@@ -129,8 +127,7 @@ class Worker:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the ranks of the relevant documents, [R], and scores and rows of the best documents, [Q, K] each."""
         scores_R = score_relevant(query_QD, relevant, self._read_blocks(mapped=True))
-        options: dict[str, Any] = {"exclude_Q": own_Q, "tie_N": self.tie_N, "device": self.device}
-        counter = RankCounter(relevant, scores_R, query_QD=query_QD, **options)
+        counter = RankCounter(relevant, scores_R, query_QD=query_QD, exclude_Q=own_Q, device=self.device)
         best = self._search(query_QD, self._read_blocks(), most, counter.count)
         return counter.before_R + 1, *best
 

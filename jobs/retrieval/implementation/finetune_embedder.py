@@ -23,7 +23,7 @@ from torch import Tensor
 from ratchet.data.evaluation_pool import choose_pool
 from ratchet.data.formats.examples import read_examples
 from ratchet.data.guide import Guide
-from ratchet.data.tables import DocumentRows, order_ties, read_shards, take_texts
+from ratchet.data.tables import DocumentRows, read_shards, take_texts
 from ratchet.data.triplets import TripletBatch, Triplets, find_corpus_rows, find_own_rows, pad_rows
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.model_settings import list_instructions
@@ -231,7 +231,7 @@ class TrainTask(EmbedderTask):
         rows = DocumentRows(self.pool["id"])
         relevant = Relevant(*find_corpus_rows(self.valid, "positives", rows))
         query_QD, exclude_Q = np.concatenate(gather_objects(own_QD)), find_own_rows(self.valid, rows)
-        ranks_R, losses_Q = self.rank_held_out(query_QD, relevant, own, own_ND, exclude_Q, order_ties(self.pool["id"]))
+        ranks_R, losses_Q = self.rank_held_out(query_QD, relevant, own, own_ND, exclude_Q)
         held_out = HeldOutRows(self.valid)
         return held_out.evaluate(self.config.metric, ranks_R, relevant, "map@25", "r@25", losses_Q=losses_Q)
 

@@ -44,7 +44,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     notes = [describe_unread(data), describe_repeated(splits)]
     if repeated:
         counts["documents with the text of another one"] = repeated
-        notes.append(f"{repeated:,} of {documents:,} documents have the text of another one: equal scores rank by id")
+        notes.append(
+            f"{repeated:,} of {documents:,} documents have the text of another one: equal scores rank by their order"
+        )
     return Result(
         {"documents": documents, "queries": len(data.queries), **counts, **data.notes},
         {"splits": statistics},

@@ -72,8 +72,7 @@ def test_documents_are_ranked_by_the_votes_of_the_nearest_training_queries(
     for row, vote_N, query in zip(
         read_shards(tmp_path).to_pylist(), votes_QN, read_shards(folder / "test").to_pylist(), strict=True
     ):
-        by_id = sorted(range(DOCUMENTS), key=lambda n: f"d{n}", reverse=True)
-        order = sorted(by_id, key=lambda n: -round(vote_N[n], 5))
+        order = sorted(range(DOCUMENTS), key=lambda n: (-round(vote_N[n], 5), n))
         assert row["documents"] == [f"d{n}" for n in order[:10]]
         assert row["scores"] == pytest.approx([vote_N[n] for n in order[:10]], abs=1e-5)
         assert row["ranks"] == [order.index(int(name[1:])) + 1 for name in query["positives"]]
