@@ -42,6 +42,13 @@ def export(context: Context, model: Path, adapter: Path | None = None, **values:
     return context.out / "model", result
 
 
+def make_base(architecture: str, auto: Any, folder: Path, minilm: Path) -> Path:
+    """Save a random model with MiniLM's tokenizer, with an end, and room for tokens that other classes add."""
+    base = make(architecture, auto, folder, minilm, vocab_size=30528, pad_token_id=0)
+    transformers.AutoTokenizer.from_pretrained(minilm, eos_token="[SEP]").save_pretrained(base)
+    return base
+
+
 def make_adapter(base: Path, kind: str, folder: Path) -> Path:
     """Return an adapter of an embedder, reranker or decoder."""
     torch.manual_seed(0)
@@ -64,7 +71,7 @@ def make_adapter(base: Path, kind: str, folder: Path) -> Path:
 def test_embedders_of_all_architectures(
     architecture: str, form: str, minilm: Path, context: MakeContext, tmp_path: Path
 ) -> None:
-    base = make(architecture, transformers.AutoModel, tmp_path / "base", minilm, vocab_size=30522)
+    base = make_base(architecture, transformers.AutoModel, tmp_path / "base", minilm)
     pooling = "mean" if architecture in ENCODERS else "last_token"
     EncodingConfig(pooling, query_template="query: {text}", max_length=256).write(base)  # type: ignore[arg-type]
     folder, result = export(context(), base, make_adapter(base, "embedder", tmp_path / "adapter"), form=form)
@@ -90,7 +97,7 @@ def test_merged_rerankers_and_decoders(
     kind: str, architecture: str, libraries: set[str], minilm: Path, context: MakeContext, tmp_path: Path
 ) -> None:
     auto = transformers.AutoModel if architecture in ENCODERS else transformers.AutoModelForCausalLM
-    base = make(architecture, auto, tmp_path / "base", minilm, vocab_size=30522)
+    base = make_base(architecture, auto, tmp_path / "base", minilm)
     folder, result = export(context(), base, make_adapter(base, kind, tmp_path / "adapter"))
     assert {name.removesuffix("/difference") for name in result.metrics if "/" in name} == libraries
     assert float(result.metrics["difference"]) < 1e-4
@@ -99,7 +106,7 @@ def test_merged_rerankers_and_decoders(
 
 
 def test_an_adapter_names_its_base(minilm: Path, context: MakeContext, tmp_path: Path) -> None:
-    base = make("qwen2", transformers.AutoModelForCausalLM, tmp_path / "base", minilm, vocab_size=30522)
+    base = make_base("qwen2", transformers.AutoModelForCausalLM, tmp_path / "base", minilm)
     adapter = make_adapter(base, "decoder", tmp_path / "adapter")
     folder, _ = export(context(), base, adapter, form="adapter", base_name=str(base), card="# A card")
     assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
