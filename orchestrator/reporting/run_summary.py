@@ -106,7 +106,8 @@ def _list_best(run: Run) -> dict[str, str]:
     """Return title -> Python line that loads the model, for the models that the run ended with."""
     store, titles = run.plan.store, {}
     for one in read_best(store, run.run_log):
-        titles[f"{(one.remark or 'best model').capitalize()}: {one.name}"] = one.write_code(store)
+        kind = "Best model" if one.changed else "Unchanged base"
+        titles[f"{kind}: {one.name}"] = one.write_code(store)
     return titles
 
 
