@@ -38,7 +38,8 @@ def score_ranks(names: Sequence[str]) -> dict[str, float]:
 
 
 def fuse(points: Sequence[Sequence[dict[str, float]]], weights: Sequence[float]) -> list[list[tuple[str, float]]]:
-    """Return (document, points) of each query, best first. Equal points keep the order in which lists name documents.
+    """Return (document, points) of each query, best first. Documents with equal points, as float32, are ordered
+    by id, descending, as trec_eval orders them.
 
     points: per system, what `compute_points` returns. Systems with weight 0 contribute no documents.
     """
@@ -48,7 +49,7 @@ def fuse(points: Sequence[Sequence[dict[str, float]]], weights: Sequence[float])
         for weight, found in zip(weights, own, strict=True):
             for name, value in found.items() if weight else ():
                 total[name] = total.get(name, 0.0) + weight * value
-        fused.append(sorted(total.items(), key=lambda item: -item[1]))
+        fused.append(sorted(total.items(), key=lambda item: (np.float32(item[1]), item[0]), reverse=True))
     return fused
 
 

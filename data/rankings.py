@@ -13,10 +13,11 @@ def reorder(
     """Return (the order of `documents` by `scores`, the ranks of `positives` after reordering). Ranks count from 1.
 
     documents: the top of a whole ranking. ranks: the ranks of the positives in the whole ranking; a positive below the
-    top keeps its rank. The order is stable for equal scores."""
-    order = np.argsort(-np.asarray(scores, np.float32), kind="stable")
-    place = {documents[old]: new for new, old in enumerate(order.tolist(), 1)}
-    return order, [place.get(name, rank) for name, rank in zip(positives, ranks, strict=True)]
+    top keeps its rank. Documents with equal scores are ordered by id, descending, as trec_eval orders them."""
+    pairs = list(zip(np.asarray(scores, np.float32).tolist(), documents, strict=True))
+    order = sorted(range(len(pairs)), key=pairs.__getitem__, reverse=True)
+    place = {documents[old]: new for new, old in enumerate(order, 1)}
+    return np.array(order, np.int64), [place.get(name, rank) for name, rank in zip(positives, ranks, strict=True)]
 
 
 def summarize_counts(counts: Sequence[int] | np.ndarray) -> dict[str, float]:

@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy.special import bdtrc, stdtrit
+from scipy.special import stdtrit
 
+MIN_VALID_GROUPS = 20
+"""With fewer groups of valid queries, a cross-validation decides. The power of both: docs/splits.md."""
 FLIPS = 9_999
 """Random sign flips of a test. The standard error of a p-value of 0.05 is 0.002."""
 FLIPS_AT_ONCE = 1 << 22
@@ -85,15 +87,6 @@ def compute_p_value(before_C: np.ndarray, after_EC: np.ndarray, seed: int = 0, *
 def find_smallest_p_value(before_C: np.ndarray, after_C: np.ndarray) -> float:
     """Return the smallest p-value that `compute_p_value` can give for one evaluation: 2**-n, where n groups changed."""
     return 0.5 ** int(np.count_nonzero(after_C != before_C))
-
-
-def count_needed_wins(groups: int, level: float) -> int | None:
-    """Return how many of the groups must improve, if all change by the same amount, for a p-value of at most `level`:
-    the sign test (binomial with probability 1/2). None: even all of them are not enough."""
-    for wins in range(groups + 1):
-        if bdtrc(wins - 1, groups, 0.5) <= level:
-            return wins
-    return None
 
 
 def loses(before_C: np.ndarray, after_C: np.ndarray) -> bool:

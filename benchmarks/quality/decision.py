@@ -30,10 +30,11 @@ from benchmarks.quality.in_process import LINEAR, make_config, train_linear
 from benchmarks.quality.repeat import HELP
 from benchmarks.quality.retrieval_sets import load, write_corpus, write_mined
 from ratchet.data.retrieval.splits import split_queries
+from ratchet.data.significance import MIN_VALID_GROUPS
 from ratchet.data.tables import DocumentRows, read_shards
 from ratchet.data.triplets import Triplets, find_corpus_rows
 from ratchet.jobs.retrieval.finetune_embedder import Config
-from ratchet.jobs.training.cross_validation import FOLDS, MIN_TRAIN_GROUPS, MIN_VALID_GROUPS, join_histories
+from ratchet.jobs.training.cross_validation import FOLDS, MIN_TRAIN_GROUPS, join_histories
 from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows, decide
 from ratchet.jobs.training.schedule import TrainHistory, is_better
 from ratchet.models.search import held_out_loss

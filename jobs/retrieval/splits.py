@@ -14,18 +14,11 @@ from ratchet.data.retrieval.checks import check_data
 from ratchet.data.retrieval.mixtures import unite, weigh
 from ratchet.data.retrieval.spilled import hash_each
 from ratchet.data.retrieval.splits import Splits, leave_out_labels, split_queries
-from ratchet.data.significance import count_needed_wins
+from ratchet.data.significance import MIN_VALID_GROUPS
 from ratchet.data.tables import INSTRUCTIONS
 from ratchet.errors import InputError
 from ratchet.examples.misconceptions import RULES, format_query, generate_questions
 from ratchet.jobs.retrieval.prepare import Config, Inputs
-
-MANY_GROUPS = 100
-"""From this number of valid groups on, small gains can be shown, and plans say nothing about it."""
-FEW_GROUPS = 20
-"""`MIN_VALID_GROUPS` of `ratchet.jobs.training.cross_validation`, which imports Ray."""
-DEFAULT_LEVEL = 0.05
-"""The default of `significance_level` of finetuning jobs."""
 
 
 def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> RetrievalData:
@@ -83,14 +76,12 @@ def split_data(data: RetrievalData, config: Config) -> Splits:
 
 
 def describe_decision(splits: Splits) -> str:
-    """Return a note on what the valid split can decide; an empty string if it has many groups or does not exist."""
+    """Return a note on a valid split that is too small to decide what is kept; an empty string for others."""
     groups = len(np.unique(hash_each(query.group for query in splits.get("valid", ()))))
-    if not 0 < groups < MANY_GROUPS:
+    if not 0 < groups < MIN_VALID_GROUPS:
         return ""
-    if groups < FEW_GROUPS:
-        return f"valid has {groups} groups of queries: a cross-validation of the training queries decides what is kept"
-    wins = count_needed_wins(groups, DEFAULT_LEVEL)
-    return f"valid has {groups} groups of queries: about {wins} of them must improve for a model to be kept"
+    decides = "a cross-validation of the training queries decides what is kept"
+    return f"valid has few groups of queries ({groups}): {decides}"
 
 
 def describe_unread(data: RetrievalData) -> str:

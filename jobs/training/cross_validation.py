@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ratchet.data.significance import number_groups
+from ratchet.data.significance import MIN_VALID_GROUPS, number_groups
 from ratchet.data.tables import read_shards, write_table
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.ray_train import train
@@ -24,8 +24,6 @@ from ratchet.jobs.training.schedule import TrainHistory, is_better
 from ratchet.orchestrator.job_interface import Context, Progress
 
 FOLDS = 4
-MIN_VALID_GROUPS = 20
-"""From this number of groups on, `valid` decides. The power of both: docs/splits.md."""
 MIN_TRAIN_GROUPS = 8
 """Fewer groups of training rows are not cross-validated."""
 

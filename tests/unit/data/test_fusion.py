@@ -39,7 +39,7 @@ def test_scores_are_scaled_alike_for_all_queries_and_a_missing_document_counts_n
     points = [compute_points(table, "scores", compute_spread(table)) for table in tables]
     [fused] = fuse(points, [1, 0.5])
     assert dict(fused) == pytest.approx({"a": 1.0, "b": 0.5, "c": 0.0, "d": 0.5})
-    assert [name for name, _ in fused] == ["a", "b", "d", "c"]
+    assert [name for name, _ in fused] == ["a", "d", "b", "c"], "equal points are ordered by name, descending"
 
 
 def test_the_spread_is_the_mean_over_queries() -> None:

@@ -162,7 +162,7 @@ def test_training_queries_with_the_text_of_a_test_query_are_counted(tmp_path: Pa
     where = f"{tmp_path / 'qrels/train.tsv'}:1"
     repeated, decided = predicted.note.split("; ")
     assert repeated == f"1 of 2 training queries have the text of a test query, such as {where}"
-    assert decided.startswith("valid has 1 groups of queries: a cross-validation")
+    assert decided.startswith("valid has few groups of queries (1): a cross-validation")
 
 
 def test_seen_is_whether_a_training_query_has_one_of_the_positives(tmp_path: Path, context: MakeContext) -> None:
