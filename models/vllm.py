@@ -7,7 +7,6 @@ the answer) as well, but vLLM draws other tokens from them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,20 +47,6 @@ def make_engine_args(base: Path, *, dtype: str, longest: int, gpus: float | None
         # generators do not support: vLLM fails.
         found |= {"enforce_eager": True, "enable_chunked_prefill": False, "kv_cache_memory_bytes": CPU_CACHE}
     return found
-
-
-def make_pooler_args(pooling: str) -> dict[str, Any]:
-    """Return the engine arguments for the pooling of an encoding config."""
-    return {"pooler_config": {"seq_pooling_type": pooling.removesuffix("_token").upper()}}
-
-
-def make_scorer_args(answers: Sequence[str]) -> dict[str, Any]:
-    """Return the engine arguments for the score of a decoder: the logit of the first answer as the next token, minus
-    that of the second answer if there are two."""
-    method = "from_2_way_softmax" if len(answers) == 2 else "no_post_processing"
-    return make_pooler_args("last_token") | {
-        "hf_overrides": {"classifier_from_token": list(reversed(answers)), "method": method}
-    }
 
 
 def make_sampling_params(sampling: Sampling, ends: frozenset[int], name: str) -> dict[str, Any]:

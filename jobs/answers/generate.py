@@ -9,20 +9,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
+from ratchet.extras import require_extra
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
-from ratchet.jobs.inference import EngineConfig, check_adapter, check_engine
+from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
 from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Seed, Unit
 
 
 @dataclass(frozen=True)
-class Config(EngineConfig):
+class Config(InferenceConfig):
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """`vllm` is faster for many texts on GPUs (continuous batching). It supports single-turn questions. An adapter is
+    merged into the model first."""
     num_completions: Annotated[int, Ge(1)] = 1
     """Completions per question."""
     temperature: Annotated[float, Ge(0)] = 0.0
@@ -64,7 +68,7 @@ def check(config: Config, inputs: Inputs) -> None:
         check_decoder_model(inputs.model)
         length = config.max_prompt_length + config.max_new_tokens
         check_length("generate: max_prompt_length + max_new_tokens", inputs.model, length)
-    check_vllm(config, inputs)
+    check_engine(config, inputs)
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
@@ -93,11 +97,18 @@ def check_same_task(config: Config, inputs: Inputs, task: str) -> None:
             )
 
 
-def check_vllm(config: Config, inputs: Inputs) -> None:
-    """Raise InputError for settings and samples that vLLM does not support. Samples of later steps are not checked."""
-    check_engine("generate", config, inputs.model)
+def check_engine(config: Config, inputs: Inputs) -> None:
+    """Raise InputError for a quantization that cannot be, and for settings and samples that vLLM does not support.
+    Samples of later steps are not checked."""
+    check_quantization("generate", config.quantization, inputs.model)
     if config.engine != "vllm":
         return
+    require_extra("generate.engine: 'vllm' given", "vllm", "vllm")
+    if config.quantization != "none":
+        raise InputError(
+            f"generate.quantization: {config.quantization} given; expected none with engine 'vllm', which serves merged"
+            " weights; or set engine=transformers"
+        )
     if config.measure_latency:
         raise InputError(
             "generate.measure_latency: True given; expected False with engine 'vllm', which answers all groups at once;"

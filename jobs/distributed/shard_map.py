@@ -38,6 +38,7 @@ from ratchet.errors import DISK_FULL, ArtifactError, InputError, JobError
 from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
 from ratchet.jobs.distributed.resolve_dtype import check_dtype
 from ratchet.jobs.distributed.shard_queue import REPORT_SECONDS, ProgressTally, ShardQueue
+from ratchet.models.devices import name_device
 from ratchet.orchestrator.job_interface import Context, sync, write_atomically
 from ratchet.orchestrator.job_interface.digests import compute_sha256
 from ratchet.orchestrator.job_interface.lost_work import WorkTracker
@@ -93,6 +94,15 @@ def map_shards(
     cause; an error of ray.exceptions if Ray gave up."""
     process = partial(_run_workers, context, worker, arguments, total_rows)
     return complete_shards(context, shards, out, process, total_rows, suffix)
+
+
+def map_model(
+    context: Context, shards: Sequence[Path], worker: type, config: Any, inputs: Any, rows: int, suffix: str = "parquet"
+) -> dict[str, int]:
+    """Do the same as `map_shards` into `context.out`, with a worker that runs a model."""
+    arguments = {"config": config, "inputs": inputs, "device": name_device(context.resources.gpus)}
+    arguments["batch_tokens"] = context.resources.batch_tokens
+    return map_shards(context, shards, worker, arguments, context.out, total_rows=rows, suffix=suffix)
 
 
 def complete_shards(

@@ -1,4 +1,4 @@
-"""Generation, embedding and scoring of shards of texts with vLLM, through Ray Data's processor (`ray.data.llm`).
+"""Answers to shards of prompts with vLLM, through Ray Data's processor (`ray.data.llm`).
 
 vLLM uses continuous batching, so the requests of all shards stream through its engines together. A shard is committed,
 as in `map_shards`, when its last answer has arrived. A killed run repeats the unfinished shards.
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +20,9 @@ import ray
 
 from ratchet.data.tables import open_mapped_shard, write_mapped
 from ratchet.errors import JobError
-from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards, map_shards
+from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards, map_model
 from ratchet.jobs.distributed.shard_queue import ProgressTally
 from ratchet.models.decoder import decoder
-from ratchet.models.devices import name_device
 from ratchet.models.vllm import make_engine_args
 from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.placement import make_ray_options
@@ -31,38 +30,25 @@ from ratchet.orchestrator.job_interface.placement import make_ray_options
 REQUESTS_PER_BATCH = 64
 """Number of requests that an engine is given at a time. It holds several such batches and schedules them itself."""
 
-Task = Literal["generate", "embed", "classify"]
-"""Task of vLLM. An answer is token ids (generate), a vector (embed), or a score, an array of one number (classify)."""
 Request = tuple[np.ndarray, dict[str, Any]]
-"""The token ids of a text, int32, and vLLM's sampling or pooling parameters."""
+"""The token ids of a prompt, int32, and vLLM's sampling parameters."""
 
 
 class ShardClient(Protocol):
     """Makes the requests for a shard, and writes its output file from the answers."""
-
-    task: Task
-    engine_args: dict[str, Any]
-    """Additional arguments of the vLLM engine."""
 
     def requests(self, source: Path) -> list[Request]:
         """Return the requests of a shard."""
         ...
 
     def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> Mapping[str, int]:
-        """Write the file `target`. answers: in the order of the requests. tokens: number of generated tokens, or for
-        embed and classify of input tokens. Return counts, among them `rows` and `tokens`."""
+        """Write the file `target`. answers: token ids, in the order of the requests. tokens: number of generated
+        tokens. Return counts, among them `rows` and `tokens`."""
         ...
 
 
 def run_engine(
-    context: Context,
-    shards: Sequence[Path],
-    config: Any,
-    inputs: Any,
-    worker: type,
-    client: Any,
-    rows: int,
-    suffix: str = "parquet",
+    context: Context, shards: Sequence[Path], config: Any, inputs: Any, worker: type, client: Any, rows: int
 ) -> dict[str, int]:
     """Write one output file into `context.out` for each of `shards`, with the same stem, with the engine of the config.
     Return the summed counts. Ray must be running.
@@ -77,10 +63,8 @@ def run_engine(
             folder = context.work / "merged"
             decoder.merge(inputs.model, inputs.adapter, folder)
         process = partial(_ask_shards, context, folder, config.dtype, requests, rows)
-        return complete_shards(context, shards, context.out, process, rows, suffix)
-    arguments = {"config": config, "inputs": inputs, "device": name_device(context.resources.gpus)}
-    arguments |= {"batch_tokens": context.resources.batch_tokens}
-    return map_shards(context, shards, worker, arguments, context.out, total_rows=rows, suffix=suffix)
+        return complete_shards(context, shards, context.out, process, rows)
+    return map_model(context, shards, worker, config, inputs, rows)
 
 
 def _ask_shards(
@@ -120,8 +104,8 @@ def _ask_shards(
 def _answers(
     context: Context, model: Path, dtype: str, client: ShardClient, pieces: list[dict[str, Any]], longest: int
 ) -> Iterator[tuple[Path, int, np.ndarray, int]]:
-    """Yield (source, index of the request, answer, number of tokens of the answer or the request) in the order of
-    arrival. pieces: see `_read_requests`. longest: maximum tokens of a request with its answer."""
+    """Yield (source, index of the request, answer, number of its tokens) in the order of arrival. pieces:
+    see `_read_requests`. longest: maximum tokens of a request with its answer."""
     if not pieces:
         return
     # vLLM is an optional dependency.
@@ -137,9 +121,8 @@ def _answers(
     processor = build_processor(
         vLLMEngineProcessorConfig(
             model_source=str(model),
-            task_type=client.task,
-            engine_kwargs=make_engine_args(model, dtype=dtype, longest=longest, gpus=resources.gpus)
-            | client.engine_args,
+            task_type="generate",
+            engine_kwargs=make_engine_args(model, dtype=dtype, longest=longest, gpus=resources.gpus),
             batch_size=REQUESTS_PER_BATCH,
             concurrency=(workers, workers),
             placement_group_config={"bundles": [{"CPU": resources.cpus, "GPU": resources.gpus}]},
@@ -160,7 +143,7 @@ def _answers(
     processor.get_stage_by_name("vLLMEngineStage").map_batches_kwargs.update(limits | make_ray_options(resources))
     try:
         listed = ray.data.from_items(pieces, override_num_blocks=len(pieces))
-        for row in processor(listed.flat_map(partial(_read_requests, client.task), num_cpus=0)).iter_rows():
+        for row in processor(listed.flat_map(_read_requests, num_cpus=0)).iter_rows():
             yield Path(row["source"]), int(row["number"]), np.asarray(row["answer"]), int(row["tokens"])
     except ray.exceptions.RayActorError as error:
         reason = str(error).strip().splitlines()[-1].strip()
@@ -171,18 +154,15 @@ def _answers(
         ) from error
 
 
-def _read_requests(task: Task, piece: dict[str, Any]) -> list[dict[str, Any]]:
+def _read_requests(piece: dict[str, Any]) -> list[dict[str, Any]]:
     """Read at most REQUESTS_PER_BATCH requests of a shard, beginning with the index `start`, from its file."""
     table = open_mapped_shard(Path(piece["file"])).slice(piece["start"], REQUESTS_PER_BATCH)
-    kind = "sampling_params" if task == "generate" else "pooling_params"
     return [
-        {"source": piece["source"], "number": number, "tokenized_prompt": row["prompt"], kind: row["how"]}
+        {"source": piece["source"], "number": number, "tokenized_prompt": row["prompt"], "sampling_params": row["how"]}
         for number, row in enumerate(table.to_pylist(), start=piece["start"])
     ]
 
 
 def _answer(row: dict[str, Any]) -> dict[str, Any]:
-    generated = row["embeddings"] is None
-    answer = row["generated_tokens"] if generated else row["embeddings"]
-    tokens = len(answer) if generated else row["num_input_tokens"]
-    return {"source": row["source"], "number": row["number"], "answer": answer, "tokens": tokens}
+    answer = row["generated_tokens"]
+    return {"source": row["source"], "number": row["number"], "answer": answer, "tokens": len(answer)}

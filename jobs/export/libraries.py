@@ -17,7 +17,6 @@ from peft import PeftModel
 
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import Role
-from ratchet.models.embedder.onnx_model import MODEL as ONNX
 from ratchet.models.embedder.sentence_transformers_layout import ROLES
 from ratchet.models.loading import open_model, silence_transformers
 from ratchet.models.reranker import reranker
@@ -70,12 +69,6 @@ def compare_embedder(folder: Path, dtype: str, adapter: Path | None = None) -> d
         model = FlagModel(str(folder), **given, **options, use_fp16=False, devices="cpu")
         return {"query": model.encode_queries(QUERIES), "passage": model.encode_corpus(PASSAGES)}
 
-    def use_onnxruntime() -> Mapping[Role, np.ndarray]:
-        model = encoder.load(folder, onnx=folder / ONNX)
-        return {role: model.encode(texts, role) for role, texts in TEXTS.items()}
-
-    if (folder / ONNX).is_file():
-        libraries["onnxruntime"] = use_onnxruntime
     if (folder / "modules.json").is_file() and adapter is None:
         libraries["sentence_transformers"] = use_sentence_transformers
     plain_tokens = adapter is not None or (folder / "modules.json").is_file()

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from ratchet.data.formats.examples import read_examples
-from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.inference import EngineConfig, check_adapter, check_engine, require_onnx
+from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
 from ratchet.jobs.model_checks import check_embedder_model, read_width
 from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
@@ -18,7 +17,7 @@ from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parent
 
 
 @dataclass(frozen=True)
-class Config(EngineConfig, EncodingSettings):
+class Config(InferenceConfig, EncodingSettings):
     role: Literal["query", "passage"] = "passage"
     """Prompt template of the encoding config to apply to the texts."""
     storage_dtype: Literal["float32", "float16"] = "float32"
@@ -36,8 +35,6 @@ class Inputs:
     """Shards with the columns id and text."""
     adapter: Path | None = None
     """A LoRA adapter for the model."""
-    onnx: Path | None = None
-    """An ONNX file of `export_model`, which ONNX Runtime runs on CPUs instead of the model's weights."""
     examples: Path | None = None
     """Few-shot examples to put before every query: JSON Lines with `query` and `answer`."""
 
@@ -45,11 +42,10 @@ class Inputs:
 def check(config: Config, inputs: Inputs) -> None:
     if inputs.model is not None:
         check_folder(inputs.model)
-    check_vllm(config, inputs)
+    check_quantization("embed", config.quantization, inputs.model)
     if inputs.model is not None:
         check_embedder_model(inputs.model, find_encoding_config(config, inputs), inputs.adapter)
     check_adapter("embed", inputs.adapter, inputs.model, "embedder")
-    check_onnx(config, inputs)
 
 
 def find_encoding_config(config: Config, inputs: Inputs) -> EncodingConfig:
@@ -58,27 +54,6 @@ def find_encoding_config(config: Config, inputs: Inputs) -> EncodingConfig:
     # `--set zero_shot/embed_*.task=...` also sets it for the corpus, whose template usually has no {task}.
     uses_task = config.role == "query"
     return resolve_encoding_config("embed", config, inputs.model, inputs.adapter, examples, uses_task=uses_task)
-
-
-def check_vllm(config: Config, inputs: Inputs) -> None:
-    """Raise InputError for a model that vLLM cannot embed with. A model that does not exist yet is not checked."""
-    check_engine("embed", config, inputs.model)
-    if config.engine == "vllm" and inputs.model is not None and find_encoding_config(config, inputs).projection:
-        raise InputError(
-            f"embed.engine: 'vllm' given, for an embedder with a projection ({inputs.model}); expected one without; set"
-            " engine=transformers"
-        )
-
-
-def check_onnx(config: Config, inputs: Inputs) -> None:
-    """Raise InputError for an ONNX file with settings that do not apply to it."""
-    if inputs.onnx is None:
-        return
-    require_onnx("embed.onnx")
-    given = {"dtype": config.dtype, "engine": config.engine, "quantization": config.quantization}
-    expected = {"dtype": "float32", "engine": "transformers", "quantization": "none"}
-    if given != expected or inputs.adapter is not None:
-        raise InputError(f"embed.onnx: with {given}, adapter {inputs.adapter}; expected {expected} and no adapter")
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
@@ -99,7 +74,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     resources=(*MAP_RESOURCES, "batch_tokens"),
-    is_worker=lambda config: config.engine != "vllm",
+    is_worker=lambda config: True,
     check=check,
     predict=predict_prompts,
     needs=estimate_needs,

@@ -16,21 +16,16 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.inference import EngineConfig, check_adapter, check_engine
+from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
 from ratchet.jobs.model_checks import check_reranker_model
 from ratchet.jobs.model_settings import RerankerSettings, predict_prompts, resolve_reranker_config
 from ratchet.models.model_files import check_folder
-from ratchet.models.model_kind import read_config
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Unit
-
-VLLM_ARCHITECTURES = ("gemma", "llama", "mistral", "qwen2", "qwen3")
-"""The `model_type` of models whose scores by vLLM are tested."""
 
 
 @dataclass(frozen=True)
-class Config(EngineConfig, RerankerSettings):
+class Config(InferenceConfig, RerankerSettings):
     depth: Annotated[int, Ge(1), Unit("documents")] | None = None
     """Number of top documents of each ranking to score. None: all. Mined lists are always scored as a whole."""
     half: Literal["both", "first", "second"] = "both"
@@ -58,29 +53,10 @@ def check(config: Config, inputs: Inputs) -> None:
     if inputs.model is not None:
         check_folder(inputs.model)
         check_reranker_model(inputs.model, resolve_reranker_config(config, inputs.model, inputs.adapter))
-    check_vllm(config, inputs)
-
-
-def check_vllm(config: Config, inputs: Inputs) -> None:
-    """Raise InputError for a model that vLLM cannot score with. A model that does not exist yet is not checked."""
-    check_engine("rerank", config, inputs.model)
-    if config.engine != "vllm" or inputs.model is None:
-        return
-    kind = resolve_reranker_config(config, inputs.model, inputs.adapter).kind
-    architecture = read_config(inputs.model).get("model_type")
-    if kind != "yes_no" or architecture not in VLLM_ARCHITECTURES:
-        raise InputError(
-            f"rerank.engine: 'vllm' given, for a reranker of kind {kind} and architecture {architecture}; expected"
-            f" yes_no and one of {', '.join(VLLM_ARCHITECTURES)}; set engine=transformers"
-        )
+    check_quantization("rerank", config.quantization, inputs.model)
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    if config.engine == "vllm" and (resources.gpus or 0) > 1:
-        raise InputError(
-            f"gpus: {resources.gpus:g} per worker given; expected at most 1 with engine 'vllm', which looks for the"
-            " answers in one GPU's part of the head; or set engine=transformers"
-        )
     if (folder := needs.find_model("model", inputs, parents)) is None:
         return None
     reranker_config = resolve_reranker_config(config, folder)
@@ -94,7 +70,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     resources=(*MAP_RESOURCES, "batch_tokens"),
-    is_worker=lambda config: config.engine != "vllm",
+    is_worker=lambda config: True,
     check=check,
     needs=estimate_needs,
     predict=predict_prompts,

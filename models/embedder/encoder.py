@@ -22,7 +22,6 @@ from ratchet.models.batching import batch_by_tokens, check_finite, pad
 from ratchet.models.devices import resolve_device, resolve_dtype
 from ratchet.models.embedder import projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, Role, read_encoding_config
-from ratchet.models.embedder.onnx_model import OnnxModel
 from ratchet.models.embedder.sentence_transformers_layout import write_layout
 from ratchet.models.embedder.tokenization import TextTokenizer
 from ratchet.models.loading import eval_mode, open_model, save_weights
@@ -147,21 +146,17 @@ def load(
     device: str = "auto",
     encoding_config: EncodingConfig | None = None,
     config_folder: Path | None = None,
-    onnx: Path | None = None,
     **options: Any,
 ) -> Encoder:
     """Load a model folder as an embedder. A LoRA adapter is merged in float32, before the cast.
 
     dtype: `float32`, `bfloat16`, or `auto` (bfloat16 on GPUs and on CPUs that multiply it natively). device: `cpu`,
     `cuda`, `auto`, or `balanced` (for inference, see `spread_model`). encoding_config: replaces the one of the adapter
-    or the base. config_folder: folder of the projection, by default that of the encoding config. onnx: file that ONNX
-    Runtime runs in place of the weights, in float32 on CPUs. options: `training`, `quantization`, `streamed` and
+    or the base. config_folder: folder of the projection, by default that of the encoding config. options:
+    `training`, `quantization`, `streamed` and
     `packed`, see `open_model`. Raises ModelError for an unusable folder."""
     config_folder = config_folder or find_config_folder(base, adapter)
     encoding_config = encoding_config or read_encoding_config(config_folder)
-    if onnx is not None:
-        right = replace(encoding_config, padding_side="right")
-        return _assemble(OnnxModel(onnx, base), base, right, config_folder, torch.device("cpu"), torch.float32)
     model, _ = open_model(transformers.AutoModel, base, adapter, dtype=dtype, device=device, **options)
     where = resolve_device(device)
     return _assemble(model, base, encoding_config, config_folder, where, resolve_dtype(dtype, where))

@@ -70,8 +70,6 @@ def _run(arguments: argparse.Namespace) -> int:
     options: dict[str, Any] = {name: getattr(arguments, name) for name in ("address", "repair", "notify")}
     options["target"] = getattr(arguments, "target", None)
     own, as_json = RECIPE_COMMANDS.get(arguments.command), getattr(arguments, "json", False)
-    if own and own.before:
-        pkgutil.resolve_name(own.before)(arguments)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         done = run_recipe(arguments.recipe, _settings(arguments), store, argv, **options)
     if own and as_json and not own.answers:

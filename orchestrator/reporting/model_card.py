@@ -14,6 +14,7 @@ from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.run_models import RunModel
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.version import VERSION
+from ratchet.serving import list_commands
 
 USES: Mapping[str, tuple[str, str, str]] = {
     "embedder": ("sentence-transformers", "sentence-similarity", 'SentenceTransformer("{name}")'),
@@ -37,7 +38,8 @@ def write_card(store: Store, made: RunModel, name: str, license: str) -> str:
     code = f"from {library.replace('-', '_')} import {call.partition('(')[0].partition('.')[0]}\n\n"
     code += f"model = {call.format(name=name)}"
     lineage = list_lineage(data.steps, made.step) if data else []
-    return render_template("card.md.j2", **values, code=code, lineage=lineage, parts=run_data)
+    serve = "\n".join(list_commands(made.kind, name))
+    return render_template("card.md.j2", **values, code=code, serve=serve, lineage=lineage, parts=run_data)
 
 
 def list_lineage(steps: Sequence[StepReport], name: str) -> list[StepReport]:

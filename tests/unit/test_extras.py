@@ -18,7 +18,6 @@ import pytest
 from ratchet.data.tasks.chat import make_task
 from ratchet.errors import InputError
 from ratchet.jobs.answers import generate, grpo, sft, teacher_logprobs
-from ratchet.jobs.inference import require_onnx
 from ratchet.jobs.retrieval import embed, finetune_embedder, finetune_reranker, rerank
 from ratchet.jobs.retrieval.datasets import find_datasets
 
@@ -38,11 +37,10 @@ USES: dict[tuple[str, str], Callable[[], Any]] = {
         )
         for job in IN_4_BITS
     },
-    ("vllm", "embed.engine: 'vllm' given, without vllm"): partial(check, embed, engine="vllm"),
+    ("vllm", "generate.engine: 'vllm' given, without vllm"): partial(check, generate, engine="vllm"),
     ("grpo", "grpo: given, without trl"): partial(check, grpo),
     ("math", "verifier: math given, without math_verify"): partial(make_task, "math"),
     ("datasets", "data: hf://a/b given, without datasets"): partial(find_datasets, "hf://a/b"),
-    ("onnx", "embed.onnx: given, without onnx, onnxscript, onnxruntime"): partial(require_onnx, "embed.onnx"),
 }
 
 
@@ -78,5 +76,5 @@ def test_no_text_installs_the_package_of_another_project() -> None:
             wrong.append(name)
     assert not wrong
     name = "ratchet"
-    assert other.search(f"pip install '{name}[serve]'")
+    assert other.search(f"pip install '{name}[mteb]'")
     assert other.search(f"pip install {name}")

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 MAY_IMPORT = {
-    "ratchet.orchestrator": ("ratchet.errors", "ratchet.files"),
+    "ratchet.orchestrator": ("ratchet.errors", "ratchet.files", "ratchet.serving"),
     "ratchet.models": ("ratchet.errors", "ratchet.extras"),
     "ratchet.data": ("ratchet.errors", "ratchet.extras", "ratchet.files"),
     "ratchet.examples": ("ratchet.errors", "ratchet.data.formats"),
@@ -24,6 +24,7 @@ MAY_IMPORT = {
         "ratchet.examples",
         "ratchet.extras",
         "ratchet.files",
+        "ratchet.serving",
         "ratchet.orchestrator.job_interface",
         "ratchet.models",
         "ratchet.data",

@@ -110,11 +110,11 @@ def test_options_that_are_not_given_leave_those_of_the_file(tmp_path: Path, monk
         raise InputError("enough")
 
     monkeypatch.setattr("ratchet.orchestrator.cli.commands.run_recipe", run_recipe)
-    (tmp_path / "own.yaml").write_text("onnx: true\nname: me/model\nlicense: mit\n")
+    (tmp_path / "own.yaml").write_text("adapter: false\nname: me/model\nlicense: mit\n")
     command, file = ["export", "MODEL", "out", "--store", str(tmp_path / "store")], str(tmp_path / "own.yaml")
-    for options in ([], ["--settings", file], ["--settings", file, "--int8"]):
+    for options in ([], ["--settings", file], ["--settings", file, "--adapter"]):
         assert main([*command, *options, "--license", "apache-2.0"]) == 2
     plain, own, more = (settings.parameters for settings in found)
     assert plain == {"model": "MODEL", "name": "out", "license": "apache-2.0"}
-    assert own == plain | {"name": "me/model", "onnx": "true"}
-    assert more == own | {"int8": "true"}
+    assert own == plain | {"name": "me/model", "adapter": "false"}
+    assert more == own | {"adapter": "true"}

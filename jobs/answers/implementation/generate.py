@@ -26,10 +26,10 @@ from ratchet.data.tasks.task import (
     write_task_name,
 )
 from ratchet.jobs.answers.chat_options import read_chat
-from ratchet.jobs.answers.generate import Config, Inputs, check_same_task, check_vllm
+from ratchet.jobs.answers.generate import Config, Inputs, check_engine, check_same_task
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows
-from ratchet.jobs.distributed.vllm_shards import Request, Task, run_engine
+from ratchet.jobs.distributed.vllm_shards import Request, run_engine
 from ratchet.models.decoder import decoder
 from ratchet.models.decoder.multi_turn import ConversationState, converse, tokenize_prompts
 from ratchet.models.decoder.sampling import Sampling
@@ -83,10 +83,8 @@ class Worker:
 class ShardClient:
     """Makes vLLM requests from shards of samples. Writes the same tables as `Worker`."""
 
-    task: Task = "generate"
-
     def __init__(self, config: Config, inputs: Inputs) -> None:
-        self.config, self.engine_args = config, dict[str, Any]()
+        self.config = config
         self.conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
         self.sampling = _make_sampling(config, inputs)
 
@@ -167,7 +165,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     for path in shards:  # check lengths before any answer: a higher limit is another step, and answers would be lost
         tokenize_prompts(_start_conversations(_read_samples(path), 1), conversations, config.max_prompt_length)
     config = resolve_dtype(context, config)
-    check_vllm(config, inputs)  # at plan time the samples may not have existed
+    check_engine(config, inputs)  # at plan time the samples may not have existed
     counts = run_engine(context, shards, config, inputs, Worker, ShardClient, total)
     write_task_name(context.out, **read_task_file(inputs.samples))
     (context.out / "sampling.json").write_text(json.dumps(asdict(config), indent=2, sort_keys=True) + "\n")

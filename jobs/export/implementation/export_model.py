@@ -15,8 +15,6 @@ from ratchet.models.adapters import lora, merging
 from ratchet.models.adapters.shard_merge import read_main_dtype
 from ratchet.models.decoder import decoder
 from ratchet.models.embedder.encoding_config import read_encoding_config
-from ratchet.models.embedder.onnx_model import INT8, quantize, write_onnx
-from ratchet.models.embedder.onnx_model import MODEL as ONNX
 from ratchet.models.embedder.sentence_transformers_layout import write_layout
 from ratchet.models.model_files import OTHER_FORMATS, TRAINING_STATE
 from ratchet.models.usage import find_usage
@@ -35,10 +33,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         write_model(kind, inputs, target)
     if config.card:
         (target / "README.md").write_text(config.card, encoding="utf-8")
-    if config.onnx or config.int8:
-        write_onnx(target)
-    if config.int8:
-        quantize(target)
     context.progress(Progress(1, 2, "stages", "comparing with other libraries"))
     dtype = "bfloat16" if read_main_dtype(inputs.model) == "bfloat16" else "float32"
     differences = compare(kind, config.form, inputs, target, dtype)
@@ -52,9 +46,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     size = sum(file.stat().st_size for file in target.rglob("*.safetensors"))
     found = {f"{library}/difference": float(f"{difference:.3g}") for library, difference in differences.items()}
     metrics: dict[str, float | int | str] = {"kind": kind, "megabytes": round(size / 1e6, 1), **found}
-    for name, file in {"onnx": ONNX, "int8": INT8}.items():
-        if (target / file).is_file():
-            metrics[f"{name}/megabytes"] = round((target / file).stat().st_size / 1e6, 1)
     rows = [{"library": name, "difference": float(f"{value:.3g}")} for name, value in differences.items()]
     if not rows:
         return Result(metrics, note="compared with no other library")

@@ -1,32 +1,26 @@
-"""Implementation of `embed`: embeds shards of texts with transformers or vLLM."""
+"""Implementation of `embed`: embeds shards of texts."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
-import transformers
 
 from ratchet.data.rankings import summarize_tokens
 from ratchet.data.tables import list_shards, open_mapped_shard, read_queries
 from ratchet.data.vectors import read_dim, view_embeddings, write_vectors
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
-from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows
-from ratchet.jobs.distributed.vllm_shards import Request, Task, run_engine
+from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_model
+from ratchet.jobs.inference import check_quantization
 from ratchet.jobs.model_settings import list_instructions
-from ratchet.jobs.retrieval.embed import Config, Inputs, check_vllm, find_encoding_config
-from ratchet.models.batching import check_finite
+from ratchet.jobs.retrieval.embed import Config, Inputs, find_encoding_config
 from ratchet.models.embedder import encoder
-from ratchet.models.embedder.tokenization import TextTokenizer
-from ratchet.models.vllm import make_pooler_args
 from ratchet.orchestrator.job_interface import Context, Result
 
 
 class Worker:
-    """Embeds shards of texts with transformers. Each worker has a copy of the model."""
+    """Embeds shards of texts. Each worker has a copy of the model."""
 
     def __init__(self, inputs: Inputs, config: Config, batch_tokens: int, device: str) -> None:
         self.encoder = encoder.load(
@@ -37,7 +31,6 @@ class Worker:
             quantization=config.quantization,
             packed=True,
             encoding_config=find_encoding_config(config, inputs),
-            onnx=inputs.onnx,
         )
         self.config = config
         self.batch_tokens = batch_tokens
@@ -56,32 +49,6 @@ class Worker:
         return _count(lengths)
 
 
-class ShardClient:
-    """Makes vLLM requests from shards of texts. Writes the same tables as `Worker`."""
-
-    task: Task = "embed"
-
-    def __init__(self, config: Config, inputs: Inputs) -> None:
-        self.config, self.dim = config, transformers.AutoConfig.from_pretrained(inputs.model).hidden_size
-        encoding_config = find_encoding_config(config, inputs)
-        self.tokens = TextTokenizer(encoder.load_tokenizer(inputs.model, encoding_config), encoding_config)
-        self.engine_args = make_pooler_args(encoding_config.pooling)
-        self.how = {"use_activation": encoding_config.normalize}
-        self.lengths: dict[Path, Counter[int]] = {}
-
-    def requests(self, source: Path) -> list[Request]:
-        texts = read_queries(source, ("text",))
-        rows = self.tokens(texts["text"].to_pylist(), self.config.role, tasks=list_instructions(self.config, texts))
-        self.lengths[source] = Counter(map(len, rows))
-        return [(np.array(ids, np.int32), self.how) for ids in rows]
-
-    def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
-        vectors_ND = np.array(answers, np.float32).reshape(-1, self.dim)
-        check_finite("embedding of text", vectors_ND)
-        write_vectors(target, pq.read_table(source, columns=["id"])["id"], vectors_ND.astype(self.config.storage_dtype))
-        return _count(self.lengths[source])
-
-
 def _count(lengths: Counter[int]) -> dict[str, int]:
     """Return the counts of a shard: texts, tokens, and the number of texts of each length in tokens. Their sums over
     all shards are the exact distribution of lengths, whose size depends on the longest text only."""
@@ -97,8 +64,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.texts)
     rows = count_rows(shards, ["id", "text"])
     config = resolve_dtype(context, config)
-    check_vllm(config, inputs)  # at plan time the model may not have existed
-    counts = run_engine(context, shards, config, inputs, Worker, ShardClient, rows, "arrow")
+    # At plan time the model may not have existed.
+    check_quantization("embed", config.quantization, inputs.model)
+    counts = map_model(context, shards, Worker, config, inputs, rows, "arrow")
     dim = read_dim(context.out)
     if config.npy:
         _write_npy(context.out, rows, dim)

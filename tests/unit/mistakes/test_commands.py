@@ -10,12 +10,10 @@ from mistakes import Mistake, answers, check, parametrize
 
 from ratchet.orchestrator.cli.parser import Parser, parse
 
-ALL = (
-    "run, sweep, submit, plan, recipes, status, models, evaluate, export, embed, search, serve, promote, report, diff, "
-)
+ALL = "run, sweep, submit, plan, recipes, status, models, evaluate, export, embed, search, promote, report, diff, "
 ALL += "gc, verify"
 RECIPES = "chat, countdown, embed, evaluate, export, gsm8k, misconceptions, predict, quickstart, retriever, search, "
-RECIPES += "serve, squad, theorems"
+RECIPES += "squad, theorems"
 
 COMMANDS = answers(
     ("", rf"command: not given; expected one of {ALL}; `ratchet --help` explains them"),
