@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ratchet.data.formats.flag_embedding import make_line, write_lines
-from ratchet.data.tables import SCORES, TEACHER_SCORES, find_half, list_shards, read_listed, read_texts, write_table
+from ratchet.data.tables import SCORES, TEACHER_SCORES, list_shards, read_listed, read_texts, write_table
 from ratchet.errors import DataError
 
 LEAST_ACCURACY = 0.6
@@ -26,28 +25,23 @@ def check_lists(folder: Path) -> None:
 
 
 class Lists:
-    """Reader of shards of lists, and of the texts of their documents. depth: documents of each ranking; None: all.
-    half: the half of the queries (`find_half`) whose lists are scored; other queries keep their scores."""
+    """Reader of shards of lists, and of the texts of their documents. depth: documents of each ranking; None: all."""
 
-    def __init__(self, lists: Path, corpus: Path, depth: int | None, half: str = "both") -> None:
+    def __init__(self, lists: Path, corpus: Path, depth: int | None) -> None:
         self.text_of = read_texts(corpus, read_listed(lists))
-        self.corpus, self.depth, self.half = corpus, depth, half
+        self.corpus, self.depth = corpus, depth
 
     def read(self, source: Path) -> tuple[pa.Table, list[list[str]]]:
-        """Return the table of a shard, and the texts of each row, column by column. A row that is not scored has no
-        texts. If all rows are scored, the table has no columns of scores."""
+        """Return the table of a shard, without scores of a teacher, and the texts of each row, column by column."""
         table = pq.read_table(source)
-        if self.half == "both":
-            table = table.drop_columns([name for name in TEACHER_SCORES.values() if name in table.column_names])
+        table = table.drop_columns([name for name in TEACHER_SCORES.values() if name in table.column_names])
         if "documents" in table.column_names and self.depth is not None:
             for name in ("documents", "scores"):
                 field, cut = table.field(name), pc.list_slice(table[name], 0, self.depth)
                 table = table.set_column(table.column_names.index(name), field, cut.cast(field.type))
         lists = zip(*(table[name].to_pylist() for name in _list_columns(table)), strict=True)
-        is_scored = find_half(table, self.half).tolist()
         return table, [
-            self._find(source, row, [name for own in parts for name in own]) if is_scored[row] else []
-            for row, parts in enumerate(lists)
+            self._find(source, row, [name for own in parts for name in own]) for row, parts in enumerate(lists)
         ]
 
     def _find(self, source: Path, row: int, names: list[str]) -> list[str]:
@@ -62,20 +56,16 @@ def _list_columns(table: pa.Table) -> list[str]:
 
 
 def write_scores(target: Path, table: pa.Table, scores: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
-    """Write a shard with the scores of each row, in the order of the texts of `Lists.read`. A row without new scores
-    keeps its old ones. Return the counts of rows, pairs, tokens, lists with a positive and a negative (`compared`), and
-    lists where a positive has the highest score (`positive_first`)."""
+    """Write a shard with the scores of each row, in the order of the texts of `Lists.read`. Return the counts of rows,
+    pairs, tokens, lists with a positive and a negative (`compared`), and lists where a positive has the highest score
+    (`positive_first`)."""
     start = [0] * len(table)
     for name in _list_columns(table):
-        column, parts = TEACHER_SCORES[name], list[Any]()
-        before = table[column].to_pylist() if column in table.column_names else [None] * len(table)
+        parts = []
         for row, length in enumerate(map(len, table[name].to_pylist())):
-            found = scores[row][start[row] : start[row] + length]
-            parts.append(found if len(found) == length else before[row])
-            start[row] += len(found)
-        if column in table.column_names:
-            table = table.drop_columns([column])
-        table = table.append_column(column, pa.array(parts, SCORES))
+            parts.append(scores[row][start[row] : start[row] + length])
+            start[row] += length
+        table = table.append_column(TEACHER_SCORES[name], pa.array(parts, SCORES))
     write_table(target, table)
     compared, first = _compare(table)
     return {"rows": len(table), "pairs": sum(start), "tokens": tokens, "compared": compared, "positive_first": first}
@@ -102,13 +92,9 @@ def describe_teacher(counts: Mapping[str, int]) -> tuple[dict[str, float], str]:
 
 
 def write_flag_embedding(folder: Path, corpus: Path) -> None:
-    """Write positives and negatives also as FlagEmbedding JSONL, unless a query is not scored yet. Rankings are not
-    written."""
-    shards, column = list_shards(folder), TEACHER_SCORES["positives"]
-    names = pq.read_schema(shards[0]).names
-    if "positives" not in names:
-        return
-    if column in names and any(pq.read_table(path, columns=[column])[column].null_count for path in shards):
+    """Write positives and negatives also as FlagEmbedding JSONL. Rankings are not written."""
+    shards = list_shards(folder)
+    if "positives" not in pq.read_schema(shards[0]).names:
         return
     text_of = read_texts(corpus, read_listed(folder))
     rows = (row for path in shards for row in pq.read_table(path).to_pylist())

@@ -6,7 +6,6 @@ Writing is deterministic (equal rows give equal bytes) and atomic (a shard exist
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import tempfile
@@ -74,16 +73,6 @@ def read_queries(path: Path, columns: Sequence[str] = ("id", "text", "positives"
     """Read columns of a shard, and the columns of CARRIED that it has."""
     names = pq.read_schema(path).names
     return pq.read_table(path, columns=[*columns, *(name for name in CARRIED if name in names)])
-
-
-def find_half(queries: pa.Table, half: str) -> np.ndarray:
-    """Return which queries are in a half of the data (`first`, `second` or `both`), bool [Q]. All queries of a group
-    are in one half, chosen by a hash of the group's name; a query without a group is its own group."""
-    if half == "both":
-        return np.ones(len(queries), bool)
-    names = pc.coalesce(queries["group"], queries["id"]) if "group" in queries.column_names else queries["id"]
-    first_Q = np.array([hashlib.sha256(name.encode()).digest()[0] % 2 == 0 for name in names.to_pylist()], bool)
-    return first_Q if half == "first" else ~first_Q
 
 
 class DocumentRows:

@@ -32,7 +32,6 @@ def retriever(
     mining: Mining = "each",
     distillation: Distillation = "kl_div",
     teacher: str = "",
-    cross_fit: bool = False,
     guided: bool = False,
     examples: str = "",
     generator: str = "",
@@ -68,8 +67,6 @@ def retriever(
     teacher     the teacher in all iterations, a reranker: a folder, a hub id, or the URL of a rerank API
                 (http://localhost:8000/v1/rerank; rerank_api.model is the model's name there). Empty: the reranker of
                 the previous iteration, if it significantly improves the held-out lists
-    cross_fit   whether each iteration but the last trains two more rerankers, one on each half of the training queries.
-                Each scores the half that it was not trained on: a teacher is overconfident on its training queries
     guided      whether training masks negatives that are more similar to the query than its positive, by the vectors
                 of the model that mined (GISTEmbed)
     examples    few-shot examples to put before every query: JSON Lines with `query` and `answer`
@@ -111,7 +108,6 @@ def retriever(
             mining=mining,
             distillation=distillation,
             teacher=choose_teacher(teacher),
-            cross_fit=cross_fit,
             guided=guided,
             examples=Source.find(examples, "examples") if examples else None,
             new_queries=prepare_new_queries(predict, "predict", datasets["reading"]) if predict else None,

@@ -24,8 +24,6 @@ MICRO_BATCH_SIZE = 8
 class Config(RerankerSettings, training.RetrievalFinetuneConfig):
     num_negatives: Annotated[int, Ge(1)] = 15
     """Maximum number of mined negatives per query in a training step, sampled anew in each epoch."""
-    half: Literal["both", "first", "second"] = "both"
-    """Half of the queries to train on, for cross-fitting (see `rerank.half`). Queries of a group are in one half."""
     loss: Literal["softmax", "lambdarank"] = "softmax"
     """Loss on the labels. `softmax`: cross-entropy of the positive against the negatives of its group. `lambdarank`:
     weights each negative by the change of NDCG if it swapped ranks with the positive."""

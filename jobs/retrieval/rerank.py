@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_types import Ge
 
@@ -28,9 +28,6 @@ from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parent
 class Config(InferenceConfig, RerankerSettings):
     depth: Annotated[int, Ge(1), Unit("documents")] | None = None
     """Number of top documents of each ranking to score. None: all. Mined lists are always scored as a whole."""
-    half: Literal["both", "first", "second"] = "both"
-    """Half of the queries whose lists are scored; the lists of the other half keep the scores that they have. So a
-    reranker that was trained on one half (`finetune_reranker.half`) can score the other half only."""
 
 
 @dataclass(frozen=True)

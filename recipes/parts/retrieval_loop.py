@@ -56,9 +56,6 @@ class RetrievalLoop:
     """Loss on the teacher's scores. `none`: no teacher."""
     teacher: Teacher | None = None
     """The teacher in all iterations. None: the reranker of the previous iteration."""
-    cross_fit: bool = False
-    """Whether each half of the training queries is scored by a reranker that was trained on the other half and kept
-    after its last epoch. The teacher gate of the reranker that was trained on all queries applies to both."""
     guided: bool = False
     """Whether the model that mines is also the guide that masks negatives in training (GISTEmbed)."""
     method: Literal["lora", "full"] = "lora"
@@ -97,14 +94,9 @@ class RetrievalLoop:
         if self.teacher and (self.distillation == "none" or self.mining == "given_scored"):
             unused = "distillation=none" if self.distillation == "none" else "mining=given_scored"
             raise InputError(
-                f"teacher: {self.teacher.models[0]} given, with {unused}, which does not use it; leave one of them out"
+                f"teacher: {self.teacher.model} given, with {unused}, which does not use it; leave one of them out"
             )
         distills = self.reranker and not self.teacher and self.distillation != "none" and self.mining != "given_scored"
-        if self.cross_fit and not (distills and iterations > 1):
-            raise InputError(
-                "cross_fit: true given, without a reranker that teaches a next iteration; expected a reranker, no given"
-                " teacher, distillation and 2 or more iterations; leave cross_fit out"
-            )
         if distills and iterations > 1 and "valid" not in self.splits:
             raise InputError(
                 f"validation_fraction: 0 given, with distillation={self.distillation}; expected held-out queries, since"
@@ -216,7 +208,7 @@ class RetrievalLoop:
             )
             best_reranker, merged = self.take_model(f"{name}/merge_reranker", reranker_base, reranker)
             if not self.teacher and i + 1 < iterations:
-                teacher = self.make_teacher(name, merged, reranker, values)
+                teacher = Teacher(merged, reranker["teacher_gate"])
             shown = dict(list(evaluations.items())[:1])
             for split, lists in evaluations.items():
                 scored = score_lists(f"{name}/rerank_{split}", merged, lists["ranking"], corpus, depth=self.depth)
@@ -321,19 +313,6 @@ class RetrievalLoop:
         if not teacher or self.distillation == "none" or self.mining == "given_scored":
             return mined
         return teacher.score(name, mined, self.prepared["corpus"])
-
-    def make_teacher(self, name: str, merged: Output, reranker: Step, values: Mapping[str, Any]) -> Teacher:
-        """Return the teacher of the next iteration: the reranker of this one, or with `cross_fit` two rerankers, each
-        trained on one half of the queries. values: settings and inputs of `finetune_reranker`."""
-        gate = reranker["teacher_gate"]
-        if not self.cross_fit:
-            return Teacher((merged,), gate)
-        found = {}
-        for half in ("first", "second"):
-            half_name = f"{name}/finetune_reranker_{half}"
-            one = step(half_name, finetune_reranker.JOB, half=half, epochs=EPOCHS_OF_NEW_HEAD, **values)
-            found[half] = self.take_model(f"{name}/merge_reranker_{half}", values["base"], one)[1]
-        return Teacher((found["second"], found["first"]), gate)
 
     def take_model(self, name: str, base: Model, finetuned: Step) -> tuple[Output, Output]:
         """Return (output of a finetuning step, whole model). With method=full both are the model. With LoRA they are

@@ -258,27 +258,6 @@ def test_new_queries_of_a_finished_run_are_read_as_its_data(tmp_path: Path) -> N
     assert [step.config.reading for step in steps if step.name == "predict/prepare_queries"] == [READING]
 
 
-def test_each_half_is_scored_by_the_reranker_of_the_other(data: str) -> None:
-    steps, summary = build_retriever(data, "reranker=embedder", "cross_fit=true", "iterations=2")
-    assert not summary.unreached
-    by_name = {step.name: step for step in steps}
-    assert not any(name.startswith("iter1/finetune_reranker_") for name in by_name), "the last one teaches nobody"
-    mined = "iter1/mine"
-    for half, other in (("first", "second"), ("second", "first")):
-        scored = by_name[f"iter1/rerank_mined_{half}"]
-        assert (scored.config.half, str(scored.inputs["lists"])) == (half, mined)
-        assert str(scored.inputs["model"]) == f"iter0/merge_reranker_{other}[model]"
-        assert str(scored.inputs["teacher_gate"]) == "iter0/finetune_reranker[teacher_gate]"
-        trained = by_name[f"iter0/finetune_reranker_{other}"]
-        assert (trained.config.half, trained.config.epochs) == (other, 3)
-        assert (trained.inputs["valid"], trained.inputs["current_best"]) == (None, None)
-        mined = scored.name
-    assert str(by_name["iter1/finetune_embedder"].inputs["mined"]) == mined
-    for alone in ("reranker=none", "iterations=1", "distillation=none", "teacher=http://localhost/rerank"):
-        with pytest.raises(InputError, match="cross_fit: true given, without a reranker that teaches"):
-            build_retriever(data, "reranker=embedder", "cross_fit=true", "iterations=2", alone)
-
-
 def test_the_reranked_row_is_that_of_both_scores(data: str) -> None:
     steps, summary = build_retriever(data, "reranker=embedder", "iterations=1", "bm25=false", "knn=false")
     by_name = {step.name: step for step in steps}

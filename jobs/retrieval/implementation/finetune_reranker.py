@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ratchet.data.rankings import reorder
 from ratchet.data.significance import compute_p_value
-from ratchet.data.tables import RANKED, Texts, find_half, read_shards, take_texts
+from ratchet.data.tables import RANKED, Texts, read_shards, take_texts
 from ratchet.data.triplets import TripletBatch, Triplets, pad_rows
 from ratchet.errors import InputError
 from ratchet.jobs.model_settings import list_instructions, resolve_reranker_config
@@ -59,8 +59,6 @@ class TrainTask(FinetuneTask):
                 f"{inputs.ranking}: a ranking of other queries given; expected those of {inputs.valid}; rank these"
             )
         mined = read_shards(inputs.mined)
-        if config.half != "both":
-            mined = mined.filter(pa.array(find_half(mined, config.half)))
         self.triplets = Triplets(mined, corpus, teacher=config.distillation != "none")
         self.teacher_temperature = find_teacher_temperature(config, self.triplets)
         self.prompts = list_instructions(config, self.triplets.queries)

@@ -32,7 +32,7 @@ class Worker:
             reranker_config=resolve_reranker_config(config, inputs.model, inputs.adapter),
         )
         self.config, self.batch_tokens = config, batch_tokens
-        self.lists = Lists(inputs.lists, inputs.corpus, config.depth, config.half)
+        self.lists = Lists(inputs.lists, inputs.corpus, config.depth)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         table, texts = self.lists.read(source)

@@ -99,25 +99,6 @@ def test_each_list_gets_the_scores_of_its_pairs(
         np.testing.assert_allclose(one["teacher_positive_scores"], other["teacher_positive_scores"], atol=1e-4)
 
 
-@pytest.mark.soak
-def test_two_halves_have_the_scores_of_one_run(model: Path, problem: Any, tmp_path: Path, context: MakeContext) -> None:
-    mined(problem, tmp_path / "mined")
-    whole, lists, pairs = context(name="both"), tmp_path / "mined", 0
-    settings = {"dtype": "float32", "max_length": 64}
-    expected = implementation.run(whole, Config(**settings), Inputs(model, lists, problem.corpus))
-    for half in ("first", "second"):
-        part = context(name=half)
-        result = implementation.run(part, Config(**settings, half=half), Inputs(model, lists, problem.corpus))
-        lists, pairs = part.out, pairs + result.metrics["pairs"]
-    assert pairs == expected.metrics["pairs"]
-    for row, other in zip(read_shards(lists).to_pylist(), read_shards(whole.out).to_pylist(), strict=True):
-        assert row.keys() == other.keys()
-        for name, value in other.items():
-            assert row[name] == (pytest.approx(value, abs=1e-5) if name.startswith("teacher") else value)
-    jsonl = [(folder / "flag_embedding.jsonl").read_text().splitlines() for folder in (lists, whole.out)]
-    assert len(jsonl[0]) == len(jsonl[1]) == 40
-
-
 @pytest.mark.parametrize("p_value", [0.06, 0.04])
 def test_a_reranker_that_does_not_clearly_order_better_does_not_teach(
     model: Path, problem: Any, tmp_path: Path, context: MakeContext, p_value: float

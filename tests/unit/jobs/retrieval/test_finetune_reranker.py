@@ -30,16 +30,6 @@ def inputs(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     return make_inputs(concepts, tmp_path_factory.mktemp("reranker"))
 
 
-def test_halves_train_on_different_queries(inputs: Inputs) -> None:
-    place = WorkerInfo(0, 1, "cpu"), Resources(1, cpus=1.0, gpus=0.0)
-    tasks = [
-        TrainTask(place[0], dataclasses.replace(FAST, half=half), inputs, place[1]) for half in ("first", "second")
-    ]
-    first, second = (task.triplets.queries["id"].to_pylist() for task in tasks)
-    assert sorted([*first, *second]) == sorted(read_shards(inputs.mined)["id"].to_pylist())
-    assert min(len(first), len(second)) > 20
-
-
 def test_the_base_that_is_kept_has_its_own_head(inputs: Inputs, tmp_path: Path) -> None:
     torch.manual_seed(3)
     base = transformers.AutoModelForSequenceClassification.from_pretrained(inputs.base, num_labels=1)
