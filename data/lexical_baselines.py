@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from ratchet.errors import DataError
 from ratchet.extras import hide_package
@@ -39,29 +38,6 @@ def _tokenize(texts: Sequence[str], **options: Any) -> Any:
     split = [WITHOUT_SPACES.sub(_split_characters, text) for text in texts]
     pattern = rf"[\w{MARKS}]{{2,}}"
     return bm25s.tokenize(split, token_pattern=pattern, stopwords=None, show_progress=False, **options)
-
-
-class Jaccard:
-    """Jaccard similarity |A ∩ B| / |A ∪ B| of word sets, to each of N documents. It is 0 if both sets are empty."""
-
-    def __init__(self, corpus: Sequence[str]) -> None:
-        tokens = _tokenize(corpus)
-        self.vocabulary: dict[str, int] = tokens.vocab
-        self.words = self._make_rows(tokens.ids)
-
-    def score(self, queries: Sequence[str]) -> np.ndarray:
-        """Return the similarity of each query to each document: float32 [Q, N]."""
-        sets = [set(words) for words in _tokenize(queries, return_ids=False)]
-        known = self._make_rows([[self.vocabulary[word] for word in own & self.vocabulary.keys()] for own in sets])
-        both = (known @ self.words.T).toarray()
-        either = np.array([[len(own)] for own in sets], np.float32) + self.words.getnnz(1) - both
-        return np.divide(both, either, out=np.zeros_like(both), where=either > 0)
-
-    def _make_rows(self, ids: Sequence[Sequence[int]]) -> csr_matrix:
-        """Return a row of float32 ones for each set of words."""
-        sets = [np.unique(np.asarray(own, np.int64)) for own in ids]
-        ends, words = np.cumsum([0, *map(len, sets)]), np.concatenate([*sets, np.zeros(0, np.int64)])
-        return csr_matrix((np.ones(len(words), np.float32), words, ends), (len(sets), len(self.vocabulary)))
 
 
 class BM25:

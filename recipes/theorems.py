@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from annotated_types import Ge
 
@@ -24,7 +24,7 @@ def theorems(
     adapter: str = "",
     projection: str = "",
     max_length: Annotated[int, Ge(4)] = 256,
-    baselines: tuple[Literal["bm25", "jaccard"], ...] = ("bm25", "jaccard"),
+    bm25: bool = True,
     seed: Seed = 42,
 ) -> Summary:
     """Split papers, finetune on pairs of statements of one paper, then rank all test statements for each of them.
@@ -39,7 +39,7 @@ def theorems(
     projection  the linear layer (.pt) that the theorem scripts of CITER save beside an adapter; the model then pools
                 as these scripts do. Empty: NAME_projection.pt for an adapter named NAME_lora_adapters, else none
     max_length  maximum tokens per statement, in training and for the zero-shot baseline
-    baselines   lexical baselines to show as rows: bm25, jaccard
+    bm25        whether to rank with BM25 too
     seed        seed of the samples, the split and training"""
     papers = find_given(valid=valid, test=test)
     prepared = step("prepare", prepare_papers.JOB, papers=Source.find(data), seed=seed, **papers)
@@ -51,10 +51,9 @@ def theorems(
     if start := find_given(adapter=adapter, projection=projection):
         model = step("start/merge", merge.JOB, base=model, corpus=prepared["test"], **start)["model"]
     sampled: dict[str, Any] = {"statements": prepared["test"], "max_queries": 5000, "seed": seed}
-    rows = [
-        make_row(system, step(f"{system}/evaluate", evaluate_papers.JOB, system=system, **sampled))
-        for system in baselines
-    ]
+    rows = []
+    if bm25:
+        rows.append(make_row("BM25", step("bm25/evaluate", evaluate_papers.JOB, system="bm25", **sampled)))
     label, name = ("given adapter", "start") if start else ("zero-shot", "zero_shot")
     rows.append(make_row(label, evaluate(name, prepared["test"], model, max_length)))
     finetuned = step(

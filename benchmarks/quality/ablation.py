@@ -53,7 +53,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "full, temperature 0.1": {**FULL, "temperature": 0.1},
     "full, learned temperature": {**FULL, "temperature_rate": 5.0},
     "full, mean of 4 epochs": {**FULL, "averaged_epochs": 4},
-    "full, annealed to 0.02": {**FULL, "final_temperature": 0.02},
     "full, below 0.95 of the positive": {**FULL, "percent_of_positive": 0.95},
     "full, window 0 to 50": {**FULL, "window": (0, 50)},
     "full, labelled negatives": {**FULL, "labelled": True},

@@ -31,9 +31,6 @@ class Config(EncodingSettings, training.RetrievalFinetuneConfig):
     """Maximum number of queries per training step, over all workers. All batches of an epoch are of similar size."""
     temperature: Annotated[float, Gt(0)] = 0.02
     """Temperature of the softmax over the similarities (1 / `scale` of sentence-transformers)."""
-    final_temperature: Annotated[float, Gt(0)] | None = None
-    """Temperature in the last training step. The temperature changes from `temperature` to this value by the same
-    factor in each step. None: constant."""
     matryoshka_dims: tuple[Annotated[int, Ge(1)], ...] = ()
     """Numbers of leading dimensions to train as embeddings too, such as 64,128. The loss is the mean over these and the
     whole vectors (Kusupati et al. 2022, "Matryoshka representation learning")."""

@@ -17,9 +17,9 @@ from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Seed
 
 @dataclass(frozen=True)
 class Config:
-    system: Literal["dense", "bm25", "jaccard"] = "dense"
-    """What ranks the statements. `dense`: inner products of the vectors. `bm25`: BM25. `jaccard`: Jaccard similarity of
-    word sets. The last two are slow for more than about 100,000 statements."""
+    system: Literal["dense", "bm25"] = "dense"
+    """What ranks the statements. `dense`: inner products of the vectors. `bm25`: BM25, which is slow
+    for more than about 100,000 statements."""
     k: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (1, 5, 10, 50, 100, 1000)
     """Cut-offs of the metrics."""
     max_queries: Annotated[int, Ge(1)] | None = None

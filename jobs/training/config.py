@@ -317,8 +317,6 @@ def epochs_blocked_by(config: FinetuneConfig) -> str:
         return "warmup_ratio is a fraction of all training steps; set warmup_steps, or warmup_ratio=0"
     if config.eval_steps or config.keeps_all:
         return "with eval_steps, checkpoints or keep=all other models are kept or evaluated; leave them out"
-    if getattr(config, "final_temperature", None) is not None:
-        return "final_temperature is reached at the last of all training steps; leave it out"
     return ""
 
 

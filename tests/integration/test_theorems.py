@@ -30,7 +30,7 @@ def test_a_run_starts_from_the_weights_of_the_scripts(tiny_decoder: Path, tmp_pa
             f"adapter={adapter}",
             f"projection={projection}",
         ),
-        *("max_length=32", "baselines=jaccard", "embed.dtype=float32"),
+        *("max_length=32", "bm25=true", "embed.dtype=float32"),
         *("finetune_embedder_pairs.epochs=1", "finetune_embedder_pairs.batch_size=16", "embed.workers=1"),
     )
     store = tmp_path / "store"

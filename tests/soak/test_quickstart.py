@@ -135,7 +135,7 @@ def test_theorems_rank_all_held_out_statements(tmp_path: Path) -> None:
     (newest,) = (tmp_path / "store").glob("runs/*/report.md")
     report = newest.read_text()
     rows = {line.split("|")[1].strip(): line.split("|")[2:] for line in report.splitlines() if line.startswith("| ")}
-    assert {"bm25", "jaccard", "zero-shot", "finetuned"} <= set(rows)
-    mrr = {name: float(rows[name][0].strip(" *")) for name in ("bm25", "zero-shot", "finetuned")}
+    assert {"BM25", "zero-shot", "finetuned"} <= set(rows)
+    mrr = {name: float(rows[name][0].strip(" *")) for name in ("BM25", "zero-shot", "finetuned")}
     assert mrr["finetuned"] > mrr["zero-shot"]
     assert "true positives in the top k" in report

@@ -56,7 +56,6 @@ class WorkerBatch:
     """Indices into P of each query's positive (first) and negatives; -1 where a query has fewer."""
     teacher_QG: Tensor | None
     mask_QP: Tensor | None
-    temperature: float
 
 
 class TrainTask(EmbedderTask):
@@ -152,7 +151,7 @@ class TrainTask(EmbedderTask):
         config = self.config
         return distillation_loss(
             config.distillation,
-            query_QD @ passage_PD.T / batch.temperature,
+            query_QD @ passage_PD.T / config.temperature,
             batch.member_QG.to(self.device),
             None if batch.teacher_QG is None else batch.teacher_QG.to(self.device),
             mask_QP=None if batch.mask_QP is None else batch.mask_QP.to(self.device),
@@ -160,11 +159,6 @@ class TrainTask(EmbedderTask):
             teacher_temperature=self.teacher_temperature,
             weight=config.distillation_weight,
         )
-
-    def _temperature_at(self, epoch: int, step: int) -> float:
-        first, last = self.config.temperature, self.config.final_temperature
-        done = (sum(self.steps[:epoch]) + step) / max(1, sum(self.steps) - 1)
-        return first if last is None else first * (last / first) ** done
 
     def _take_batch(self, epoch: int, step: int) -> WorkerBatch:
         """Return the batch of a training step, and start to prepare the next one in a thread."""
@@ -206,7 +200,6 @@ class TrainTask(EmbedderTask):
             member_QG,
             None if batch.teacher_Q is None else torch.from_numpy(pad_rows(batch.teacher_Q, 0.0)),
             mask_QP,
-            self._temperature_at(epoch, step),
         )
 
     def _sample_examples(self, epoch: int, query_Q: np.ndarray) -> list[list[tuple[str, str]]] | None:

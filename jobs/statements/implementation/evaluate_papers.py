@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.data.formats.papers import number_papers, other_statements
-from ratchet.data.lexical_baselines import BM25, Jaccard
+from ratchet.data.lexical_baselines import BM25
 from ratchet.data.rankings import summarize_counts
 from ratchet.data.significance import list_half_widths
 from ratchet.data.tables import list_shards, read_shards, write_table
@@ -36,7 +36,7 @@ class Worker:
         table = read_shards(inputs.statements, ["id", "paper"] if self.embeddings else ["id", "paper", "text"])
         self.paper_S, self.ids = number_papers(table), table["id"].combine_chunks()
         self.texts: list[str] = [] if self.embeddings else table["text"].to_pylist()
-        self.system = None if self.embeddings else (BM25 if config.system == "bm25" else Jaccard)(self.texts)
+        self.bm25 = None if self.embeddings else BM25(self.texts)
         self.query_S = _queries_mask(config, self.paper_S)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
@@ -44,8 +44,8 @@ class Worker:
         query_q = np.flatnonzero(self.query_S[start : start + len(names)])
         row_Q = start + query_q
         relevant = Relevant(*other_statements(self.paper_S, row_Q))
-        if self.system:
-            texts, score = [self.texts[row] for row in row_Q], self.system.score
+        if self.bm25:
+            texts, score = [self.texts[row] for row in row_Q], self.bm25.score
             ranks_R, *_ = rank_in_blocks(lambda some: score(texts[some]), len(self.texts), relevant, row_Q, 1, report)
         else:
             assert self.embeddings is not None

@@ -64,9 +64,9 @@ def expected(ranks: list[list[int]], k: int) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in mean.items()}
 
 
-@pytest.mark.parametrize("system", ["dense", "jaccard"])
+@pytest.mark.parametrize("system", ["dense", "bm25"])
 def test_metrics_are_those_of_a_sort(local_ray: None, inputs: Inputs, tmp_path: Path, system: str) -> None:
-    from ratchet.data.lexical_baselines import Jaccard
+    from ratchet.data.lexical_baselines import BM25
 
     config = Config(system=system, k=(1, 5, 1000))  # type: ignore[arg-type]
     result = run(context(tmp_path, workers=2), config, inputs)
@@ -76,7 +76,7 @@ def test_metrics_are_those_of_a_sort(local_ray: None, inputs: Inputs, tmp_path: 
         vectors = np.stack(open_mapped(inputs.embeddings)["embedding"].to_pylist())
         scores_SS = vectors @ vectors.T
     else:
-        scores_SS = Jaccard(texts).score(texts)
+        scores_SS = BM25(texts).score(texts)
     ranks = by_sorting(scores_SS, paper)
     for k in (1, 5, 1000):
         for name, value in expected(ranks, k).items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -184,22 +183,6 @@ def test_few_dimensions_are_trained_as_vectors_of_their_own(inputs: Inputs) -> N
             columns = [j for j, text in enumerate(passages) if text == right or text not in known]
             expected.append(-torch.log_softmax(score_QP[i, columns], 0)[columns.index(passages.index(right))])
     assert loss == pytest.approx(float(torch.stack(expected).mean()), rel=1e-5)
-
-
-def test_the_temperature_changes_by_the_same_factor_in_each_step(inputs: Inputs) -> None:
-    config = dataclasses.replace(FAST, temperature=0.1, final_temperature=0.02, epochs=2)
-    task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=1.0, gpus=0.0))
-    found = [task._take_batch(epoch, step).temperature for epoch in range(2) for step in range(task.steps[epoch])]
-    assert (found[0], found[-1]) == pytest.approx((0.1, 0.02))
-    ratios = [later / earlier for earlier, later in itertools.pairwise(found)]
-    assert ratios == pytest.approx([ratios[0]] * len(ratios))
-
-
-def test_a_temperature_that_depends_on_the_epochs_does_not_continue_a_shorter_run() -> None:
-    assert JOB.warm_start
-    constant = dataclasses.replace(FAST, lr_scheduler_type="constant", warmup_ratio=0.0)
-    assert not JOB.warm_start.blocked_by(constant)
-    assert "final_temperature" in JOB.warm_start.blocked_by(dataclasses.replace(constant, final_temperature=0.01))
 
 
 def test_what_mining_suspects_is_no_negative_of_the_query(inputs: Inputs, tmp_path: Path) -> None:
