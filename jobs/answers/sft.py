@@ -144,7 +144,6 @@ JOB = Job(
     check=check,
     predict=predict,
     needs=estimate_needs,
-    warm_start=training.WARM_START,
     is_worker=lambda config: True,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),

@@ -39,9 +39,8 @@ from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
 from ratchet.jobs.distributed.resolve_dtype import check_dtype
 from ratchet.jobs.distributed.shard_queue import REPORT_SECONDS, ProgressTally, ShardQueue
 from ratchet.models.devices import name_device
-from ratchet.orchestrator.job_interface import Context, sync, write_atomically
+from ratchet.orchestrator.job_interface import Context, append_json, read_json_lines, sync, write_atomically
 from ratchet.orchestrator.job_interface.digests import compute_sha256
-from ratchet.orchestrator.job_interface.lost_work import WorkTracker
 from ratchet.orchestrator.job_interface.placement import make_ray_options
 from ratchet.orchestrator.job_interface.progress import make_this_node_strategy
 from ratchet.orchestrator.job_interface.worker import check_worker, find_existing_paths
@@ -222,8 +221,8 @@ class ShardRunner:
         if self.worker is None:
             check_worker(self.context, (source, target.parent, *self.paths))
             check_dtype(self.context)
-        tracker = WorkTracker(self.context, target.with_name(f"{target.name}.progress"), f"shard {source.name}", "rows")
-        lost = tracker.start()
+        starts = target.with_name(f"{target.name}.starts")
+        lost = _count_start(self.context, starts)
         if lost > self.context.resources.retries:
             raise JobError(
                 f"step {self.context.step}, shard {source}: its worker was lost {lost} times (killed, out of memory);"
@@ -233,22 +232,28 @@ class ShardRunner:
             torch.set_num_threads(max(1, int(self.context.resources.cpus or 1)))
             self.worker = self.make_worker()
         worker: ShardWorker = self.worker
-        report = self._reporter(source, tracker)
+        report = self._reporter(source)
         counts = commit_shard(self.context, source, target, lambda file: worker(source, file, report))
-        tracker.finish()
+        starts.unlink(missing_ok=True)
         self.tell(str(source), counts["rows"], counts.get("tokens", 0))
 
-    def _reporter(self, source: Path, tracker: WorkTracker) -> ReportProgress:
+    def _reporter(self, source: Path) -> ReportProgress:
         reported = 0.0
 
         def report(rows: int, tokens: int = 0) -> None:
             nonlocal reported
-            tracker.report(rows)
             if time.monotonic() - reported >= REPORT_SECONDS:
                 reported = time.monotonic()
                 self.tell(str(source), int(rows), int(tokens))
 
         return report
+
+
+def _count_start(context: Context, file: Path) -> int:
+    """Note in a file that work on a shard begins. Return how often this attempt began it before, and was lost."""
+    begun = read_json_lines(file)
+    append_json(file, {"attempt": context.attempt})
+    return sum(line["attempt"] == context.attempt for line in begun)
 
 
 def commit_shard(

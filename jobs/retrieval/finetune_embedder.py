@@ -160,7 +160,6 @@ JOB = Job(
     predict=predict,
     effective=training.drop_refused_teacher,
     needs=estimate_needs,
-    warm_start=training.WARM_START,
     is_worker=lambda config: True,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "selection.json"),

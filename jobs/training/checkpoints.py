@@ -11,6 +11,7 @@ generator state is saved: random numbers are a function of the seed and the trai
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -21,7 +22,8 @@ from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.digests import find_damage, hash_files, publish
-from ratchet.orchestrator.job_interface.lost_work import note_damage
+
+LOG = logging.getLogger(__name__)
 
 if TYPE_CHECKING:  # it imports the model libraries
     from ratchet.jobs.training.finetuning import FinetuneTask
@@ -119,28 +121,23 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
 
     def restore(self) -> TrainHistory:
-        """Load the last intact checkpoint of this run; else, for a warm start, the checkpoint of a shorter run with the
-        same number of workers and dtype. Return its history, or a new one if there is no checkpoint. Collective."""
+        """Load the last intact checkpoint. Return its history, or a new one if there is no checkpoint. Collective."""
         if self.worker.rank == 0:
             for unfinished in self.folder.glob("unfinished-*"):
                 shutil.rmtree(unfinished, ignore_errors=True)
         for folder in reversed(gather_objects(list_checkpoints(self.folder))[0]):
             if self._is_intact(folder):
                 return self._load(folder)
-        if (earlier := self.context.warm_start_from) is not None:
-            made = json.loads((earlier / "history.json").read_text())
-            if (made["workers"], made["dtype"]) == (self.worker.world_size, self.options.dtype):
-                return self._load(earlier)
         return TrainHistory()
 
     def _is_intact(self, folder: Path) -> bool:
-        """Return whether a checkpoint is intact. If not, remove it and note the damage. Collective."""
+        """Return whether a checkpoint is intact. If not, remove it and log the damage. Collective."""
         damage = find_damage(folder, self.worker.rank, self.worker.world_size)
         if self.worker.rank == 0:
             damage = damage or find_model_damage(self.context, self.options, folder)
         found = [one for one in gather_objects(damage) if one]
         if found and self.worker.rank == 0:
-            note_damage(self.context, f"training: checkpoint {folder.name} was not used: {found[0]}")
+            LOG.warning("step %s: checkpoint %s is not used: %s", self.context.step, folder.name, found[0])
             shutil.rmtree(folder, ignore_errors=True)
         return not found
 

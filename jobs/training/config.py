@@ -13,7 +13,7 @@ from ratchet.errors import InputError
 from ratchet.jobs.inference import check_quantization
 from ratchet.models.model_files import check_folder, list_expert_layers, read_header, read_weight_names
 from ratchet.models.model_kind import read_object
-from ratchet.orchestrator.job_interface import Parents, Seed, Unit, WarmStart
+from ratchet.orchestrator.job_interface import Parents, Seed, Unit
 
 Distillation = Literal["none", "kl_div", "m3_kd_loss", "margin_mse"]
 """Loss on a teacher's scores; see `ratchet.models.losses.distillation`. `kl_div` and `m3_kd_loss`: as FlagEmbedding."""
@@ -304,21 +304,3 @@ def list_training_metrics(config: FinetuneConfig) -> list[str]:
     counts = ("trainable_weights", "weights", "trainable_percent")
     decision = ("p_value", "tested", "tested_on", "improved", "changed")
     return [*held_out, *counts, *decision, "loss", "best_epoch", "best_step"]
-
-
-def epochs_blocked_by(config: FinetuneConfig) -> str:
-    """Return why a finished run with fewer epochs cannot be continued (warm start), or an empty string."""
-    if config.lr_scheduler_type != "constant":
-        return (
-            f"with lr_scheduler_type={config.lr_scheduler_type} the learning rate depends on the number of training"
-            " steps; use lr_scheduler_type=constant"
-        )
-    if config.warmup_ratio and config.warmup_steps is None:
-        return "warmup_ratio is a fraction of all training steps; set warmup_steps, or warmup_ratio=0"
-    if config.eval_steps or config.keeps_all:
-        return "with eval_steps, checkpoints or keep=all other models are kept or evaluated; leave them out"
-    return ""
-
-
-WARM_START = WarmStart("epochs", epochs_blocked_by)
-"""Training starts from a finished run with the same config but fewer epochs, where `epochs_blocked_by` allows it."""

@@ -65,9 +65,7 @@ def cross_validate(
         write_table(folder / "valid" / "shard-00000.parquet", held_out)
         own_inputs = replace(inputs, mined=folder / "mined", valid=folder / "valid", ranking=None)
         own_arguments = {**arguments, "inputs": own_inputs, "pool_rows": choose_pool(held_out)}
-        own_context = replace(
-            context, work=folder, logs=None, warm_start_to=None, progress=_name_fold(context.progress, fold)
-        )
+        own_context = replace(context, work=folder, logs=None, progress=_name_fold(context.progress, fold))
         histories.append(train(own_context, config, task_class, own_arguments, folder / "best"))
     return join_histories(config.metric, histories, len(rows))
 

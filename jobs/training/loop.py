@@ -25,7 +25,6 @@ from ratchet.jobs.training.task import WorkerInfo
 from ratchet.jobs.training.tracking import Tracker
 from ratchet.models import engine
 from ratchet.orchestrator.job_interface import Context, Progress
-from ratchet.orchestrator.job_interface.lost_work import WorkTracker
 
 CHECKPOINT_SECONDS = 300.0
 """Time between checkpoints if save_steps is None, and so the most work that is lost when the run is killed."""
@@ -96,7 +95,6 @@ class TrainingLoop:
         self.saved_at = self.reported_at = time.monotonic()
         self.tokens = 0.0
         self.preemption = PreemptionWatcher(find_notice)
-        self.work_tracker = WorkTracker(context, context.work / "training.progress", "training", "steps")
 
     def _start_engine(self) -> Any:
         """Return the DeepSpeed engine, or an object with its methods to save, load and release the optimizer state."""
@@ -114,14 +112,10 @@ class TrainingLoop:
     def run(self) -> None:
         try:
             self.history = self.checkpoints.restore()
-            if self.worker.rank == 0:
-                self.work_tracker.start(len(self.history.loss))
             logs = self.context.logs if self.worker.rank == 0 else None
             with Tracker(logs, self.context.step, len(self.history.loss) + 1, self.context.step_id) as self.tracker:
                 self._evaluate_start()
                 self._train()
-            if self.worker.rank == 0:
-                self.work_tracker.finish()
         finally:
             self.engine.destroy()  # DeepSpeed keeps references to it and to the model
 
@@ -248,7 +242,6 @@ class TrainingLoop:
         seconds = max(1e-9, time.monotonic() - self.reported_at)
         speed, self.tokens, self.reported_at = self.tokens / seconds, 0.0, time.monotonic()
         if self.worker.rank == 0:
-            self.work_tracker.report(len(self.history.loss))
             numbers = {"loss": loss, "tokens_per_s": speed} if speed else {"loss": loss} if loss else {}
             numbers |= {name: values[-1] for name, values in self.history.others.items()}
             metric, done = self.options.metric, len(self.history.loss)

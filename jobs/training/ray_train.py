@@ -78,22 +78,14 @@ def train(
                 raise
             continue
         if (last := _find_finished(here, options)) is not None:
-            return _take_results(context, last, best)
+            shutil.copytree(last / "best", best, dirs_exist_ok=True)
+            return read_history(last)
         failures += 1  # the next try resumes from the previous checkpoint
         if failures > context.resources.retries:
             raise ArtifactError(
                 f"step {context.step}: the last checkpoint of the training is damaged, {failures} times; expected its"
                 " files to match their digests; check the disk of the store"
             )
-
-
-def _take_results(context: Context, checkpoint: Path, best: Path) -> TrainHistory:
-    """Copy the best model, and the checkpoint for a warm start of a longer run. Return the history."""
-    shutil.copytree(checkpoint / "best", best, dirs_exist_ok=True)
-    if context.warm_start_to is not None:
-        shutil.rmtree(context.warm_start_to, ignore_errors=True)
-        shutil.copytree(checkpoint, context.warm_start_to)
-    return read_history(checkpoint)
 
 
 def _current_resources(resources: Resources) -> Resources:

@@ -72,5 +72,3 @@ def _show(view: LiveView, event: dict[str, Any]) -> None:
             view.failed(step, event["reason"])
         case "skipped":
             view.skipped(step, event["because"])
-        case "lost":
-            view.message(f"{step}: {event['what']}: lost")

@@ -52,8 +52,8 @@ def print_status(arguments: argparse.Namespace) -> int:
 
 
 def list_run_steps(run_log: RunLog) -> list[dict[str, Any]]:
-    """Return the steps of a run with their last events. Events of lost work, which follow `done`, are left out."""
-    latest = {event["step"]: event for event in run_log.events() if event["event"] != "lost"}
+    """Return the steps of a run with their last events."""
+    latest = {event["step"]: event for event in run_log.events()}
     rows = []
     for step in run_log.steps():
         event = latest.get(step["name"], {"event": "pending"})

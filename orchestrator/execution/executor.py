@@ -8,21 +8,19 @@ import re
 import threading
 import time
 import traceback
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from ray.exceptions import WorkerCrashedError
 
 from ratchet.errors import InputError, Interrupted, JobError, LeaseLost, RatchetError, TransientError, describe
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.run_listener import RunListener
-from ratchet.orchestrator.execution.warm_start import WarmStartFamily
 from ratchet.orchestrator.job_interface.job import Context
-from ratchet.orchestrator.job_interface.lost_work import LostWork, read_lost_work
 from ratchet.orchestrator.needs import check_step_disk
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Commit
-from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases, find_failed_attempts
+from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases
 
 POLL = 1.0
 """Seconds between checks of a step that another driver runs."""
@@ -118,24 +116,14 @@ class Executor:
             self.cluster.place(step)
         except InputError as error:  # machines were lost since the run began
             self.view.message(f"waiting for machines: {error}")
-        family, work = WarmStartFamily.from_plan(planned), self.plan.store.work(step_id)
-        is_resumed = any(work.iterdir())
-        lost = [
-            LostWork(f"attempt {number}: {why.splitlines()[0]}", seconds=None if is_resumed else seconds)
-            for number, why, seconds in find_failed_attempts(self.plan.store, step_id, lease.attempt)
-        ]
-        state, damaged = family.find_state(self.plan.store, lease.keep_step) if family else (None, [])
-        lost += [LostWork(damage) for damage in damaged]
         context = Context(
             step=name,
             step_id=step_id,
             attempt=lease.attempt,
             out=staging,
-            work=work,
+            work=self.plan.store.work(step_id),
             resources=step.place(machines),
             logs=self.plan.store.local("steps", step_id, "logs"),
-            warm_start_to=work / "state" if family else None,
-            warm_start_from=state,
         )
         result = self.cluster.run(step.job, self.plan.code[step.job], context, step.config, inputs, self.stopping)
         self.plan.check_sources(name)
@@ -143,14 +131,10 @@ class Executor:
             "name": name,
             "started": started,
             "seconds": time.time() - started,
-            "continued": context.warm_start_from is not None,
             "retries": tries - 1,
-            "lost": [*map(asdict, lost), *read_lost_work(work)],
             "host": platform.node(),
             "versions": versions(),
         }
-        if family:
-            family.save_state(self.plan.store, step_id, work / "state")
         return lease.commit(staging, result, planned.fingerprint, record)
 
 

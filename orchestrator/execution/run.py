@@ -135,10 +135,6 @@ class Run:
         metrics, about = self._select_metrics(name), {"step_id": commit.step_id, "attempt": commit.attempt}
         self.run_log.event("done", name, seconds=seconds, metrics=metrics, **about)
         self.view.finished(name, seconds, metrics)
-        for lost in commit.record.get("lost", []):
-            self.run_log.event("lost", name, **lost)
-            repeated = f", {lost['amount']:g} {lost['unit']} repeated" if lost["amount"] is not None else ""
-            self.view.message(f"{name}: {lost['what']}: lost{repeated}")
         if note := self.plan.steps[name].result.get("note"):
             self.view.message(f"{name}: {note}")
         self._update_status()

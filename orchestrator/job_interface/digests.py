@@ -1,4 +1,4 @@
-"""Folders that are verified before they are read: training checkpoints and the states of warm starts.
+"""Folders that are verified before they are read: training checkpoints.
 
     write the files into an unfinished folder -> hash_files -> publish: write DIGESTS.json, then rename the folder
 

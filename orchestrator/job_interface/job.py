@@ -153,10 +153,6 @@ class Context:
     """Function that reports progress. It is cheap, never raises, and may be called from any worker."""
     logs: Path | None = None
     """A folder for TensorBoard's event files. It is kept as long as the step and is not part of the output."""
-    warm_start_to: Path | None = None
-    """The folder to write the training state to, from which a longer step may start. None: no state is needed."""
-    warm_start_from: Path | None = None
-    """The folder with the state of the longest finished step that is shorter. None: start from the beginning."""
     code: RequiredCode | None = None
     """The code that every process of the step must run; see `worker.check_worker`. None: any code."""
     holds_resources: bool = False
@@ -219,16 +215,6 @@ Estimate = Callable[[Any, Any, Resources, Parents], Needs | None]
 
 
 @dataclass(frozen=True)
-class WarmStart:
-    """Permission to start a step from the state of a finished step that only has a smaller value of one setting."""
-
-    setting: str
-    """The setting, such as `epochs`. A larger value must mean the same work, followed by more work."""
-    blocked_by: Callable[[Any], str]
-    """`blocked_by(config)` returns why this config does not allow a warm start, or an empty string."""
-
-
-@dataclass(frozen=True)
 class Job:
     """A kind of work: its settings, inputs and checks, and the function that does it."""
 
@@ -258,8 +244,6 @@ class Job:
     needs: Estimate | None = None
     """`needs(config, inputs, resources, parents)` runs at plan time, with resolved resources. It returns what the step
     needs, or None if this is unknown. inputs and parents: as for `predict`."""
-    warm_start: WarmStart | None = None
-    """Set it if a step can start from the state of a shorter step. This must not change the result."""
     max_workers: Callable[[Any], int] | None = None
     """`max_workers(config)` returns the largest number of workers that can work at the same time. It limits the default
     number of workers. None: no limit."""

@@ -50,8 +50,6 @@ class StepReport:
     cases: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     message: str = ""
     """Why the step failed or was skipped, or the note of its result."""
-    lost: Sequence[Mapping[str, Any]] = ()
-    """Lost work: `what`, `amount` in `unit`s and `seconds` (None: not known)."""
 
 
 @dataclass(frozen=True)
@@ -227,14 +225,3 @@ def collect_cases(steps: Sequence[StepReport], widest: int = 3) -> dict[str, lis
             headings = list(columns) if len(columns) <= widest else [next(iter(columns)), next(reversed(columns))]
             queries[query] = Case(query, {h: columns[h] for h in headings}, len(columns) - len(headings))
     return {title: list(queries.values()) for title, queries in joined.items()}
-
-
-def build_lost_work(steps: Sequence[StepReport]) -> Table:
-    """Build the table of lost work: what was lost, and how much was repeated."""
-    rows = []
-    for step in steps:
-        for lost in step.lost:
-            repeated = None if lost["amount"] is None else f"{lost['amount']:g} {lost['unit']}"
-            row = {"step": step.name, "lost work": lost["what"], "repeated": repeated}
-            rows.append({**row, "seconds repeated": lost["seconds"]})
-    return build_table(rows, {})

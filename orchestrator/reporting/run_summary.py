@@ -129,7 +129,6 @@ def _build_step(run: Run, name: str, last: Mapping[str, Any], retries: int) -> S
         config=asdict(planned.step.config),
         **{key: planned.result.get(key, {}) for key in ("metrics", "tables", "curves", "cases")},
         message=run.failures.get(name, message) or planned.result.get("note", ""),
-        lost=planned.commit.record.get("lost", []) if planned.commit else [],
     )
 
 

@@ -53,7 +53,7 @@ class Commit:
     attempt: int
     fingerprint: Mapping[str, Any]
     record: Mapping[str, Any]
-    """Data about the attempt: name of the step, seconds, retries, lost work, library versions."""
+    """Data about the attempt: name of the step, seconds, retries, library versions."""
 
 
 class Store:

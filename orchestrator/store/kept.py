@@ -67,7 +67,7 @@ def find_kept(store: Store, keep: int) -> Kept:
             # Even without a heartbeat for a day: the owner may have been suspended right before its commit.
             kept.objects |= {attempt.object} if attempt.object else set()
             if attempt.owner is None or not is_gone({**attempt.owner, "at": attempt.at}):
-                kept.steps |= {step for step in (attempt.owner and attempt.step_id, attempt.continued) if step}
+                kept.steps |= {attempt.step_id} if attempt.owner else set()
     return kept
 
 

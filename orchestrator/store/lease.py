@@ -81,10 +81,6 @@ class Lease:
             return self._create_end({"failed": reason})
         return True
 
-    def keep_step(self, step_id: str) -> None:
-        """Make `gc` keep another step while this attempt runs. A later call replaces the step."""
-        self.leases.store.overwrite(_open_key(self.step_id, self.attempt), {"step": step_id})
-
     def _announce(self, digest: str) -> None:
         """Name the object that this attempt is about to commit, so that `gc` keeps it."""
         self.leases.store.overwrite(_open_key(self.step_id, self.attempt), {"object": digest})
@@ -197,8 +193,6 @@ class OpenAttempt:
     """Time of its last heartbeat, else of its lease, in seconds since 1970; infinity if it has neither."""
     object: str | None
     """Address of the object that it is about to commit, if any."""
-    continued: str | None
-    """Id of the step whose training state it continues, if any."""
 
 
 def list_open_attempts(store: Store) -> Iterator[OpenAttempt]:
@@ -215,7 +209,7 @@ def list_open_attempts(store: Store) -> Iterator[OpenAttempt]:
             continue
         owner = store.read_if_whole(f"{key}/lease")
         beat = store.read_if_whole(f"{key}/heartbeat") or {"at": owner["since"] if owner else math.inf}
-        yield OpenAttempt(step_id, owner, beat["at"], mark.get("object"), mark.get("step"))
+        yield OpenAttempt(step_id, owner, beat["at"], mark.get("object"))
 
 
 def list_lease_holders(store: Store) -> list[tuple[str, str]]:
@@ -226,24 +220,6 @@ def list_lease_holders(store: Store) -> list[tuple[str, str]]:
 
 def _open_key(step_id: str, attempt: int) -> str:
     return f"open_attempts/{step_id}.{attempt}"
-
-
-def find_failed_attempts(store: Store, step_id: str, attempt: int) -> list[tuple[int, str, float]]:
-    """Return (number, reason, seconds) of the consecutive attempts without a result before `attempt`, oldest first.
-
-    If the process of an attempt was lost, its duration ends at the last heartbeat.
-    """
-    found = []
-    for number in range(attempt - 1, 0, -1):
-        key = attempt_key(step_id, number)
-        owner, end = store.read_if_whole(f"{key}/lease"), store.read(f"{key}/end") or {}
-        if owner is None or "commit" in end:
-            break
-        beat = store.read_if_whole(f"{key}/heartbeat") or {"at": owner["since"]}
-        ended = beat["at"] if "revoked_by" in end else end.get("at", beat["at"])
-        why = "its driver was lost" if "revoked_by" in end else end.get("failed", "it was stopped")
-        found.append((number, why, round(ended - owner["since"], 3)))
-    return found[::-1]
 
 
 def describe_process(run_id: str) -> dict[str, Any]:

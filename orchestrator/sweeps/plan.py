@@ -101,7 +101,7 @@ def plan_sweep(
     trial_log = TrialLog(store, found.name, document, about)
     texts = {d.name: _format_default(d.name, steps, parameters) for d in space.dimensions}
     defaults = {name: text for name, text in texts.items() if text is not None}
-    notes = (*planned.warnings, *_explain_no_warm_start(needed, touched, space))
+    notes = tuple(planned.warnings)
     finished = {step.name: step for step in distinct.values() if step.finished}
     return SweepPlan(name, found, lines, space, needed, finished, objective, seeded_steps, defaults, trial_log, notes)
 
@@ -154,15 +154,3 @@ def _check_values(where: str, steps: Iterable[Step]) -> None:
                 step.job.check(step.config, nothing)
             except RatchetError as error:
                 raise RecipeError(f"{where}: step {step.name}: {error}") from None
-
-
-def _explain_no_warm_start(needed: Sequence[Step], touched: set[str], space: Space) -> Iterable[str]:
-    """Yield a note, with the reason, for each step that cannot start from the state of a shorter step."""
-    for step in needed:
-        if step.job.warm_start is None or step.name not in touched:
-            continue
-        name = step.job.warm_start.setting
-        varied = [dimension.name for dimension in space.dimensions if dimension.name.rpartition(".")[2] == name]
-        reason = step.job.warm_start.blocked_by(step.config)
-        if varied and reason:
-            yield f"{step.name}: trials with more {name} train from the start: {reason}"

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from regression import OPTIONS, STEPS, Regression, check_equal, context
+from regression import OPTIONS, Regression, check_equal, context
 from step_process import run_step
 
 from ratchet.jobs.training.ray_train import train
-from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.orchestrator.job_interface import Resources
 
 
@@ -47,20 +45,3 @@ def test_a_training_without_shared_state_goes_on_with_another_number_of_workers(
     assert history.resumed
     assert set(history.resumed) <= {1, 2}
     check_equal(history, tmp_path / "best")
-
-
-def test_more_epochs_go_on_from_fewer_and_end_in_the_same_weights(cluster: None, tmp_path: Path) -> None:
-    """Takes a minute: three trainings on two workers, one after the other."""
-
-    def trained(name: str, epochs: int, **more: Path) -> TrainHistory:
-        options = replace(OPTIONS, epochs=epochs, lr_scheduler_type="constant", warmup_ratio=0, warmup_steps=2)
-        folder = tmp_path / name
-        return train(replace(context(folder, 2), **more), options, Regression, {}, folder / "best")
-
-    whole = trained("whole", 3)
-    trained("one", 1, warm_start_to=tmp_path / "state")
-    rest = trained("rest", 3, warm_start_from=tmp_path / "state")
-    assert rest.resumed == [STEPS]
-    assert vars(replace(rest, resumed=[])) == vars(whole)
-    weights = [torch.load(tmp_path / name / "best" / "weights.pt") for name in ("rest", "whole")]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])

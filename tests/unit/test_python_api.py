@@ -76,7 +76,6 @@ def test_plans_and_runs_are_printed_for_programs(tmp_path: Path, capsys: pytest.
     store = Store.open(tmp_path / "store")
     run_log = make_run(store, {"merge": EMBEDDER}, {"embedder": "merge"})
     run_log.event("done", "merge", seconds=2.0)
-    run_log.event("lost", "merge", what="training", amount=5.0, unit="steps", seconds=12.0)
     assert main(["status", "--json", "--store", str(store.root)]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["run"], row["recipe"], row["state"]) == (run_log.run_id, "toy", "killed")

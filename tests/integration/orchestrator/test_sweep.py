@@ -1,4 +1,4 @@
-"""Sweeps through the command, on a real Ray and Ray Tune with small jobs: shared steps, failed trials, warm starts."""
+"""Sweeps through the command, on a real Ray and Ray Tune with small jobs: shared steps, failed trials."""
 
 from __future__ import annotations
 
@@ -64,17 +64,6 @@ def test_a_failed_trial_is_shown_with_its_reason_and_ends_nothing(sweeps: Sweeps
     assert status == 0, output
     assert [trial["status"] for trial in sweeps.trials()] == ["finished", "finished", "failed", "finished"]
     assert "fit.rate: 0.7 given; expected at most 0.6; lower it" in output
-
-
-@pytest.mark.soak
-def test_more_epochs_go_on_from_fewer(sweeps: Sweeps) -> None:
-    """Takes half a minute: four trials under Ray Tune, one after the other."""
-    status, output = sweeps.sweep("fit.epochs: grid(1, 2, 4)\n", "--max-concurrent", "1", "--stopping", "none")
-    assert status == 0, output
-    assert sorted(sweeps.done()[1:]) == [f"epoch 0.5 0 {n}" for n in (1, 1, 2, 2, 3, 4)], (
-        "the defaults and the first trial start from zero; the second continues from 1 epoch, the third from 3"
-    )
-    assert [trial["value"] for trial in sweeps.trials()] == pytest.approx([1.5, 0.5, 1.0, 2.0])
 
 
 def test_what_the_cluster_can_never_place_is_refused_with_the_arithmetic(sweeps: Sweeps) -> None:

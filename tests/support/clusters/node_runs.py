@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import command
 import pytest
@@ -130,14 +129,6 @@ def check_missing_store_is_named(nodes: Nodes, folder: Path, job: str) -> None:
     assert "mount a shared file system on every machine" in said, said
 
 
-def lost(store: Path, step: str) -> list[dict[str, Any]]:
-    """Return the lost work that the result of a step records; the report mentions it too."""
-    found = results(store)[step].record["lost"]
-    report = max(store.glob("runs/*/report.md"), key=lambda path: path.stat().st_mtime).read_text()
-    assert not found or "## Lost work" in report
-    return found
-
-
 def workers_of(node: subprocess.Popen[bytes], name: str) -> list[int]:
     """Return the ids of a node's processes whose command line contains the name."""
     return [pid for pid in processes(node.pid) if name in title(pid)]
@@ -191,7 +182,5 @@ def kill_at_random(
     took, alone = time.monotonic() - begun, [event["t"] for event in events(undisturbed)]
     check_same(store, undisturbed)
     wait_for(lambda: not any(working(node) for node in workers), "processes are left that work for nobody", 60)
-    lives = [one for name in results(store) for one in lost(store, name)]
-    again = {unit: sum(one["amount"] or 0 for one in lives if one["unit"] == unit) for unit in ("rows", "steps")}
-    print(f"{len(done)} kills ({', '.join(done)}): {again}, {sum(one['seconds'] or 0 for one in lives):.1f} s again;")
+    print(f"{len(done)} kills ({', '.join(done)});")
     print(f"{took:.0f} s; undisturbed, with all cores on one node: {alone[-1] - alone[0]:.0f} s")

@@ -13,7 +13,7 @@ import os, time
 from dataclasses import dataclass
 from pathlib import Path
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job, Progress, Result, WarmStart
+from ratchet.orchestrator.job_interface import Job, Progress, Result
 from ratchet.orchestrator.step import Row, Summary, step
 
 TRACE = Path(os.environ["TOY_TRACE"])

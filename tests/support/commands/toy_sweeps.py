@@ -39,23 +39,19 @@ def fit(context, config, inputs):
     """Better at every epoch, the more so the nearer the rate is to 1; a seed moves it a little."""
     if config.rate > config.fault:
         raise InputError(f"fit.rate: {config.rate} given; expected at most {config.fault}; lower it")
-    first = int((context.warm_start_from / "epochs").read_text()) if context.warm_start_from else 0
-    scores = tuple(round(config.rate * (e + 1) + 0.01 * config.seed, 6) for e in range(first))
-    for epoch in range(first, config.epochs):
+    scores = ()
+    for epoch in range(config.epochs):
         time.sleep(config.seconds)
         trace(f"epoch {config.rate} {config.seed} {epoch + 1}")
         scores += (round(config.rate * (epoch + 1) + 0.01 * config.seed, 6),)
         context.progress(Progress(epoch + 1, config.epochs, "epochs", evaluations=scores))
-    if context.warm_start_to is not None:
-        context.warm_start_to.mkdir(exist_ok=True)
-        (context.warm_start_to / "epochs").write_text(str(config.epochs))
     (context.out / "model.txt").write_text(str(scores))
     rows = [{"epoch": "start", "valid/score": 0.0}]
     rows += [{"epoch": str(n), "valid/score": score} for n, score in enumerate(scores, 1)]
     return Result({"valid/score": scores[-1]}, {"epochs": rows}, note="a high rate" if config.rate > 0.6 else "")
 
 MINE = Job("toy_mine", version=1, config=Mine, inputs=Inputs, run=mine)
-FIT = Job("fit", version=1, config=Fit, inputs=Inputs, run=fit, warm_start=WarmStart("epochs", lambda config: ""))
+FIT = Job("fit", version=1, config=Fit, inputs=Inputs, run=fit)
 
 def toy(*, seconds: float = 0.0) -> Summary:
     """A step that all trials share, and one that learns."""

@@ -78,16 +78,3 @@ def test_another_number_of_workers_goes_on_where_nothing_is_sharded(
     options = replace(OPTIONS, method=method, dtype=dtype, zero_stage=stage)
     one, two = (run_folder(context(), options, workers) for workers in (1, 2))
     assert (one == two) == shared
-
-
-@pytest.mark.parametrize(("dtype", "steps"), [("float32", 1), ("bfloat16", 0)])
-def test_a_shorter_run_in_another_dtype_is_not_gone_on_with(
-    dtype: str, steps: int, context: Callable[..., Context]
-) -> None:
-    """`auto` may be another one on the machines of today."""
-    _, checkpoints, history = start(context(), dtype="float32")
-    history.loss.append(0.0)
-    checkpoints.save(history)
-    (state,) = list_checkpoints(checkpoints.folder)
-    longer = replace(context(name="longer"), warm_start_from=state)
-    assert len(start(longer, dtype=dtype)[2].loss) == steps

@@ -121,7 +121,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, RunLog]
     run_log.event("retry", "b", reason="lost\nmore", wait=2.0)
     run_log.event("started", "b", attempt=3)
     run_log.event("done", "b", seconds=75.0, metrics={"map@25": 0.5})
-    run_log.event("lost", "b", what="attempt 2")
     run_log.event("waiting", "c", on="another run")
     run_log.event("started", "c", attempt=1)
     return store, run_log

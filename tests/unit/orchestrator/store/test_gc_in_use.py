@@ -18,7 +18,6 @@ from store_contents import HOUR, age, collected, made, named_by_a_run
 
 from ratchet.errors import DamagedError
 from ratchet.orchestrator.cli.main import main
-from ratchet.orchestrator.execution.warm_start import WarmStartFamily
 from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Commit, Store, audit_log, gc
@@ -192,24 +191,6 @@ def test_who_loses_the_race_for_an_attempt_leaves_its_mark(store: Store) -> None
     assert store.read("open_attempts/a.1") == {"object": "address"}
 
 
-def test_the_state_that_a_longer_training_continues_from_stays(store: Store) -> None:
-    made(store, "short", "x")
-    state = store.local("steps", "short", "state")
-    left = state.with_name("left")
-    left.mkdir()
-    (left / "weights").write_text("w")
-    WarmStartFamily("family", 1.0).save_state(store, "short", left)
-    with Leases(store, "run") as leases:
-        lease = leases.acquire("long")
-        assert isinstance(lease, Lease)
-        assert WarmStartFamily("family", 2.0).find_state(store, lease.keep_step) == (state, [])
-        age(store.root, 2 * HOUR)
-        assert collected(store, keep=0) == []
-        assert (state / "weights").exists()
-    age(store.root, 2 * HOUR)
-    assert "short" in collected(store, keep=0)
-
-
 def test_a_step_that_is_used_and_made_again_while_it_is_looked_at_loses_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +228,6 @@ def test_what_does_not_parse_is_ignored(store: Store, capsys: pytest.CaptureFixt
         "collections/torn#1",
         "log/2026-01-01/torn",
         "log/2026-01-01/torn#1",
-        "warm_start/family/1#1",
         "steps/kept/attempts/1#1/lease",
         "steps/torn/attempts/1/lease",
         "steps/ended/attempts/1/end",
