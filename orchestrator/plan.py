@@ -156,11 +156,6 @@ class Plan:
         makers = {key: ref.step.name for key, ref in refs if isinstance(ref, Output)}
         return {key: self.results[maker] for key, maker in makers.items() if maker in self.results}
 
-    def list_last_times(self, before: Mapping[str, str]) -> dict[str, float]:
-        """Return step name -> seconds in an earlier run, for steps without a result. before: name -> its step id."""
-        found = {name: self.store.lookup(before[name]) for name in self.missing() if name in before}
-        return {name: commit.record["seconds"] for name, commit in found.items() if commit}
-
     def explain(self, name: str, before: Mapping[str, str]) -> list[str]:
         """Return why a step is not done: what changed since an earlier run. before: step name -> earlier step id."""
         planned = self.steps[name]

@@ -14,7 +14,7 @@ from ratchet.errors import InputError
 from ratchet.orchestrator.atomic_file import make_folder, sync, write_atomically
 from ratchet.orchestrator.job_interface.job import infer_direction
 from ratchet.orchestrator.run_models import RunModel
-from ratchet.orchestrator.store import Commit, Store, audit_log
+from ratchet.orchestrator.store import Commit, Store
 
 NAME = re.compile(r"[A-Za-z_][\w-]*")
 """Pattern of promoted names. Unlike the ids of runs, they begin with a letter or _."""
@@ -45,7 +45,6 @@ def promote(store: Store, name: str, commit: Commit, run_id: str, about: Mapping
     link.replace(folder / name)
     sync(folder)
     store.publish(folder)
-    audit_log.record(store, "promote", run_id, commit, name=name, bytes=store.manifest(commit.manifest).size)
     return folder / name
 
 

@@ -45,7 +45,7 @@ def evaluate(
             ranked = evaluate_embedder(own, folders[name], asked, first)
         found[name], first = ranked, first or ranked
         if teacher := choose_teacher(reranker):
-            scored = score_lists(f"{own}/rerank", teacher.models[0], ranked["ranking"], asked["corpus"], depth=depth)
+            scored = score_lists(f"{own}/rerank", teacher.model, ranked["ranking"], asked["corpus"], depth=depth)
             given: dict[str, Any] = {**asked, "scored": scored, "before": ranked, "system": "reranked"}
             found[f"{name}, reranked"] = step(f"{own}/evaluate_reranked", evaluate_retrieval.JOB, **given)
     columns = compare(found, asked["queries"])

@@ -78,15 +78,14 @@ def print_warnings(plan: Plan, summary: Summary) -> None:
 
 
 def print_plan(plan: Plan, before: Mapping[str, str], needs: Mapping[str, StepNeeds], *, explain: bool) -> None:
-    """Print a line per step with its state (done, to run, open), needs, and last time. before: step name -> step id in
+    """Print a line per step with its state (done, to run, open), and needs. before: step name -> step id in
     the last run. needs: step name -> its needs. explain: also print why steps are not done."""
     console = CleanConsole(soft_wrap=True, highlight=False)
     colours = {"done": "green", "to run": "yellow", "open": "dim"}
-    width, last_times = max((len(name) for name in plan.steps), default=0), plan.list_last_times(before)
+    width = max((len(name) for name in plan.steps), default=0)
     for name, planned in plan.steps.items():
         state = Text(f"{planned.state:<8}", style=colours[planned.state])
         parts = [_format_needs(needs[name])] if name in needs else []
-        parts += [f"last time {format_duration(last_times[name])}"] if name in last_times else []
         rest = f"  {planned.step_id:<12.12}  {', '.join(parts)}".rstrip()
         console.print(Text(f"{name:<{width}}  "), state, Text(rest), sep="")
         for reason in plan.explain(name, before) if explain else []:

@@ -44,8 +44,7 @@ _RATE_SECONDS = 120.0
 
 
 class LiveView(RunListener):
-    """Context manager that shows the progress of a run. names: the steps (or trials) of the plan. last_times: step name
-    -> seconds in an earlier run."""
+    """Context manager that shows the progress of a run. names: the steps (or trials) of the plan."""
 
     def __init__(
         self,
@@ -54,19 +53,17 @@ class LiveView(RunListener):
         run_id: str,
         *,
         noun: str = "step",
-        last_times: Mapping[str, float] | None = None,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.total, self.recipe, self.run_id, self.noun = len(names), clean(recipe), clean(run_id), noun
         self.console = console or CleanConsole(highlight=False)
-        self.clock, self.last_times = clock, last_times or {}
+        self.clock = clock
         self.live_here = _can_erase(self.console)
         self.crowded = self.total > _LIST_LIMIT
-        self.ascii = not (self.console.encoding or "").lower().startswith("utf")
         self.begin = clock()
         self.counts = dict.fromkeys(("reused", "done", "failed", "skipped"), 0)
-        cut: Any = {"no_wrap": True, "overflow": "crop" if self.ascii else "ellipsis"}
+        cut: Any = {"no_wrap": True, "overflow": "ellipsis"}
         # Keeps the running steps and their rates. It is never started: `frame` draws its table.
         self.bars = Bars(
             TextColumn("{task.fields[sign]}"),
@@ -121,7 +118,7 @@ class LiveView(RunListener):
             self._add(name)
             if not self.live_here:
                 again = f"  attempt {attempt}" if attempt > 1 else ""
-                self._queue_line("started", "  ".join([clean(name) + again, *self._format_last_time(name)]))
+                self._queue_line("started", clean(name) + again)
 
     def progress(self, name: str, progress: Progress) -> None:
         with self._state:
@@ -190,7 +187,7 @@ class LiveView(RunListener):
             shown = steps if len(steps) <= room else steps[: room - 1]
             for task in shown:
                 sign, colour = _STATES[task.fields["state"]]
-                task.fields |= {"sign": f"[{colour}]{self._sign(sign)}", "facts": self._join_facts(task)}
+                task.fields |= {"sign": f"[{colour}]{sign}", "facts": self._join_facts(task)}
             rest = Counter(task.fields["state"] == "waiting" for task in steps[len(shown) :])
             more = [f"{rest[False]} more running"] * bool(rest[False]) + [f"{rest[True]} waiting"] * bool(rest[True])
             table = self.bars.make_tasks_table(shown)
@@ -208,13 +205,10 @@ class LiveView(RunListener):
         """Add a line for a step to the live lines, and remove its earlier line."""
         self._remove(name)
         shown = shorten(" ".join(clean(name).split()), max(12, self.console.width * 2 // 5))
-        fields |= {"state": state, "progress": None, "logged": self.clock(), "last_time": self._format_last_time(name)}
+        fields |= {"state": state, "progress": None, "logged": self.clock()}
         self.bars.add_task(shown, total=None if state == "running" else 1, **fields)
         self.running[name] = self.bars.tasks[-1]
         return self.running[name]
-
-    def _format_last_time(self, name: str) -> list[str]:
-        return [f"last time {format_duration(self.last_times[name])}"] if name in self.last_times else []
 
     def _remove(self, name: str) -> None:
         if name in self.running:
@@ -232,7 +226,7 @@ class LiveView(RunListener):
             left = max(0.0, task.fields["until"] - self.clock())
             return [f"again in {format_duration(left)}: {task.fields['note']}"]
         if progress is None:
-            return [format_duration(math.floor(passed)) if passed >= 1 else "starting", *task.fields["last_time"]]
+            return [format_duration(math.floor(passed)) if passed >= 1 else "starting"]
         facts = [f"{format_duration(task.time_remaining)} left"] if progress.total and task.time_remaining else []
         numbers = dict(progress.numbers)
         if (tokens := numbers.pop("tokens_per_s", None)) is not None:
@@ -279,13 +273,8 @@ class LiveView(RunListener):
         sign, style = _STYLES[word]
         head, _, rest = text.partition("  ")
         return Text.assemble(
-            (self._sign(sign) + " ", style),
-            (head, style if word == "failed" else ""),
-            (f"  {rest}" if rest else "", "dim"),
+            (sign + " ", style), (head, style if word == "failed" else ""), (f"  {rest}" if rest else "", "dim")
         )
-
-    def _sign(self, sign: str) -> str:
-        return _ASCII.get(sign, sign) if self.ascii else sign
 
     def _write(self) -> None:
         """Write the queued lines in order. The caller does not hold the lock."""
@@ -309,7 +298,6 @@ _STYLES = {
     "note": ("·", "dim"),
 }
 _STATES = {"running": ("·", "cyan"), "waiting": ("…", "yellow"), "retrying": ("↻", "yellow")}
-_ASCII = {"▸": ">", "●": "=", "✓": "+", "✗": "x", "■": "!", "○": "-", "↻": "~", "·": "*", "…": "?"}
 
 
 def _join_names(names: Sequence[str], most: int = 4) -> str:
@@ -318,8 +306,10 @@ def _join_names(names: Sequence[str], most: int = 4) -> str:
 
 
 def _can_erase(console: Console) -> bool:
-    """Return whether printed lines can be replaced: on a terminal, and in a notebook with ipywidgets."""
+    """Return whether printed lines can be replaced: on a terminal with the view's signs, and in a notebook with
+    ipywidgets."""
     if console.is_jupyter:
         return importlib.util.find_spec("ipywidgets") is not None
     # With FORCE_COLOR rich assumes a terminal; only a real one can erase lines.
-    return console.is_interactive and console.file.isatty() and not console.is_dumb_terminal
+    has_signs = (console.encoding or "").lower().startswith("utf")
+    return has_signs and console.is_interactive and console.file.isatty() and not console.is_dumb_terminal

@@ -62,8 +62,7 @@ An open step is reused if the outputs of the steps before it are the same as in 
 
 For steps that run a model, the plan shows upper bounds: memory per GPU, host memory per worker, disk space, and hours
 on the GPUs. Without GPUs, models below 0.5 GB are not estimated. If a step needs more memory than the machines have,
-the command fails and names settings with which the step fits. `last time` is the duration of the step in an earlier
-run, with other settings, inputs or code.
+the command fails and names settings with which the step fits.
 
 """
 
@@ -206,11 +205,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub.add_argument("--follow", action="store_true",
         help="show the progress of the run (default: the newest) until it ends, from any machine that reads the store;"
         " the exit status is that of the run")
-    sub.add_argument("--log", action="store_true",
-        help="show the audit log: which results were stored (commit), withdrawn as damaged (withdraw), named (promote)"
-        " and removed (collect), when and by whom, the newest last")
-    sub.add_argument("--limit", type=number(int, 0), default=50, metavar="N",
-        help="with --log: show the newest N records (default: 50)")
 
     sub = add_command("models", "list the models that runs made, with their metrics", epilog=MODELS)
     sub.add_argument("run", nargs="?", default="", help="id of a run, or its beginning (default: all runs)")

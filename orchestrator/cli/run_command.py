@@ -18,7 +18,6 @@ from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.reporting import trackers
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.run_summary import build_run_report
-from ratchet.orchestrator.run_log import read_last_step_ids
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.open_runs import OpenRun
 
@@ -65,8 +64,7 @@ def run_recipe(
         open_run.set_folder(run_log.folder)
         notifier.about |= {"recipe": found.name, "run": run_log.run_id}
         console.print_warnings(plan, summary)
-        last_times = plan.list_last_times(read_last_step_ids(store, found.name, plan.missing()))
-        with LiveView(list(plan.steps), found.name, run_log.run_id, last_times=last_times) as view:
+        with LiveView(list(plan.steps), found.name, run_log.run_id) as view:
             run = Run(found, summary, plan, cluster, run_log, view, notifier=notifier)
             run.execute()
         report = build_run_report(run)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections import Counter
 from dataclasses import asdict
 from typing import Any
@@ -19,7 +18,7 @@ from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, 
 from ratchet.orchestrator.reporting.run_diff import compare_runs, render_diff
 from ratchet.orchestrator.run_log import RunLog, list_run_logs, list_sweeps
 from ratchet.orchestrator.run_models import RunModel, read_models
-from ratchet.orchestrator.store import Store, audit_log, gc
+from ratchet.orchestrator.store import Store, gc
 from ratchet.orchestrator.store.lease import list_lease_holders
 from ratchet.orchestrator.store.open_runs import list_open_runs
 from ratchet.orchestrator.store.verification import verify
@@ -29,13 +28,10 @@ MAX_LISTED = 50
 
 
 def print_status(arguments: argparse.Namespace) -> int:
-    """Print all runs (newest first), the steps of a run or the audit log, or follow a run. Return the exit status."""
+    """Print all runs (newest first), the steps of a run, or follow a run. Return the exit status."""
     store, run = Store.view(arguments.store), arguments.run
     if arguments.follow:
         return follow_run(store, find_run(store, run))
-    if arguments.log:
-        print_log(store, arguments.limit, run or "")
-        return 0
     found = list_run_steps(find_run(store, run)) if run is not None else list_run_states(store)
     if arguments.json:
         print_clean(json.dumps(found, indent=1))
@@ -112,19 +108,6 @@ def print_models(arguments: argparse.Namespace) -> None:
         print_grid(("model", "kind", "row", "metric", "base", "MB", "run started"), rows, numbers=("MB",))
     else:
         print_clean(f"no models in {store.where}")
-
-
-def print_log(store: Store, limit: int, run: str) -> None:
-    """Print the newest `limit` records of the audit log, newest last, of the runs whose ids begin with `run`."""
-    rows = []
-    for event in audit_log.read_newest(store, limit, run):
-        subject = f"{event['things']:,} things" if "things" in event else event.get("name") or ""
-        named = " ".join(filter(None, [subject, event.get("step", "")[:12]]))
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"]))
-        size = f"{event['bytes'] / 1e6:,.1f}" if "bytes" in event else NOTHING
-        by = f"{event['user']}@{event['host']}"
-        rows.append((at, event["what"], size, named, event.get("object", NOTHING)[:12], by, event["run"] or NOTHING))
-    print_grid(("time", "what", "MB", "step or name", "object", "by", "run"), rows, numbers=("MB",))
 
 
 def print_report(arguments: argparse.Namespace) -> None:

@@ -97,7 +97,7 @@ class Run:
 
     def _loop(self, executor: Executor, pool: ThreadPoolExecutor) -> None:
         running: dict[Future[Commit], str] = {}
-        export = ProgressExport(self.plan.store, self.run_log, self.recipe.name)
+        export = ProgressExport(self.plan.store, self.run_log)
         while not finished(self.status):
             if self.stop.is_set():
                 raise KeyboardInterrupt

@@ -25,7 +25,6 @@ from ratchet.orchestrator.atomic_file import make_folder, replace, sync, sync_tr
 from ratchet.orchestrator.canonical_json import canonical_json
 from ratchet.orchestrator.fingerprint import SCHEMA
 from ratchet.orchestrator.job_interface.job import Result
-from ratchet.orchestrator.store import audit_log
 from ratchet.orchestrator.store.announcement import is_announced
 from ratchet.orchestrator.store.backend import FORMAT_NAME, Backend, attempt_key, create_format, find_format
 from ratchet.orchestrator.store.bucket import SCHEMES, Bucket
@@ -289,8 +288,7 @@ class Store:
         # Reported before the withdrawal, so that every later attempt sees the report. Nothing is removed: while this
         # process is suspended here, others may withdraw and replace the object.
         self.backend.report_damage(commit.manifest, self.root / "objects" / commit.manifest)
-        if self.create(f"{attempt_key(commit.step_id, commit.attempt + 1)}/end", {"withdrawn": commit.attempt}):
-            audit_log.record(self, "withdraw", about=commit, name=commit.record.get("name"))
+        self.create(f"{attempt_key(commit.step_id, commit.attempt + 1)}/end", {"withdrawn": commit.attempt})
 
     def _place(self, staging: Path, manifest: Manifest) -> None:
         """Move a staging folder to its address. If the object exists, replace its damaged files."""

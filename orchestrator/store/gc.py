@@ -21,7 +21,7 @@ from stat import S_ISREG
 
 from ratchet.errors import DamagedError
 from ratchet.orchestrator.job_interface.terminal import print_clean
-from ratchet.orchestrator.store import Store, audit_log, bucket_gc
+from ratchet.orchestrator.store import Store, bucket_gc
 from ratchet.orchestrator.store.announcement import announce
 from ratchet.orchestrator.store.backend import Garbage
 from ratchet.orchestrator.store.kept import find_kept
@@ -101,9 +101,6 @@ def sweep(store: Store, garbage: Sequence[Garbage], *, keep: int, grace: float) 
             unused = [item for item in objects if item.name not in in_use]
             taken += map_parallel(THREADS, take, unused, "objects moved away")
         remote = [item for item in garbage if item.remote]
-        if doomed := [item for item, _ in taken] + remote:
-            size = sum(item.bytes for item in doomed)
-            audit_log.record(store, "collect", things=len(doomed), bytes=size, keys=[item.key for item in doomed])
         removed = map_parallel(THREADS, remove, taken, "removed")
         return removed + bucket_gc.sweep(store, remote, kept, before)
 

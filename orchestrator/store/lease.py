@@ -21,7 +21,7 @@ from typing import Any
 
 from ratchet.errors import DamagedError, LeaseLost
 from ratchet.orchestrator.job_interface.job import Result
-from ratchet.orchestrator.store import Commit, Store, audit_log
+from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.backend import attempt_key
 
 TTL = 60.0
@@ -70,7 +70,6 @@ class Lease:
             if not self._create_end({"commit": asdict(commit)}):
                 owner = (store.read(f"{self._key}/end") or {}).get("revoked_by", "another process")
                 raise LeaseLost(f"step {self.step_id[:12]}, attempt {self.attempt}: taken over by {owner}")
-        audit_log.record(store, "commit", self.leases.run_id, commit, name=record.get("name"), bytes=manifest.size)
         store.clear(self.step_id)
         return commit
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,7 +16,6 @@ from typing import Any
 from ratchet.errors import CanonicalError, DamagedError, StoreError
 from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.job_interface.digests import compute_sha256
-from ratchet.orchestrator.store.file_names import check_portable, check_safe
 
 NAME = "MANIFEST.json"
 SCHEMA = 1
@@ -46,14 +46,13 @@ class Manifest:
 
     @classmethod
     def build(cls, folder: Path, result: Mapping[str, Any]) -> Manifest:
-        """Hash every file below `folder`. Raises StoreError for links and for file names that are not portable."""
+        """Hash every file below `folder`. Raises StoreError for links and for paths that `check_safe` refuses."""
         paths = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
         names = [path.relative_to(folder).as_posix() for path in paths]
         for path, name in zip(paths, names, strict=True):
             if path.is_symlink() or not path.is_file():
                 raise StoreError(f"{path}: a link or special file given; expected plain files; copy what it points to")
             check_safe(name, NAME)
-        check_portable(names)
         with ThreadPoolExecutor(max_workers=8) as pool:
             sums = list(pool.map(compute_sha256, paths))
         files = (File(name, path.stat().st_size, value) for name, path, value in zip(names, paths, sums, strict=True))
@@ -191,3 +190,14 @@ def list_below(start: Path, root: Path) -> tuple[list[str], list[str]]:
 def describe_damage(path: str, given: str, expected: str) -> str:
     """Return the message for a file of an object: what was found, what was committed, what to do."""
     return f"{path}: {given}; expected {expected}: it was changed after the commit; {REPAIR}"
+
+
+def check_safe(name: str, reserved: str) -> None:
+    """Raise StoreError if a relative POSIX path leaves its folder, is `reserved`, or has control characters."""
+    parts = PurePosixPath(name).parts
+    has_control = any(unicodedata.category(character) == "Cc" for character in name)
+    unsafe = name.startswith("/") or ".." in parts or "\\" in name or has_control
+    if unsafe or name in ("", ".", reserved):
+        raise StoreError(
+            f"artifact file {name!r}: a path that leaves its folder or is reserved; expected a plain relative path"
+        )

@@ -28,7 +28,7 @@ def add_synthetic_queries(loop: RetrievalLoop, embedder: Model, generator: Model
     )
     queries = step(f"{name}/clean", clean_queries.JOB, completions=completions, train=train)
     vectors = loop.embed(f"{loop.folder}zero_shot", embedder, "corpus")
-    reranker = loop.teacher.models[0] if loop.teacher else None
+    reranker = loop.teacher.model if loop.teacher else None
     ranked = rank_queries(name, queries, corpus, embedder, vectors, reranker, loop.depth, loop.examples)
     rankings = zip(("ranking", "reranked"), (one["ranking"] for one in ranked.values()), strict=False)
     inputs: dict[str, Any] = {"train": train, "corpus": corpus, "queries": queries, **dict(rankings)}

@@ -29,7 +29,7 @@ from suspended_actors import Actor, GatedObstore, InThread, Killed, here, hook_f
 from ratchet.errors import DamagedError, LeaseLost
 from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.store import Commit, Store, audit_log, bucket, gc, lease, manifest, parallel
+from ratchet.orchestrator.store import Commit, Store, bucket, gc, lease, manifest, parallel
 from ratchet.orchestrator.store.bucket import Bucket
 from ratchet.orchestrator.store.lease import HeldByOther, Leases
 from ratchet.orchestrator.store.open_runs import OpenRun
@@ -102,7 +102,7 @@ class StoreModel(RuleBasedStateMachine):
         self.patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers) << 104))
         self.patch.setattr(secrets, "token_hex", lambda size: f"{next(numbers):08x}")
         self.patch.setattr(gc, "time", SimpleNamespace(time=lambda: self.passed + gc.MIN_GRACE))
-        for module in (bucket, parallel, manifest, audit_log):
+        for module in (bucket, parallel, manifest):
             self.patch.setattr(module, "ThreadPoolExecutor", InThread)
         self.patch.setattr(bucket, "obstore", GatedObstore())
 

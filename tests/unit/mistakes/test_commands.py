@@ -54,7 +54,7 @@ OPTIONS = answers(
             ("gc", "--yess", "--yes"),
             ("gc", "--kep", "--keep"),
             ("verify", "--smaple", "--sample"),
-            ("status", "--lmit", "--limit"),
+            ("status", "--folow", "--follow"),
         )
     ),
     *(
@@ -134,7 +134,6 @@ NUMBERS = answers(
             ("gc", "--keep", WHOLE, "0 or more", "-1 nan inf two 1.5"),
             ("gc", "--grace-period", ANY, "0 or more", "-5 nan inf 1h"),
             ("verify", "--sample", ANY, "from 0 to 1", "-0.1 1.5 10% nan"),
-            ("status", "--limit", WHOLE, "0 or more", "-1 few 2.5"),
             ("sweep quickstart --space x --metric y", "--trials", WHOLE, "1 or more", "0 -1 many 1.5 nan 1e3"),
             ("sweep quickstart --space x --metric y", "--seeds", WHOLE, "1 or more", "0 two"),
             ("sweep quickstart --space x --metric y", "--seed", WHOLE, "0 or more", "-1 x"),

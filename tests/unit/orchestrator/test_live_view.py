@@ -185,22 +185,6 @@ def test_a_frame_tells_what_runs_first():
     assert "0/40 steps" in rows[-1]
 
 
-def test_a_step_says_at_its_start_how_long_it_took_the_last_time():
-    clock = Clock()
-    view, file = logged(["a", "b"], clock, (200, 24), last_times={"a": 95.0})
-    for name in ("a", "b"):
-        view.started(name, 1)
-    view.started("a", 2)
-    told = "last time 1 m 35 s"
-    assert lines(file) == [f"started   a  {told}", "started   b", f"started   a  attempt 2  {told}"]
-    clock.now = 7.0
-    found = {row.split()[1]: row for row in drawn(view)[:2]}
-    assert f"7.0 s  {told}" in found["a"]
-    assert "last time" not in found["b"]
-    view.progress("a", Progress(1, 4, "rows"))
-    assert "last time" not in drawn(view)[0]
-
-
 def test_the_rate_follows_and_forgets():
     clock = Clock()
     view, _ = logged(["a"], clock, (200, 24))

@@ -9,22 +9,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from command import ROOT
 from store_contents import HOUR, age, collected, made, named_by_a_run
 
-from ratchet.errors import DamagedError
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.store import Commit, Store, audit_log, gc
+from ratchet.orchestrator.store import Commit, Store, gc
 from ratchet.orchestrator.store.announcement import announce
 from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases, list_lease_holders
 from ratchet.orchestrator.store.open_runs import OpenRun, list_open_runs
-from ratchet.orchestrator.sweeps.results import promote_winner
 
 
 @pytest.fixture
@@ -226,8 +222,6 @@ def test_what_does_not_parse_is_ignored(store: Store, capsys: pytest.CaptureFixt
         "open_runs/torn",
         "collections/torn",
         "collections/torn#1",
-        "log/2026-01-01/torn",
-        "log/2026-01-01/torn#1",
         "steps/kept/attempts/1#1/lease",
         "steps/torn/attempts/1/lease",
         "steps/ended/attempts/1/end",
@@ -238,7 +232,7 @@ def test_what_does_not_parse_is_ignored(store: Store, capsys: pytest.CaptureFixt
         path.write_bytes(b'{"cut off')
     (run_log.folder / "events.jsonl").open("ab").write(b"\xff\n{")
     age(store.root, 2 * HOUR)
-    for arguments in (("status",), ("status", run_log.run_id), ("status", "--log"), ("gc", "--yes")):
+    for arguments in (("status",), ("status", run_log.run_id), ("gc", "--yes")):
         assert command(store, *arguments) == 0, arguments
     assert "step busy is held by" in capsys.readouterr().out
     assert store.lookup("kept") == kept
@@ -265,36 +259,3 @@ def test_a_lease_that_a_power_loss_cut_off_is_taken_over(store: Store) -> None:
     assert isinstance(held, Lease)
     store.local("steps", "a", "attempts", "1", "lease").write_bytes(b"")
     assert made(store, "a", "x").attempt == 2
-
-
-def test_the_log_says_what_was_committed_promoted_withdrawn_and_removed(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    commit = made(store, "a", "x" * 2_000_000)
-    sweep: Any = SimpleNamespace(
-        trial_log=SimpleNamespace(list_runs=lambda trial: [begun(store, {"a": commit.manifest})], id="sweep"),
-        objective=SimpleNamespace(step="a", metric="value"),
-    )
-    best: Any = SimpleNamespace(settings={}, value=1.0, status="finished")
-    promote_winner(sweep, best, store, "best")
-    store.local("promoted", "best.json").unlink()
-    store.withdraw(commit)
-    age(store.root, 2 * HOUR)
-    assert command(store, "gc", "--yes") == 0
-    capsys.readouterr()
-    assert command(store, "status", "--log") == 0
-    head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split()[:3] == ["time", "what", "MB"]
-    assert [line.split()[2] for line in lines] == ["commit", "promote", "withdraw", "collect"]
-    assert commit.manifest[:12] in lines[0]
-    assert " 2.0 " in lines[0]
-    assert lines[0].split()[-1] == "run"
-    assert "best a" in lines[1]
-    assert lines[1].split()[-1] == "sweep"
-    (collect,) = [event for event in audit_log.read_newest(store, 10) if event["what"] == "collect"]
-    assert f"objects/{commit.manifest}" in collect["keys"]
-    assert command(store, "status", "--log", "--limit", "1") == 0
-    assert "withdraw" not in capsys.readouterr().out
-    assert command(store, "status", "--log", "--limit", "few") == 2
-    with pytest.raises(DamagedError):
-        store.manifest(commit.manifest)

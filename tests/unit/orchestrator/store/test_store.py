@@ -17,7 +17,6 @@ from one_step import STEP, commit_once
 from ratchet.errors import DamagedError, LeaseLost, StoreError
 from ratchet.jobs.answers import make_countdown
 from ratchet.orchestrator.canonical_json import digest
-from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.run_log import RunLog, read_last_step_ids
@@ -388,14 +387,3 @@ def test_step_ids_come_from_the_newest_runs_and_no_more_runs_are_read(
         read.clear()
         assert read_last_step_ids(store, "recipe", names) == found
         assert len(read) == runs
-
-
-def test_a_plan_says_how_long_a_step_took_last_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = Store.open(tmp_path)
-    commit_once(store)
-    made = step("tasks", make_countdown.JOB)
-    for before, said in (({"tasks": STEP}, "last time 1.0 s"), ({}, None), ({"tasks": "cd" * 32}, None)):
-        console.print_plan(Plan([made], store), before, {}, explain=False)
-        shown = capsys.readouterr().out
-        assert ("last time" in shown) == (said is not None)
-        assert said is None or said in shown
