@@ -12,7 +12,7 @@ PATIENT := OMP_WAIT_POLICY=PASSIVE
 # Begun first, so that neither of the two processes is alone with them at the end.
 LONGEST := tests/integration/orchestrator tests/integration/jobs/test_training.py
 
-.PHONY: help setup quickstart test test-integration test-soak settings docs lint types bench lock clean
+.PHONY: help setup quickstart test test-integration test-soak docs lint types bench lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -44,9 +44,6 @@ test-integration: $(READY) ## slow unit tests; tests on Ray and DeepSpeed, with 
 test-soak: $(READY) ## long tests on killed nodes and sweeps, before a release (two hours)
 	@$(BIN)/python -m pytest -n 0 --durations=15 tests/soak
 	@$(PATIENT) $(BIN)/python -m pytest -m soak --durations=15 tests/unit tests/integration
-
-settings: $(READY) ## write docs/settings.md from the jobs
-	@$(BIN)/python -m docs.write_settings > docs/settings.new && mv docs/settings.new docs/settings.md
 
 docs: $(READY) ## the documentation as a site, in .site; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -1,4 +1,4 @@
-"""Prints docs/settings.md: the inputs and settings of all jobs (`make settings`)."""
+"""The page of the inputs and settings of all jobs, for the site (`make docs`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write_reference() -> str:
 
 REFERENCE_HEAD = """# Settings of the jobs
 
-Written by `make settings`; do not edit. Give a setting as `--set job.setting=value`, or for one step as
+Give a setting as `--set job.setting=value`, or for one step as
 `--set step.setting=value`, such as `iter0/mine.window=2,100`. Resources are given alike; they change results by
 rounding at most."""
 
@@ -47,7 +47,3 @@ def _table(settings: Sequence[Setting]) -> list[str]:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    print(write_reference(), end="")

