@@ -15,7 +15,7 @@ from ratchet.data.tables import SCORES, TEACHER_SCORES, list_shards, read_listed
 from ratchet.errors import DataError
 
 LEAST_ACCURACY = 0.6
-"""Accuracy of a teacher below which training on labels alone was better: see docs/results.md."""
+"""Accuracy of a teacher below which training on labels alone was better: see docs/laboratory/teachers.md."""
 
 
 def check_lists(folder: Path) -> None:

@@ -22,7 +22,7 @@ SIGNIFICANCE_LEVEL = 0.05
 
 TEACHER_MARGIN = 4.0
 """Mean margin of a teacher's scores after division by the temperature. Teachers with margins of 3.8, 12.8 and 14.9 were
-distilled best after scaling to margins of 3.5 to 5: see docs/results.md."""
+distilled best after scaling to margins of 3.5 to 5: see docs/laboratory/teachers.md."""
 
 
 @dataclass(frozen=True)

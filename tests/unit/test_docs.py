@@ -38,7 +38,7 @@ DECLARING = ("ratchet/jobs/training/config.py", "ratchet/jobs/needs.py")
 
 DOCUMENTS = [
     ROOT / "README.md",
-    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.stem != "adding-a-job"),
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.stem != "adding-a-job"),
 ]
 NAMED = sorted({pair for path in DOCUMENTS for pair in named_settings(path.read_text())})
 
