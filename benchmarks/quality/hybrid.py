@@ -79,8 +79,7 @@ class Rankings:
                 write_ranking(case.folder / f"{name}_{split}", case.documents, queries, score_QN, DEPTH)
 
     def measure(self, name: str) -> dict[str, Any]:
-        from ratchet.jobs.predictions.fuse import Config, Inputs
-        from ratchet.jobs.predictions.implementation.fuse import run
+        from ratchet.jobs.predictions.fuse import Config, Inputs, run
 
         systems, folder = VARIANTS[name], self.case.folder
         if len(systems) == 1:

@@ -9,7 +9,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job, Seed, Unit
+from ratchet.orchestrator.job_interface import Context, Job, Result, Seed, Unit
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,27 @@ def check(config: Config, inputs: Inputs) -> None:
         )
 
 
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.data.tables import read_shards
+    from ratchet.models.decoder.tiny_decoder import save_decoder
+
+    rows = read_shards(inputs.samples, ["system", "questions", "targets"]).to_pylist()
+    texts = (text for row in rows for text in (row["system"], *row["questions"], *row["targets"]))
+    sizes = {
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_hidden_layers,
+        "num_attention_heads": config.num_attention_heads,
+        "max_position_embeddings": config.max_position_embeddings,
+    }
+    parameters = save_decoder(context.out, texts, vocab_size=config.vocab_size, seed=config.seed, **sizes)
+    return Result({"parameters": parameters})
+
+
 JOB = Job(
     "init_decoder",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=("retries",),
     check=check,
     metrics=lambda config: ("parameters",),

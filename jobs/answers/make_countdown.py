@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Interval, MinLen
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job, Result, Seed
+from ratchet.orchestrator.job_interface import Context, Job, Result, Seed
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,24 @@ def check(config: Config, inputs: Inputs) -> None:
         raise InputError(f"make_countdown.targets: {config.targets} given; expected the smallest target first")
 
 
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.data.tasks.solver import generate_tasks
+
+    try:
+        tasks = generate_tasks(config.tasks, config.sizes, config.largest, config.targets, config.seed)
+    except ValueError as error:
+        raise InputError(f"make_countdown: {error}") from None
+    rows = ({"nums": list(numbers), "target": target, "solution": text} for numbers, target, text in tasks)
+    (context.out / "tasks").mkdir()
+    (context.out / "tasks" / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Result({"tasks": len(tasks)})
+
+
 JOB = Job(
     "make_countdown",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=("retries",),
     check=check,
     predict=lambda config, inputs, parents: Result({"tasks": config.tasks}),

@@ -36,10 +36,7 @@ READERS = ("ratchet/jobs/", "ratchet/models/", "ratchet/data/")
 PLANNING = ("check", "predict", "estimate_needs", "list_metrics")
 DECLARING = ("ratchet/jobs/training/config.py", "ratchet/jobs/needs.py")
 
-DOCUMENTS = [
-    ROOT / "README.md",
-    *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.stem != "adding-a-job"),
-]
+DOCUMENTS = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.stem != "adding-a-job")]
 NAMED = sorted({pair for path in DOCUMENTS for pair in named_settings(path.read_text())})
 
 

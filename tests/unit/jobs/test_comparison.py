@@ -15,9 +15,8 @@ from ratchet.data.significance import bootstrap_interval
 from ratchet.data.tables import write_table
 from ratchet.errors import InputError
 from ratchet.jobs.comparison import measure_embedders
-from ratchet.jobs.comparison.compare_systems import JOB, Config, Inputs
-from ratchet.jobs.comparison.implementation.compare_systems import run
-from ratchet.jobs.comparison.implementation.measure_embedders import run as measure
+from ratchet.jobs.comparison.compare_systems import JOB, Config, Inputs, run
+from ratchet.jobs.comparison.measure_embedders import run as measure
 from ratchet.models.model_files import MINILM, resolve
 from ratchet.orchestrator.job_interface import Context
 

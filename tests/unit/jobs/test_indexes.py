@@ -16,9 +16,8 @@ import pytest
 
 from ratchet.data.tables import CORPUS, write_shards
 from ratchet.data.vectors import write_vectors
-from ratchet.jobs.indexes.build_index import Config, Inputs
+from ratchet.jobs.indexes.build_index import Config, Inputs, run
 from ratchet.jobs.indexes.finder import Finder
-from ratchet.jobs.indexes.implementation.build_index import run
 from ratchet.jobs.indexes.prompt import ask
 from ratchet.models.embedder import encoder
 from ratchet.models.model_files import MINILM, resolve

@@ -23,7 +23,7 @@ from ratchet.data.tables import (
     write_shards,
 )
 from ratchet.jobs.predictions import fuse
-from ratchet.jobs.predictions.implementation.fuse import run as run_fuse
+from ratchet.jobs.predictions.fuse import run as run_fuse
 from ratchet.jobs.retrieval import evaluate_retrieval
 from ratchet.jobs.retrieval.implementation.evaluate_retrieval import run as run_evaluation
 from ratchet.jobs.retrieval.implementation.prepare import run as run_prepare

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.jobs.answers.compare_checkpoints import Config, Inputs
-from ratchet.jobs.answers.implementation.compare_checkpoints import run
+from ratchet.jobs.answers.compare_checkpoints import Config, Inputs, run
 from ratchet.orchestrator.job_interface import Context
 
 

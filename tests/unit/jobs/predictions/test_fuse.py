@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from ratchet.data import tables
-from ratchet.jobs.predictions.fuse import Config, Inputs
-from ratchet.jobs.predictions.implementation.fuse import run
+from ratchet.jobs.predictions.fuse import Config, Inputs, run
 
 DOCUMENTS = 20
 QUERIES = 120

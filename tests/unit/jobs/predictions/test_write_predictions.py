@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from ratchet.data.tables import CORPUS, RANKED, write_shards
-from ratchet.jobs.predictions.implementation.write_predictions import run
-from ratchet.jobs.predictions.write_predictions import Config, Inputs
+from ratchet.jobs.predictions.write_predictions import Config, Inputs, run
 
 DOCUMENTS = 30
 
