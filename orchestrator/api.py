@@ -43,7 +43,11 @@ class StepResult:
     def path(self) -> Path:
         """The folder of the result. The files are verified, and first downloaded if they are in a bucket. Raises
         RunError if the step has no result."""
-        if (commit := self.store.lookup(self.data.step_id) if self.data.step_id else None) is None:
+        if self.data.step_id:
+            commit = self.store.lookup(self.data.step_id)
+        else:
+            commit = None
+        if commit is None:
             raise RunError(f"step {self.data.name}: no result; expected one; run the recipe again")
         return self.store.path(commit.manifest, full=True)
 
@@ -59,10 +63,12 @@ class Run:
     """A run that has ended: its table, models, steps and report."""
 
     def __init__(self, store: Store, folder: Path) -> None:
-        self.store, self.folder = store, folder
+        self.store = store
+        self.folder = folder
         data = report_json.read(RunLog(folder))
         assert data is not None  # the run has ended
-        self.data, self.steps = data, Steps({step.name: StepResult(store, step) for step in data.steps})
+        self.data = data
+        self.steps = Steps({step.name: StepResult(store, step) for step in data.steps})
 
     def __repr__(self) -> str:
         return f"<Run {self.run_id}: {self.status}>"
@@ -90,7 +96,10 @@ class Run:
         for label, row in self.data.rows.items():
             own = rows[label] = {}
             for name, value in row.items():
-                own[name] = None if value is None else float(value)
+                if value is None:
+                    own[name] = None
+                else:
+                    own[name] = float(value)
                 if isinstance(value, Estimate) and value.deviation is not None:
                     own[f"{name} ±"] = value.deviation
         return pd.DataFrame.from_dict(rows, orient="index")
@@ -125,7 +134,8 @@ def run(
     lines = write_lines(parameters, settings)
     opened = Store.open(find_store(store))
     argv = ["ratchet", "run", name, *(part for line in lines for part in ("--set", line))]
-    argv += ["--seeds", str(seeds)] if seeds > 1 else []
+    if seeds > 1:
+        argv += ["--seeds", str(seeds)]
     done = run_recipe(name, recipe.Settings.read(lines, seeds), opened, argv, address=address)
     if check and done.word != "finished":
         failures = "; ".join(f"{step}: {reason}" for step, reason in done.failures.items())
@@ -176,7 +186,10 @@ def plan(
     given = recipe.Settings.read(write_lines(parameters, settings), seeds)
     made = Plan(recipe.build(recipe.find(name), given, opened)[0], opened)
     made.check()
-    return {step: planned.state for step, planned in made.steps.items()}
+    found: dict[str, str] = {}
+    for step, planned in made.steps.items():
+        found[step] = planned.state
+    return found
 
 
 def list_models(run: str = "", *, store: str | Path | None = None) -> list[RunModel]:
@@ -191,4 +204,7 @@ def find_store(given: str | Path | None) -> str | Path:
 
 def write_lines(parameters: Mapping[str, Any], settings: Mapping[str, Any] | None) -> list[str]:
     """Return Python values as the `name=value` lines of the command."""
-    return [f"{name}={write_value(value)}" for name, value in {**parameters, **(settings or {})}.items()]
+    found: list[str] = []
+    for name, value in {**parameters, **(settings or {})}.items():
+        found.append(f"{name}={write_value(value)}")
+    return found

@@ -36,14 +36,18 @@ def describe_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str
     differ = [key for key in ("schema", "job", "version") if old.get(key) != new.get(key)]
     found = [f"{key}: {old.get(key)} -> {new.get(key)}" for key in differ]
     for slot, (word, show) in SLOTS.items():
-        before, after = old.get(slot, {}), new.get(slot, {})
+        before = old.get(slot, {})
+        after = new.get(slot, {})
         for key in sorted({*before, *after}):
             if key not in before:
                 found.append(f"{word} {key}: added" + (f" ({after[key]!r})" if slot == "config" else ""))
             elif key not in after:
                 found.append(f"{word} {key}: removed")
             elif digest(before[key]) != digest(after[key]):  # a tuple becomes a list in JSON
-                change = f"{show(before[key])} -> {show(after[key])}" if show else "changed"
+                if show:
+                    change = f"{show(before[key])} -> {show(after[key])}"
+                else:
+                    change = "changed"
                 found.append(f"{word} {key}: {change}")
     return found
 
@@ -51,7 +55,9 @@ def describe_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str
 def _short(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_short, value)) + "]"
-    return str(value)[:12] if value is not None else "none"
+    if value is not None:
+        return str(value)[:12]
+    return "none"
 
 
 SLOTS: Mapping[str, tuple[str, Callable[[Any], str] | None]] = {

@@ -56,7 +56,8 @@ class FinishedRun:
 
         Raises InputError if the run has no such step, did not finish it, or if its result was removed from the store.
         """
-        if (step_id := self.step_ids.get(name)) is None:
+        step_id = self.step_ids.get(name)
+        if step_id is None:
             raise InputError(f"run {self.run_id}: step '{name}' given; {expect_one_of(self.step_ids, name)}")
         if self.store.lookup(step_id) is None:
             raise InputError(
@@ -67,7 +68,9 @@ class FinishedRun:
 
     def get(self, name: str) -> Step | None:
         """Return a step as `step` does; None if the run has no such step or did not finish it."""
-        return self.step(name) if name in self.step_ids else None
+        if name in self.step_ids:
+            return self.step(name)
+        return None
 
     def digest(self, name: str, part: str) -> str:
         """Return the digest of the content of a step's output `part`; empty if it has none. Equal contents have equal
@@ -75,7 +78,9 @@ class FinishedRun:
         commit = self.store.lookup(self.step_ids[name])
         assert commit is not None  # `step` was called before
         manifest = self.store.manifest(commit.manifest)
-        return manifest.part_digest(part) if manifest.of_part(part) else ""
+        if manifest.of_part(part):
+            return manifest.part_digest(part)
+        return ""
 
 
 @contextmanager
@@ -92,7 +97,8 @@ def find_run(run_id: str) -> FinishedRun:
     """Return the newest run whose id begins with `run_id`. Raises InputError if there is none in the store."""
     store = _get_store(f"run {run_id}")
     runs = list(list_run_logs(store))
-    if (found := next((run_log for run_log in runs if run_id and run_log.run_id.startswith(run_id)), None)) is None:
+    found = next((run_log for run_log in runs if run_id and run_log.run_id.startswith(run_id)), None)
+    if found is None:
         known = ", ".join(run_log.run_id for run_log in runs[:5]) or "none; run a recipe first"
         raise InputError(
             f"run: '{run_id}' given; expected the id of a run in {store.where} (`ratchet status` lists them), of which"
@@ -103,9 +109,13 @@ def find_run(run_id: str) -> FinishedRun:
 
 def find_model_output(name: str) -> Output | None:
     """Return the folder of a model that a run made, as an output; None for other names. See `find_run_model`."""
-    if (made := find_run_model(name)) is None:
+    made = find_run_model(name)
+    if made is None:
         return None
-    place = f"{made.run_id}/{made.step}" if NAME.fullmatch(name) else f"promoted/{name}"
+    if NAME.fullmatch(name):
+        place = f"{made.run_id}/{made.step}"
+    else:
+        place = f"promoted/{name}"
     return _make_step(place, made.step_id)[made.part]
 
 
@@ -117,18 +127,23 @@ def find_run_model(name: str) -> RunModel | None:
     if NAME.fullmatch(name):
         return find_model(_get_store(f"model {name}"), name)
     store = _store.get()
-    return find_promoted(store, name) if store else None
+    if store:
+        return find_promoted(store, name)
+    return None
 
 
 def find_model_input(made: RunModel, field: str) -> Output | str | None:
     """Return an input of the step that made a model, such as `base` or `adapter`: the output of another step of the
     run, or the name that the user gave. None if the step has no such input."""
-    if (given := made.inputs.get(field)) is None:
+    given = made.inputs.get(field)
+    if given is None:
         return None
     step, _, part = given.rstrip("]").partition("[")
     store = _get_store(f"run {made.run_id}")
     run = _read(store, RunLog(store.local("runs", made.run_id)))
-    return run.step(step)[part] if step in run.step_ids else given
+    if step in run.step_ids:
+        return run.step(step)[part]
+    return given
 
 
 def find_card(made: RunModel, name: str, license: str) -> str:
@@ -143,7 +158,8 @@ def _make_step(name: str, step_id: str) -> Step:
 
 def _get_store(where: str) -> Store:
     """Return the store of `use_store`. Raises InputError, beginning with `where`, if there is none."""
-    if (store := _store.get()) is None:
+    store = _store.get()
+    if store is None:
         raise InputError(f"{where}: no store given; expected one, as `ratchet run` and `ratchet plan` have")
     return store
 

@@ -46,7 +46,8 @@ def parse_gpu(text: str) -> Machine:
     name, _, rest = text.partition(":")
     memory, _, number = rest.partition(":")
     try:
-        size, gpus = float(memory), int(number or 1)
+        size = float(memory)
+        gpus = int(number or 1)
     except ValueError:
         size = gpus = 0
     if not name or size <= 0 or gpus <= 0:
@@ -64,31 +65,46 @@ def list_known_machines() -> Sequence[Machine]:
 
 def count_cpus() -> int:
     """Return the number of CPUs that this process may use, which the limit of a container may lower."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        usable = len(os.sched_getaffinity(0))
+    else:
+        usable = os.cpu_count() or 1
     quota, period = [*_read_limits("cpu.max", "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"), math.inf, 1.0][:2]
     return max(1, int(min(usable, quota / period)))
 
 
 def _read_limits(*names: str) -> list[float]:
     """Return the numbers in these cgroup files (v2 or v1). No limit is infinity; missing files are skipped."""
-    texts = [(CONTROL_GROUPS / name).read_text() for name in names if (CONTROL_GROUPS / name).is_file()]
-    return [float(text) if text.isdecimal() else math.inf for text in " ".join(texts).split()]
+    texts = []
+    for name in names:
+        if (CONTROL_GROUPS / name).is_file():
+            texts.append((CONTROL_GROUPS / name).read_text())
+    found: list[float] = []
+    for text in " ".join(texts).split():
+        found.append(float(text) if text.isdecimal() else math.inf)
+    return found
 
 
 def read_machines() -> list[Machine] | None:
     """Read the maximum number of machines of each kind from the file that RATCHET_CLUSTER names: cluster.yaml of `ray
     up`, or KubeRay's RayJob or RayCluster. Ray does not tell drivers how far the autoscaler may scale up. Returns None
     if the variable is not set. Raises InputError for other files."""
-    if not (given := os.environ.get("RATCHET_CLUSTER")):
+    given = os.environ.get("RATCHET_CLUSTER")
+    if not given:
         return None
     path = Path(os.path.expanduser(given))
+    found: list[Machine] = []
     try:
         content: Any = yaml.safe_load(path.read_text())
         if "available_node_types" in content:
-            kinds = content["available_node_types"].items()
-            return [_read_node_type(kind, content) for name, kind in kinds if name != content["head_node_type"]]
+            for name, kind in content["available_node_types"].items():
+                if name != content["head_node_type"]:
+                    found.append(_read_node_type(kind, content))
+            return found
         spec = content["spec"]
-        return [_read_group(group) for group in spec.get("rayClusterSpec", spec)["workerGroupSpecs"]]
+        for group in spec.get("rayClusterSpec", spec)["workerGroupSpecs"]:
+            found.append(_read_group(group))
+        return found
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(
             f"RATCHET_CLUSTER {path}: {type(error).__name__}: {error}; expected the file that created this"
@@ -113,7 +129,10 @@ def _read_group(group: dict[str, Any]) -> Machine:
     asked = group["template"]["spec"]["containers"][0]["resources"]
     limits = asked.get("limits", asked.get("requests", {}))
     gpus = sum(float(value) for name, value in limits.items() if name.endswith("/gpu"))
-    memory = float(parse_quantity(limits["memory"])) / 1e9 if "memory" in limits else float("inf")
+    if "memory" in limits:
+        memory = float(parse_quantity(limits["memory"])) / 1e9
+    else:
+        memory = float("inf")
     cpus = float(parse_quantity(limits["cpu"]))
     return Machine(cpus, gpus, group["maxReplicas"], memory, labels=group.get("labels", {}))
 
@@ -132,7 +151,10 @@ def check_fits(plan: Plan, found: Mapping[str, StepNeeds], machines: Sequence[Ma
         step = plan.steps[name].step
         on_gpus = own.needs.gpu_memory > 0
         most = max(m.gpu_memory if on_gpus else m.memory for m in machines)
-        need = f"{own.needs.gpu_memory:.1f} GB of each GPU" if on_gpus else f"{own.needs.memory:.1f} GB per worker"
+        if on_gpus:
+            need = f"{own.needs.gpu_memory:.1f} GB of each GPU"
+        else:
+            need = f"{own.needs.memory:.1f} GB per worker"
         fix = " ".join(f"--set {step.job.name}.{line}" for line in _find_fitting(plan, step, machines))
         raise InputError(
             f"step {name}: needs about {need}; expected at most {most:.1f} GB;"
@@ -143,7 +165,8 @@ def check_fits(plan: Plan, found: Mapping[str, StepNeeds], machines: Sequence[Ma
 def check_disk(plan: Plan, found: Mapping[str, StepNeeds]) -> None:
     """Raise InputError for the first step that writes more than is free on the store's disk. Add a note to the plan if
     all steps together do."""
-    free, total = shutil.disk_usage(plan.store.root).free / 1e9, 0.0
+    free = shutil.disk_usage(plan.store.root).free / 1e9
+    total = 0.0
     for name, own in found.items():
         # The next attempt continues from the files of earlier attempts, or removes them.
         written = measure_if_old(plan.store.local("steps", plan.steps[name].step_id or name), math.inf) or 0
@@ -174,7 +197,9 @@ def _estimate_step(plan: Plan, step: Step, machines: Sequence[Machine]) -> StepN
         needs = step.job.needs(step.config, inputs, resources, plan.parent_results(step.name))
     except InputError as error:
         raise InputError(f"step {step.name}: {error}") from None
-    return None if needs is None else StepNeeds(needs, resources, _compute_hours(needs, resources, machines))
+    if needs is None:
+        return None
+    return StepNeeds(needs, resources, _compute_hours(needs, resources, machines))
 
 
 def _compute_hours(needs: Needs, resources: Resources, machines: Sequence[Machine]) -> float | None:

@@ -39,18 +39,28 @@ class Planned:
     @property
     def state(self) -> str:
         """`done`, `to run`, or `open` (an input does not exist yet)."""
-        return "done" if self.commit else "to run" if self.step_id else "open"
+        if self.commit:
+            return "done"
+        if self.step_id:
+            return "to run"
+        return "open"
 
     @property
     def result(self) -> Mapping[str, Any]:
         """The job's result as it is stored; empty if there is none."""
-        return self.manifest.result if self.manifest else {}
+        if self.manifest:
+            return self.manifest.result
+        return {}
 
     @property
     def numbers(self) -> dict[str, float]:
         """The metrics of the result that are numbers."""
         metrics = self.result.get("metrics", {}).items()
-        return {name: float(value) for name, value in metrics if isinstance(value, int | float)}
+        found: dict[str, float] = {}
+        for name, value in metrics:
+            if isinstance(value, int | float):
+                found[name] = float(value)
+        return found
 
 
 class Plan:
@@ -87,17 +97,21 @@ class Plan:
                 if job.effective is not None:
                     config = job.effective(planned.step.config, self.parent_results(name))
                     planned.step = replace(planned.step, config=config)
-                inputs = {key: self.digest_input(ref) for key, ref in planned.step.inputs.items()}
+                inputs = {}
+                for key, ref in planned.step.inputs.items():
+                    inputs[key] = self.digest_input(ref)
                 planned.fingerprint = build_fingerprint(job, self.code[job], planned.step.config, inputs)
                 planned.step_id = digest(planned.fingerprint)
-            if (commit := self.store.use(planned.step_id)) and (manifest := self._load_manifest(commit)):
+            commit = self.store.use(planned.step_id)
+            if commit and (manifest := self._load_manifest(commit)):
                 self.record(name, commit, manifest)
         return planned
 
     def record(self, name: str, commit: Commit, manifest: Manifest) -> None:
         """Record the result of a step."""
         planned = self.steps[name]
-        planned.manifest, planned.commit = manifest, commit
+        planned.manifest = manifest
+        planned.commit = commit
         self.results[name] = Result(planned.result.get("metrics", {}))
 
     def _load_manifest(self, commit: Commit) -> Manifest | None:
@@ -137,12 +151,17 @@ class Plan:
 
     def missing(self) -> list[str]:
         """Return the names of the steps without a result."""
-        return [name for name, planned in self.steps.items() if planned.commit is None]
+        found: list[str] = []
+        for name, planned in self.steps.items():
+            if planned.commit is None:
+                found.append(name)
+        return found
 
     def check(self) -> None:
         """Call `check` and `predict` of each job that is going to run. Raises their errors."""
         for name in self.missing():
-            step, inputs = self.steps[name].step, self.inputs(name, verified=False)
+            step = self.steps[name].step
+            inputs = self.inputs(name, verified=False)
             if step.job.check is not None:
                 step.job.check(step.config, inputs)
             if step.job.predict is not None:
@@ -164,18 +183,24 @@ class Plan:
         if planned.state == "open":
             missing = sorted(parent for parent in self.parents[name] if self.steps[parent].commit is None)
             return [f"depends on {parent}, which would run" for parent in missing]
-        if (earlier := self.store.lookup(before[name]) if name in before else None) is None:
+        if name in before:
+            earlier = self.store.lookup(before[name])
+        else:
+            earlier = None
+        if earlier is None:
             return ["no earlier run in this store finished it"]
         return describe_changes(earlier.fingerprint, planned.fingerprint) or ["its result was removed from the store"]
 
     def describe(self, before: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return name, job, state (done, to run, open), step id and reasons why it is not done, of each step. before:
         as for `explain`."""
-        return [
-            {"step": name, "job": planned.step.job.name, "state": planned.state, "step_id": planned.step_id or None}
-            | {"reasons": self.explain(name, before)}
-            for name, planned in self.steps.items()
-        ]
+        found: list[dict[str, Any]] = []
+        for name, planned in self.steps.items():
+            found.append(
+                {"step": name, "job": planned.step.job.name, "state": planned.state, "step_id": planned.step_id or None}
+                | {"reasons": self.explain(name, before)}
+            )
+        return found
 
     def digest_input(self, ref: Reference) -> Any:
         if ref is None:
@@ -194,15 +219,20 @@ class Plan:
             return None
         if isinstance(ref, tuple):
             paths = [self.path_of(item, verified) for item in ref]
-            return None if any(path is None for path in paths) else tuple(paths)
+            if any(path is None for path in paths):
+                return None
+            return tuple(paths)
         if isinstance(ref, Source):
             return ref.path.absolute()  # workers have another working directory
         commit = self.steps[ref.step.name].commit
-        return None if commit is None else self.store.path(commit.manifest, ref.part, full=verified)
+        if commit is None:
+            return None
+        return self.store.path(commit.manifest, ref.part, full=verified)
 
 
 def describe_inputs(step: Step) -> list[tuple[str, str]]:
     """Return (field, description) of each input: `STEP[PART]`, or the label or file name of a source."""
-    return [
-        (key, str(ref) if isinstance(ref, Output) else (ref.label or ref.path.name)) for key, ref in step.references()
-    ]
+    found: list[tuple[str, str]] = []
+    for key, ref in step.references():
+        found.append((key, str(ref) if isinstance(ref, Output) else (ref.label or ref.path.name)))
+    return found

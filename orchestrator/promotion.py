@@ -36,9 +36,13 @@ def promote(store: Store, name: str, commit: Commit, run_id: str, about: Mapping
     folder = store.local("promoted")
     make_folder(folder)
     own: dict[str, Any] = {"step_id": commit.step_id, "object": commit.manifest, **about}
-    if (before := read_promotion(store, name)) is not None:
+    before = read_promotion(store, name)
+    if before is not None:
         earlier = before.pop("earlier", [])
-        own["earlier"] = [before, *earlier][:MOST_EARLIER] if before != own else earlier
+        if before != own:
+            own["earlier"] = [before, *earlier][:MOST_EARLIER]
+        else:
+            own["earlier"] = earlier
     write_atomically(folder / f"{name}.json", json.dumps(own, indent=1))
     link = folder / f".{name}.{os.getpid()}"
     link.symlink_to(Path("..", "objects", commit.manifest))
@@ -62,16 +66,25 @@ def promote_model(store: Store, name: str, made: RunModel, commit: Commit, run_i
 
 def find_promoted(store: Store, name: str) -> RunModel | None:
     """Return the model that was promoted to a name; None if there is none."""
-    found = read_promotion(store, name) if NAME.fullmatch(name) else None
-    return RunModel(**found["model"]) if found and "model" in found else None
+    if NAME.fullmatch(name):
+        found = read_promotion(store, name)
+    else:
+        found = None
+    if found and "model" in found:
+        return RunModel(**found["model"])
+    return None
 
 
 def check_better(store: Store, name: str, made: RunModel) -> None:
     """Raise InputError unless `made` is better than the model that has the name now. They are compared by their first
     common metric for which higher is better. It must be measured on the same data."""
-    if (before := find_promoted(store, name)) is None:
+    before = find_promoted(store, name)
+    if before is None:
         return
-    columns = [column for column in made.metrics if infer_direction(column) > 0 and column in before.metrics]
+    columns = []
+    for column in made.metrics:
+        if infer_direction(column) > 0 and column in before.metrics:
+            columns.append(column)
     if not columns or made.data.get(columns[0]) != before.data.get(columns[0]) or not made.data.get(columns[0]):
         raise InputError(
             f"promote {name}: {made.name} and {before.name} have no number of the same data in their tables; expected"

@@ -76,10 +76,16 @@ class RunLog:
     def find_end(self, events: Sequence[Mapping[str, Any]] | None = None) -> str:
         """Return how the run ended: `finished`, `failed` or `interrupted`; empty if it has not ended or was killed.
         events: the events of the run, if they have been read already."""
-        found = self.events() if events is None else events
-        if (end := next((event for event in reversed(found) if event["event"] == "end"), None)) is None:
+        if events is None:
+            events = self.events()
+        end = next((event for event in reversed(events) if event["event"] == "end"), None)
+        if end is None:
             return ""
-        return "interrupted" if end["interrupted"] else "failed" if end["failures"] else "finished"
+        if end["interrupted"]:
+            return "interrupted"
+        if end["failures"]:
+            return "failed"
+        return "finished"
 
     def trace_file(self, step: str) -> Path:
         """Return the path of the traceback of a failed step."""
@@ -90,8 +96,15 @@ def list_all_runs(store: Store) -> list[RunLog]:
     """Return all runs, newest first, including runs without an about.json."""
     store.pull("runs")
     runs = store.local("runs")
-    found = sorted(runs.iterdir(), reverse=True) if runs.is_dir() else []
-    return [RunLog(path) for path in found if path.is_dir()]
+    if runs.is_dir():
+        found = sorted(runs.iterdir(), reverse=True)
+    else:
+        found = []
+    made: list[RunLog] = []
+    for path in found:
+        if path.is_dir():
+            made.append(RunLog(path))
+    return made
 
 
 def list_run_logs(store: Store, recipe: str | None = None) -> Iterator[RunLog]:
@@ -119,12 +132,14 @@ def list_sweeps(store: Store) -> list[RunLog]:
 def read_last_step_ids(store: Store, recipe: str, names: Iterable[str]) -> dict[str, str]:
     """Return step name -> step id of the steps `names`, each from the newest run of the recipe in which it has an id.
     Reading stops once all are found, since a store may have a thousand runs."""
-    known, wanted = dict[str, str](), set(names)
-    for run_log in list_run_logs(store, recipe) if wanted else ():
-        if wanted <= known.keys():
-            break
-        with suppress(DamagedError):
-            for step in run_log.steps():
-                if step["step_id"] and step["name"] in wanted:
-                    known.setdefault(step["name"], step["step_id"])
+    known = dict[str, str]()
+    wanted = set(names)
+    if wanted:
+        for run_log in list_run_logs(store, recipe):
+            if wanted <= known.keys():
+                break
+            with suppress(DamagedError):
+                for step in run_log.steps():
+                    if step["step_id"] and step["name"] in wanted:
+                        known.setdefault(step["name"], step["step_id"])
     return known

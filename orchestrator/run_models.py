@@ -93,12 +93,16 @@ class RunModel:
         """What is shown behind its name: `unchanged base`, `best` or nothing."""
         if not self.changed:
             return "unchanged base"
-        return "best" if self.best_as else ""
+        if self.best_as:
+            return "best"
+        return ""
 
     def format_metric(self) -> str:
         """Format a metric of its row (`MAP@25 0.4442`): the first for which higher is better, else the first."""
         names = sorted(self.metrics, key=lambda name: infer_direction(name) <= 0)
-        return f"{names[0]} {self.metrics[names[0]]:.4f}" if names else ""
+        if names:
+            return f"{names[0]} {self.metrics[names[0]]:.4f}"
+        return ""
 
     def locate(self, store: Store) -> Path:
         """Return the folder of the model, after checking the sizes of its files. A bucket's files are downloaded."""
@@ -128,15 +132,26 @@ def list_models(store: Store, run: str = "") -> Iterator[RunModel]:
 def read_models(store: Store, run_log: RunLog) -> list[RunModel]:
     """Return the models that exist: first those with a row, in the order of the table, then other best models."""
     plan = run_log.read("plan.json") or {}
-    best = {(found["step"], found["part"]): name for name, found in reversed(plan.get("best", {}).items())}
-    places = [(row["model"]["step"], row["model"]["part"]) for row in plan.get("rows", ()) if row["model"]]
-    made = [_read(store, run_log, plan, step, part) for step, part in dict.fromkeys([*places, *best])]
+    best = {}
+    for name, found in reversed(plan.get("best", {}).items()):
+        best[(found["step"], found["part"])] = name
+    places = []
+    for row in plan.get("rows", ()):
+        if row["model"]:
+            places.append((row["model"]["step"], row["model"]["part"]))
+    made = []
+    for step, part in dict.fromkeys([*places, *best]):
+        made.append(_read(store, run_log, plan, step, part))
     return [one for one in made if one is not None]
 
 
 def read_best(store: Store, run_log: RunLog) -> list[RunModel]:
     """Return the models that a run ended with, if they exist."""
-    return [one for one in read_models(store, run_log) if one.best_as]
+    found: list[RunModel] = []
+    for one in read_models(store, run_log):
+        if one.best_as:
+            found.append(one)
+    return found
 
 
 def find_model(store: Store, name: str) -> RunModel:
@@ -144,14 +159,16 @@ def find_model(store: Store, name: str) -> RunModel:
     Raises InputError, with the nearest known name, if there is no such model."""
     run, _, own = name.partition(":")
     runs = list(list_run_logs(store))
-    if not (matching := [run_log for run_log in runs if run and run_log.run_id.startswith(run)]):
+    matching = [run_log for run_log in runs if run and run_log.run_id.startswith(run)]
+    if not matching:
         known = [run_log.run_id for run_log in runs[:MAX_KNOWN]]
         raise InputError(f"model {name}: no such run in {store.where}; {expect_one_of(known, name)}")
     made_by = ((run_log, read_models(store, run_log)) for run_log in matching)
     found, models = next((pair for pair in made_by if pair[1]), (matching[0], []))
     plan = found.read("plan.json") or {}
     if not own:
-        if not (wanted := [one for one in models if one.best_as] or models[-1:]):
+        wanted = [one for one in models if one.best_as] or models[-1:]
+        if not wanted:
             raise InputError(
                 f"model {name}: run {found.run_id} of {plan.get('recipe')} has no model in the store; expected one that"
                 " it made and that `gc` has not removed; `ratchet models` lists those there are"
@@ -174,7 +191,8 @@ def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, par
         return None
     manifest = store.manifest(steps[step]["object"])
     names = {file.path.removeprefix(f"{part}/") for file in manifest.of_part(part)}
-    if not (kind := next((kind for sign, kind in SIGNS.items() if sign in names), "")):
+    kind = next((kind for sign, kind in SIGNS.items() if sign in names), "")
+    if not kind:
         return None
     about = run_log.read("about.json") or {}
     place = {"step": step, "part": part}
@@ -215,22 +233,31 @@ def _read_columns(
     store: Store, steps: Mapping[str, Mapping[str, Any]], columns: Mapping[str, list[list[str]]]
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Return the numbers of a row, and the digests of the data that they were measured on, both by column."""
-    metrics, data = dict[str, float](), dict[str, str]()
+    metrics = dict[str, float]()
+    data = dict[str, str]()
 
     @cache  # the columns of a row share steps
     def lookup(step: str) -> Commit | None:
         step_id = steps.get(step, {}).get("step_id")
-        return store.lookup(step_id) if step_id else None
+        if step_id:
+            return store.lookup(step_id)
+        return None
 
     for title, cell in columns.items():
         step, name = cell[0]
         made = lookup(step)
-        known = store.manifest(made.manifest).result if made and steps[step]["object"] else {}
+        if made and steps[step]["object"]:
+            known = store.manifest(made.manifest).result
+        else:
+            known = {}
         value = known.get("metrics", {}).get(name)
         if isinstance(value, int | float):
             metrics[title] = value
         commit = lookup(dict(steps[step].get("inputs", ())).get("completions", step))
-        inputs = commit.fingerprint.get("inputs", {}) if commit else {}
+        if commit:
+            inputs = commit.fingerprint.get("inputs", {})
+        else:
+            inputs = {}
         if digest := next((inputs[name] for name in MEASURED_ON if isinstance(inputs.get(name), str)), ""):
             data[title] = digest
     return metrics, data

@@ -47,7 +47,8 @@ class Step:
         """Return a folder of this step's artifact: `prepared["corpus"]`. Changes in other folders do not affect it.
 
         Raises RecipeError for a name that the job does not write."""
-        where, known = f"step {self.name}", self.outputs
+        where = f"step {self.name}"
+        known = self.outputs
         # Python asks for step[0], step[1], ... if a step is given instead of a list of steps.
         require(isinstance(part, str), where, f"step[{part!r}]", "a name, or a list of steps")
         if known and not _matches(part, known):
@@ -57,7 +58,9 @@ class Step:
     @property
     def outputs(self) -> tuple[str, ...]:
         """See `Job.outputs`."""
-        return self.job.outputs(self.config) if callable(self.job.outputs) else self.job.outputs
+        if callable(self.job.outputs):
+            return self.job.outputs(self.config)
+        return self.job.outputs
 
     def place(self, machines: Sequence[Machine]) -> Resources:
         """Resolve the resources of this step for these machines, with at most `Job.max_workers` workers by default."""
@@ -83,7 +86,11 @@ class Step:
 
     @property
     def parents(self) -> list[Step]:
-        return [ref.step for _, ref in self.references() if isinstance(ref, Output)]
+        found: list[Step] = []
+        for _, ref in self.references():
+            if isinstance(ref, Output):
+                found.append(ref.step)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +101,9 @@ class Output:
     part: str | None = None
 
     def __str__(self) -> str:
-        return self.step.name if self.part is None else f"{self.step.name}[{self.part}]"
+        if self.part is None:
+            return self.step.name
+        return f"{self.step.name}[{self.part}]"
 
 
 Reference = Output | Source | tuple[Output | Source, ...] | None
@@ -241,7 +250,8 @@ def reachable(goals: Sequence[Step]) -> list[Step]:
         stack = [(goal, iter(goal.parents))]
         while stack:
             child, parents = stack[-1]
-            if (parent := next((parent for parent in parents if parent not in found), None)) is None:
+            parent = next((parent for parent in parents if parent not in found), None)
+            if parent is None:
                 found[child] = None
                 stack.pop()
             else:
@@ -268,7 +278,9 @@ def describe_summary(summary: Summary) -> dict[str, Any]:
     """Return the rows and best models of a summary as JSON values for plan.json, with steps by name."""
 
     def locate(output: Output | None) -> dict[str, str | None] | None:
-        return None if output is None else {"step": output.step.name, "part": output.part}
+        if output is None:
+            return None
+        return {"step": output.step.name, "part": output.part}
 
     rows = []
     for row in summary.rows:
@@ -331,7 +343,8 @@ def check_outputs(steps: Sequence[Step]) -> None:
         for key, ref in step.references():
             if not isinstance(ref, Output) or ref.part is None:
                 continue
-            if (written := known[ref.step.name]) and not _matches(ref.part, written):
+            written = known[ref.step.name]
+            if written and not _matches(ref.part, written):
                 raise RecipeError(
                     f"step {step.name}: input '{key}' is '{ref.part}' of step {ref.step.name}, which with its settings"
                     f" writes {', '.join(written)} only; set the parameter of the recipe instead of the step's setting"

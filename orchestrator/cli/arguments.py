@@ -46,17 +46,23 @@ class Parser(argparse.ArgumentParser):
             value = unknown[1]
         name = option.lstrip("-").replace("-", "_")
         near = difflib.get_close_matches(option, options, n=1, cutoff=0.75)
-        what, expected = "not an option", f"expected one of {', '.join(o for o in options if o.startswith('--'))}"
+        what = "not an option"
+        expected = f"expected one of {', '.join(o for o in options if o.startswith('--'))}"
         if near:
             todo = f"did you mean '{near[0]}'?"
         elif "--set" in options and value:
-            known = recipe.find(arguments.recipe).parameters if arguments.recipe in recipe.names() else ()
-            place = "" if "." in name or name in known else "JOB."
-            expected, todo = "expected settings after --set", f"write --set {place}{name}={value}"
+            is_parameter = arguments.recipe in recipe.names() and name in recipe.find(arguments.recipe).parameters
+            if "." in name or is_parameter:
+                place = ""
+            else:
+                place = "JOB."
+            expected = "expected settings after --set"
+            todo = f"write --set {place}{name}={value}"
         else:
             todo = f"`ratchet {command} --help` explains them"
             if not option.startswith("-"):
-                what, expected = "a word too many", "expected options from here"
+                what = "a word too many"
+                expected = "expected options from here"
         raise InputError(f"{command} {unknown[0]}: {what}; {expected}; {todo}")
 
 
@@ -70,8 +76,14 @@ def number(kind: type[int] | type[float], least: float, most: float = math.inf) 
             value = math.nan
         if least <= value <= most and math.isfinite(value):
             return value
-        what = "a whole number" if kind is int else "a number"
-        limits = f"{least:g} or more" if math.isinf(most) else f"from {least:g} to {most:g}"
+        if kind is int:
+            what = "a whole number"
+        else:
+            what = "a number"
+        if math.isinf(most):
+            limits = f"{least:g} or more"
+        else:
+            limits = f"from {least:g} to {most:g}"
         raise argparse.ArgumentTypeError(f"{text or '(empty)'}: expected {what}, {limits}; correct it")
 
     return read
@@ -82,10 +94,15 @@ def _explain(message: str, parser: Parser) -> str:
     commands = parser.list_commands()
     help = f"`{parser.prog} --help` explains them"
     if match := re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL):
-        option, given, known = match[1], match[2], re.findall(r"'([^']*)'", match[3])
+        option = match[1]
+        given = match[2]
+        known = re.findall(r"'([^']*)'", match[3])
         if commands:
             is_recipe = given in recipe.names() or given.endswith(".py")
-            hint = f"; a recipe is run by `ratchet run {given}`" if is_recipe else suggest(given, known)
+            if is_recipe:
+                hint = f"; a recipe is run by `ratchet run {given}`"
+            else:
+                hint = suggest(given, known)
             return f"{given}: no such command; expected one of {', '.join(known)}{hint or f'; {help}'}"
         return f"{option} {given}: expected one of {', '.join(known)}{suggest(given, known) or '; correct it'}"
     if match := re.fullmatch(r"argument ([^\s/]+)\S*: expected (?:one|at least one) argument", message):

@@ -33,7 +33,8 @@ from ratchet.orchestrator.store import Store
 
 def execute(argv: Sequence[str]) -> int:
     """Run a command and return its exit status. Errors that the command raises are reported here."""
-    store, debug = None, "--debug" in argv
+    store = None
+    debug = "--debug" in argv
     try:
         _check_locale([*argv, os.getcwd()])
         arguments = parse(argv)
@@ -64,19 +65,27 @@ def _run(arguments: argparse.Namespace) -> int:
     with end_at_once():
         from ratchet.orchestrator.execution import run  # noqa: F401
 
-    store, argv = Store.open(arguments.store), ["ratchet", *sys.argv[1:]]
+    store = Store.open(arguments.store)
+    argv = ["ratchet", *sys.argv[1:]]
     if url := getattr(arguments, "notify", None):
         argv = [part.replace(url, "URL") for part in argv]  # the run records its command, and a URL may hold a secret
-    options: dict[str, Any] = {name: getattr(arguments, name) for name in ("address", "repair", "notify")}
+    options: dict[str, Any] = {}
+    for name in ("address", "repair", "notify"):
+        options[name] = getattr(arguments, name)
     options["target"] = getattr(arguments, "target", None)
-    own, as_json = RECIPE_COMMANDS.get(arguments.command), getattr(arguments, "json", False)
+    own = RECIPE_COMMANDS.get(arguments.command)
+    as_json = getattr(arguments, "json", False)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         done = run_recipe(arguments.recipe, _settings(arguments), store, argv, **options)
     if own and as_json and not own.answers:
         print_clean((done.run_log.folder / report_json.NAME).read_text())
     if own and own.after and done.word == "finished":
         pkgutil.resolve_name(own.after)(done.locate_results(), arguments)
-    return 130 if done.interrupted else 1 if done.failures else 0
+    if done.interrupted:
+        return 130
+    if done.failures:
+        return 1
+    return 0
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
@@ -84,7 +93,11 @@ def _sweep(arguments: argparse.Namespace) -> int:
         from ratchet.orchestrator.sweeps.command import run_sweep
 
     done = run_sweep(arguments, _lines(arguments), ["ratchet", *sys.argv[1:]])
-    return 130 if done.interrupted else 0 if done.data.winner is not None else 1
+    if done.interrupted:
+        return 130
+    if done.data.winner is not None:
+        return 0
+    return 1
 
 
 def _submit(arguments: argparse.Namespace) -> int:
@@ -126,7 +139,8 @@ def _plan(arguments: argparse.Namespace) -> None:
     plan.check()
     console.print_warnings(plan, summary)
     machines = [needs.parse_gpu(text) for text in arguments.gpu] or needs.list_known_machines()
-    known, before = needs.estimate(plan, machines), read_last_step_ids(store, found.name, plan.missing())
+    known = needs.estimate(plan, machines)
+    before = read_last_step_ids(store, found.name, plan.missing())
     if arguments.json:
         print_clean(json.dumps(plan.describe(before), indent=1))
     else:
@@ -163,17 +177,26 @@ def _promote(arguments: argparse.Namespace) -> int:
         promotion.check_better(store, arguments.name, made)
     lines = [f"model={arguments.model}", f"name={arguments.name}", f"license={arguments.license}"]
     done = run_recipe("export", recipe.Settings.read(lines), store, ["ratchet", *sys.argv[1:]])
-    if (commit := done.plan.steps["export"].commit) is None:
-        return 130 if done.interrupted else 1
+    commit = done.plan.steps["export"].commit
+    if commit is None:
+        if done.interrupted:
+            return 130
+        return 1
     path = promotion.promote_model(store, arguments.name, made, commit, done.run_log.run_id)
-    remark = "" if made.changed else " (unchanged base)"
+    if made.changed:
+        remark = ""
+    else:
+        remark = " (unchanged base)"
     print_clean(f"promoted: {arguments.name} is {made.name}{remark}; {path / 'model'}")
     return 0
 
 
 def _lines(arguments: argparse.Namespace) -> list[str]:
     """Return the `name=value` settings: those of the file, then those of the command line, which take precedence."""
-    lines = recipe.read_settings(arguments.settings) if arguments.settings else []
+    if arguments.settings:
+        lines = recipe.read_settings(arguments.settings)
+    else:
+        lines = []
     if arguments.command in RECIPE_COMMANDS:
         given = {name: getattr(arguments, name, None) for name in recipe.find(arguments.command).parameters}
         if "name" in given:  # by default the model has the name of its folder

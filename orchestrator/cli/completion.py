@@ -41,7 +41,9 @@ def _list_names(lister: Lister, *, parsed_args: argparse.Namespace, **_: object)
 def _list_settings(arguments: argparse.Namespace) -> list[str]:
     """Return `NAME=` of the recipe's parameters, and `JOB.SETTING=` of its jobs."""
     found = recipe.find(arguments.recipe)
-    jobs = {step.job.name: step.job for step in recipe.make_example_steps(found)}
+    jobs = {}
+    for step in recipe.make_example_steps(found):
+        jobs[step.job.name] = step.job
     settings = [f"{name}.{field.name}" for name, job in jobs.items() for field in fields(job.config)]
     return [f"{name}=" for name in (*found.parameters, *settings)]
 

@@ -45,16 +45,22 @@ def print_outcome(run: Run) -> None:
         print_error(f"warning: {line}")
     for name, message in run.failures.items():
         print_error(f"{name} failed: {message}")
-        if (trace := run.run_log.trace_file(name)).exists():
+        trace = run.run_log.trace_file(name)
+        if trace.exists():
             print_error(f"  full traceback: {trace}")
     if run.interrupted or run.failures:
         print_clean("give the same command again to continue")
-    for one in read_best(run.plan.store, run.run_log) if run.summary.best else ():
-        uses = f"{one.write_code(run.plan.store)}\n  ratchet export {one.name} FOLDER"
-        title = f"{one.remark}, offered as {one.best_as}" if not one.changed else f"best {one.best_as}"
-        print_clean(f"{title}: {one.name}  {one.format_metric()}\n  {uses}")
+    if run.summary.best:
+        for one in read_best(run.plan.store, run.run_log):
+            uses = f"{one.write_code(run.plan.store)}\n  ratchet export {one.name} FOLDER"
+            if not one.changed:
+                title = f"{one.remark}, offered as {one.best_as}"
+            else:
+                title = f"best {one.best_as}"
+            print_clean(f"{title}: {one.name}  {one.format_metric()}\n  {uses}")
     for name in run.summary.files:
-        if (path := run.run_log.folder / name).exists():
+        path = run.run_log.folder / name
+        if path.exists():
             print_clean(f"{name}: {path}")
     print_clean(f"report: {run.run_log.folder / 'report.html'}")
 
@@ -85,11 +91,15 @@ def print_plan(plan: Plan, before: Mapping[str, str], needs: Mapping[str, StepNe
     width = max((len(name) for name in plan.steps), default=0)
     for name, planned in plan.steps.items():
         state = Text(f"{planned.state:<8}", style=colours[planned.state])
-        parts = [_format_needs(needs[name])] if name in needs else []
+        if name in needs:
+            parts = [_format_needs(needs[name])]
+        else:
+            parts = []
         rest = f"  {planned.step_id:<12.12}  {', '.join(parts)}".rstrip()
         console.print(Text(f"{name:<{width}}  "), state, Text(rest), sep="")
-        for reason in plan.explain(name, before) if explain else []:
-            console.print(Text(f"    {reason}", style="dim"))
+        if explain:
+            for reason in plan.explain(name, before):
+                console.print(Text(f"    {reason}", style="dim"))
     missing = plan.missing()
     last = f"{len(plan.steps) - len(missing)} of {pluralize(len(plan.steps), 'step')} done; {len(missing)} would run"
     if any(planned.state == "open" for planned in plan.steps.values()):
@@ -144,12 +154,20 @@ def _format_cell(column: str, value: float | None) -> str:
 
 def _format_needs(own: StepNeeds) -> str:
     """Format the needs of a step: workers, memory, disk, and the hours on the GPUs if they are known."""
-    needs, workers = own.needs, own.resources.workers or 1
-    parts = [f"{workers} workers"] if workers > 1 else []
-    parts += [f"GPU {needs.gpu_memory:.1f} GB"] if needs.gpu_memory else []
-    parts += [f"memory {needs.memory:.1f} GB"] if needs.memory else []
-    parts += [f"disk {needs.disk:.1f} GB"] if needs.disk >= 0.05 else []
-    parts += [f"at most {format_duration(own.hours * 3600)}"] if own.hours is not None else []
+    needs = own.needs
+    workers = own.resources.workers or 1
+    if workers > 1:
+        parts = [f"{workers} workers"]
+    else:
+        parts = []
+    if needs.gpu_memory:
+        parts.append(f"GPU {needs.gpu_memory:.1f} GB")
+    if needs.memory:
+        parts.append(f"memory {needs.memory:.1f} GB")
+    if needs.disk >= 0.05:
+        parts.append(f"disk {needs.disk:.1f} GB")
+    if own.hours is not None:
+        parts.append(f"at most {format_duration(own.hours * 3600)}")
     return ", ".join(parts)
 
 
@@ -159,15 +177,23 @@ def _format_total(needs: Collection[StepNeeds]) -> str:
     known = [own for own in on_gpus if own.hours is not None]
     hours = sum(own.hours or 0.0 for own in known)
     gpu_hours = sum((own.hours or 0.0) * (own.resources.workers or 1) * (own.resources.gpus or 0.0) for own in known)
-    parts = [f"at most {format_duration(hours * 3600)}, {gpu_hours:.1f} GPU-hours"] if known else []
-    parts += [f"{len(on_gpus) - len(known)} steps of unknown length"] if len(known) < len(on_gpus) else []
-    return "; ".join([*parts, f"disk {sum(own.needs.disk for own in needs):.1f} GB"]) if on_gpus else ""
+    if known:
+        parts = [f"at most {format_duration(hours * 3600)}, {gpu_hours:.1f} GPU-hours"]
+    else:
+        parts = []
+    if len(known) < len(on_gpus):
+        parts.append(f"{len(on_gpus) - len(known)} steps of unknown length")
+    if on_gpus:
+        return "; ".join([*parts, f"disk {sum(own.needs.disk for own in needs):.1f} GB"])
+    return ""
 
 
 def print_table(rows: Mapping[str, Mapping[str, str]]) -> None:
     """Print a table of numbers with a label for each row."""
     columns = collect_columns(rows.values())
-    lines = [[label, *(row.get(c, NOTHING) for c in columns)] for label, row in rows.items()]
+    lines = []
+    for label, row in rows.items():
+        lines.append([label, *(row.get(c, NOTHING) for c in columns)])
     print_grid(["", *columns], lines, numbers=columns)
 
 
@@ -180,14 +206,22 @@ def print_grid(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Co
         grid.add_column(name, justify="right" if name in numbers else "left", min_width=longest)
     for row in rows:
         grid.add_row(*map(Text, row))
-    console, needed = CleanConsole(), CleanConsole(width=10_000).measure(grid)
-    width = max(console.width, needed.minimum) if console.is_terminal else needed.maximum
+    console = CleanConsole()
+    needed = CleanConsole(width=10_000).measure(grid)
+    if console.is_terminal:
+        width = max(console.width, needed.minimum)
+    else:
+        width = needed.maximum
     CleanConsole(width=width).print(grid)
 
 
 def format_time(seconds: float | None) -> str:
-    return NOTHING if seconds is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    if seconds is None:
+        return NOTHING
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def format_number(value: float) -> str:
-    return f"{value:z.4f}" if abs(value) < 10 else f"{value:,.1f}".removesuffix(".0")
+    if abs(value) < 10:
+        return f"{value:z.4f}"
+    return f"{value:,.1f}".removesuffix(".0")

@@ -71,14 +71,19 @@ def _explain(error: BaseException, store: str | None, trace: str) -> tuple[str, 
 def find_places(error: BaseException) -> list[str]:
     """Return the places in the user's code that an error comes from, as `FILE:LINE in FUNCTION`, the innermost last."""
     frames = traceback.extract_tb(error.__traceback__)
-    found = [f"{_shorten(f.filename)}:{f.lineno} in {f.name}" for f in frames if _is_users(f.filename)]
+    found = []
+    for f in frames:
+        if _is_users(f.filename):
+            found.append(f"{_shorten(f.filename)}:{f.lineno} in {f.name}")
     if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
         found.append(f"{_shorten(error.filename)}:{error.lineno}")
     places = []
     for place, same in itertools.groupby(found):
         times = len(list(same))
         places.append(place.removesuffix(" in <module>") + (f" ({times} times)" if times > 1 else ""))
-    return places if len(places) <= MAX_PLACES else [places[0], "...", *places[1 - MAX_PLACES :]]
+    if len(places) <= MAX_PLACES:
+        return places
+    return [places[0], "...", *places[1 - MAX_PLACES :]]
 
 
 def _is_users(file: str) -> bool:

@@ -26,18 +26,23 @@ def follow_run(store: Store, run_log: RunLog) -> int:
     while not run_log.steps() and _is_running(store, run_log):
         time.sleep(INTERVAL)
         store.pull("runs")
-    shown, stamp, ended, gone = 0, 0.0, "", False
+    shown = 0
+    stamp = 0.0
+    ended = ""
+    gone = False
     with LiveView([step["name"] for step in run_log.steps()], str(about.get("recipe")), run_log.run_id) as view:
         while True:
             events = run_log.events()
             for event in events[shown:]:
                 _show(view, event)
-            shown, ended = len(events), run_log.find_end(events)
+            shown = len(events)
+            ended = run_log.find_end(events)
             if ended or gone:
                 break
             gone = not _is_running(store, run_log)  # one more pass: its last events may not have been read
             with suppress(FileNotFoundError):
-                if (changed := (run_log.folder / PROGRESS).stat().st_mtime) != stamp:
+                changed = (run_log.folder / PROGRESS).stat().st_mtime
+                if changed != stamp:
                     stamp = changed
                     for step, progress in (run_log.read(PROGRESS) or {}).items():
                         view.progress(step, Progress(**progress))

@@ -56,7 +56,10 @@ class LiveView(RunListener):
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.total, self.recipe, self.run_id, self.noun = len(names), clean(recipe), clean(run_id), noun
+        self.total = len(names)
+        self.recipe = clean(recipe)
+        self.run_id = clean(run_id)
+        self.noun = noun
         self.console = console or CleanConsole(highlight=False)
         self.clock = clock
         self.live_here = _can_erase(self.console)
@@ -102,7 +105,13 @@ class LiveView(RunListener):
             self._live.stop()
             self._live = None
         ended = self.counts["reused"] + self.counts["done"]
-        word = "finished" if ended == self.total else ("failed" if self.counts["failed"] else "stopped")
+        if ended == self.total:
+            word = "finished"
+        else:
+            if self.counts["failed"]:
+                word = "failed"
+            else:
+                word = "stopped"
         with self._changing():
             self._queue_line(word, self._format_totals())
 
@@ -117,7 +126,10 @@ class LiveView(RunListener):
         with self._changing():
             self._add(name)
             if not self.live_here:
-                again = f"  attempt {attempt}" if attempt > 1 else ""
+                if attempt > 1:
+                    again = f"  attempt {attempt}"
+                else:
+                    again = ""
                 self._queue_line("started", clean(name) + again)
 
     def progress(self, name: str, progress: Progress) -> None:
@@ -151,7 +163,9 @@ class LiveView(RunListener):
             self._remove(name)
             self.counts["done"] += 1
             shown = list(headline.items())[:_MAX_NUMBERS]
-            numbers = [f"{clean(key)} {format_compact(value)}" for key, value in shown]
+            numbers = []
+            for key, value in shown:
+                numbers.append(f"{clean(key)} {format_compact(value)}")
             line = "  ".join([clean(name), format_duration(seconds), *numbers])
             if self.live_here and self.crowded:
                 self.recent.append(self._format_line("done", line))
@@ -184,7 +198,10 @@ class LiveView(RunListener):
             room = max(1, min(10, self.console.height - 3 - len(self.recent)))
             # Running steps come before waiting ones; both are in the order of their start.
             steps = sorted(self.running.values(), key=lambda task: task.fields["state"] == "waiting")
-            shown = steps if len(steps) <= room else steps[: room - 1]
+            if len(steps) <= room:
+                shown = steps
+            else:
+                shown = steps[: room - 1]
             for task in shown:
                 sign, colour = _STATES[task.fields["state"]]
                 task.fields |= {"sign": f"[{colour}]{sign}", "facts": self._join_facts(task)}
@@ -193,10 +210,14 @@ class LiveView(RunListener):
             table = self.bars.make_tasks_table(shown)
             table.width = max(1, self.console.width - 1)  # some terminals wrap in the last column
             lines: list[Any] = [*self.recent, *([table] if shown else [])]
-            lines += [Text("  " + ", ".join(more), style="dim", no_wrap=True)] if more else []
+            if more:
+                lines.append(Text("  " + ", ".join(more), style="dim", no_wrap=True))
             totals = Table.grid(padding=(0, 1))
             ended = sum(self.counts.values())
-            style = "bold red" if self.counts["failed"] else "bold"
+            if self.counts["failed"]:
+                style = "bold red"
+            else:
+                style = "bold"
             bar = ProgressBar(max(1, self.total), ended if self.total else 1, 20 if self.console.width >= 110 else 10)
             totals.add_row(" ", bar, Text(self._format_totals(), style, no_wrap=True))
             return Group(*lines, totals)
@@ -219,7 +240,8 @@ class LiveView(RunListener):
 
     def _list_facts(self, task: Task) -> list[str]:
         """Return texts about a running step, the most useful first."""
-        progress, passed = task.fields["progress"], task.elapsed or 0.0
+        progress = task.fields["progress"]
+        passed = task.elapsed or 0.0
         if task.fields["state"] == "waiting":
             return [f"waits {format_duration(passed)}: {task.fields['note']}"]
         if task.fields["state"] == "retrying":
@@ -227,16 +249,24 @@ class LiveView(RunListener):
             return [f"again in {format_duration(left)}: {task.fields['note']}"]
         if progress is None:
             return [format_duration(math.floor(passed)) if passed >= 1 else "starting"]
-        facts = [f"{format_duration(task.time_remaining)} left"] if progress.total and task.time_remaining else []
+        if progress.total and task.time_remaining:
+            facts = [f"{format_duration(task.time_remaining)} left"]
+        else:
+            facts = []
         numbers = dict(progress.numbers)
-        if (tokens := numbers.pop("tokens_per_s", None)) is not None:
+        tokens = numbers.pop("tokens_per_s", None)
+        if tokens is not None:
             facts.append(f"{format_compact(tokens)} tok/s")
         if "loss" in numbers:
             facts.append(f"loss {format_compact(numbers.pop('loss'))}")
         if progress.stage:
             facts.append(clean(progress.stage))
-        done, unit = f"{progress.done:,.0f}", clean(progress.unit)
-        share = min(1.0, progress.done / progress.total) if progress.total else None
+        done = f"{progress.done:,.0f}"
+        unit = clean(progress.unit)
+        if progress.total:
+            share = min(1.0, progress.done / progress.total)
+        else:
+            share = None
         facts.append(f"{done} {unit}" if share is None else f"{done}/{progress.total:,.0f} {unit} ({share:.0%})")
         if tokens is None and task.speed:
             facts.append(f"{format_compact(task.speed)} {unit}/s")
@@ -255,7 +285,10 @@ class LiveView(RunListener):
         """Hold the lock in the block. Collected hits and skips are queued before it; all lines are written after it."""
         with self._state:
             if hits := self.hits:
-                named = hits[0] if len(hits) == 1 else f"{pluralize(len(hits), self.noun)}: {_join_names(hits)}"
+                if len(hits) == 1:
+                    named = hits[0]
+                else:
+                    named = f"{pluralize(len(hits), self.noun)}: {_join_names(hits)}"
                 self._queue_line("reused", named)
                 hits.clear()
             for because, names in self.skips.items():

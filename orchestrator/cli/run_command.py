@@ -42,7 +42,10 @@ def run_recipe(
     compute damaged results again. target: new folder for the first result of the recipe. notify: URL for notifications
     (default: the environment variable RATCHET_NOTIFY). Raises InputError for wrong input."""
     if target and (target.exists() or not target.absolute().parent.is_dir()):
-        what = "exists already" if target.exists() else "is in a folder that does not exist"
+        if target.exists():
+            what = "exists already"
+        else:
+            what = "is in a folder that does not exist"
         raise InputError(f"{target}: {what}; expected a new folder; give another name")
     from ratchet.orchestrator.execution.cluster import Cluster
     from ratchet.orchestrator.execution.notification import Notifier
@@ -76,7 +79,8 @@ def run_recipe(
                 print_clean(f"written: {target}")
         console.print_outcome(run)
         store.publish(run_log.folder)
-        numbers, page = trackers.list_numbers(report), str(run_log.folder / "report.html")
+        numbers = trackers.list_numbers(report)
+        page = str(run_log.folder / "report.html")
         notifier.run_ended(run.word, report.seconds, run.failures, numbers=numbers, report=page)
         for note in trackers.publish(report, run_log.folder):
             print_clean(f"note: {note}", sys.stderr)

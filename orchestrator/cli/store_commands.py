@@ -29,21 +29,28 @@ MAX_LISTED = 50
 
 def print_status(arguments: argparse.Namespace) -> int:
     """Print all runs (newest first), the steps of a run, or follow a run. Return the exit status."""
-    store, run = Store.view(arguments.store), arguments.run
+    store = Store.view(arguments.store)
+    run = arguments.run
     if arguments.follow:
         return follow_run(store, find_run(store, run))
-    found = list_run_steps(find_run(store, run)) if run is not None else list_run_states(store)
+    if run is not None:
+        found = list_run_steps(find_run(store, run))
+    else:
+        found = list_run_states(store)
     if arguments.json:
         print_clean(json.dumps(found, indent=1))
         return 0
     shown = {"seconds": format_duration, "started": format_time, "note": lambda text: (text.splitlines() or [""])[0]}
     if found:
-        rows = [[str(shown[name](cell) if name in shown else cell) for name, cell in row.items()] for row in found]
+        rows = []
+        for row in found:
+            rows.append([str(shown[name](cell) if name in shown else cell) for name, cell in row.items()])
         print_grid(list(found[0]), rows)
     elif run is None:
         print_clean(f"no runs in {store.where}")
-    for line in list_sweeps_and_leases(store) if run is None else ():
-        print_clean(line)
+    if run is None:
+        for line in list_sweeps_and_leases(store):
+            print_clean(line)
     return 0
 
 
@@ -65,7 +72,8 @@ def list_run_states(store: Store) -> list[dict[str, Any]]:
     for run_log in list_run_logs(store):
         row: dict[str, Any] = {"run": run_log.run_id, "recipe": NOTHING, "started": None, "steps": NOTHING}
         try:
-            about, steps = run_log.read("about.json") or {}, run_log.steps()
+            about = run_log.read("about.json") or {}
+            steps = run_log.steps()
         except DamagedError as error:
             rows.append({**row, "state": f"damaged: {error}"})
             continue
@@ -90,10 +98,12 @@ def list_sweeps_and_leases(store: Store) -> list[str]:
 
 def print_models(arguments: argparse.Namespace) -> None:
     """Print the models of the runs whose ids begin with `run`, as a table or with all their fields as JSON."""
-    store, models = Store.view(arguments.store), list[RunModel]()
+    store = Store.view(arguments.store)
+    models = list[RunModel]()
     for run_log in list_run_logs(store):
         try:
-            models += read_models(store, run_log) if run_log.run_id.startswith(arguments.run) else ()
+            if run_log.run_id.startswith(arguments.run):
+                models += read_models(store, run_log)
         except DamagedError as error:
             print_error(f"run {run_log.run_id}: {error}")
     if arguments.json:
@@ -101,7 +111,10 @@ def print_models(arguments: argparse.Namespace) -> None:
         return
     rows = []
     for one in models:
-        name = f"{one.name} ({one.remark})" if one.remark else one.name
+        if one.remark:
+            name = f"{one.name} ({one.remark})"
+        else:
+            name = one.name
         size = f"{one.bytes / 1e6:,.1f}"
         rows.append((name, one.kind, one.row, one.format_metric(), one.base or NOTHING, size, format_time(one.started)))
     if rows:
@@ -156,8 +169,12 @@ def print_diff(arguments: argparse.Namespace) -> None:
 
 def collect_garbage(arguments: argparse.Namespace) -> None:
     """Print the garbage, the largest first, and remove it with --yes."""
-    store = Store.open(arguments.store, create=False) if arguments.yes else Store.view(arguments.store)
-    keep, grace = arguments.keep, arguments.grace_period * 3600
+    if arguments.yes:
+        store = Store.open(arguments.store, create=False)
+    else:
+        store = Store.view(arguments.store)
+    keep = arguments.keep
+    grace = arguments.grace_period * 3600
     garbage = gc.plan(store, keep=keep, grace=grace)
     for item in sorted(garbage, key=lambda item: -item.bytes)[:MAX_LISTED]:
         print_clean(str(item))
@@ -165,13 +182,17 @@ def collect_garbage(arguments: argparse.Namespace) -> None:
         print_clean(f"{len(garbage) - MAX_LISTED:,} smaller ones are not shown")
     if arguments.yes:
         garbage = gc.sweep(store, garbage, keep=keep, grace=grace)
-    things, size = Counter[str](), Counter[str]()
+    things = Counter[str]()
+    size = Counter[str]()
     for item in garbage:
         things[item.why] += 1
         size[item.why] += item.bytes
     if things:
         print_table({why: {"things": f"{things[why]:,}", "MB": f"{size[why] / 1e6:,.1f}"} for why in things})
-    done = "removed" if arguments.yes else "could be removed; --yes removes them"
+    if arguments.yes:
+        done = "removed"
+    else:
+        done = "could be removed; --yes removes them"
     print_clean(f"{len(garbage):,} things, {size.total() / 1e6:,.1f} MB {done}")
 
 
@@ -193,5 +214,8 @@ def find_run(store: Store, run: str | None) -> RunLog:
     for run_log in list_run_logs(store):
         if run is None or run_log.run_id.startswith(run):
             return run_log
-    wanted = f"no run '{run}'" if run else "no runs"
+    if run:
+        wanted = f"no run '{run}'"
+    else:
+        wanted = "no runs"
     raise StoreError(f"store {store.where}: {wanted} in it; `ratchet status` lists them")

@@ -26,7 +26,10 @@ def check_cluster_address(address: str | None) -> None:
     if address is None or address in ("local", "auto"):
         return
     expected = "expected host:port of the head of a running Ray cluster, such as 10.0.0.1:6379"
-    scheme = address.partition("://")[0] if "://" in address else ""
+    if "://" in address:
+        scheme = address.partition("://")[0]
+    else:
+        scheme = ""
     if scheme in ("http", "https"):
         raise InputError(
             f"address {address}: the address of a dashboard, which takes jobs; {expected}; use `ratchet submit` with it"
@@ -53,13 +56,22 @@ def check_dashboard_address(address: str | None) -> None:
         return
     expected = "expected the address of a cluster's dashboard, such as http://127.0.0.1:8265"
     if not address.startswith(("http://", "https://")):
-        kind = "an address of Ray Client" if address.startswith("ray://") else "not a URL"
-        hint = "; `ratchet run` takes host:port" if re.fullmatch(r"\S+:\d+", address) and kind == "not a URL" else ""
+        if address.startswith("ray://"):
+            kind = "an address of Ray Client"
+        else:
+            kind = "not a URL"
+        if re.fullmatch(r"\S+:\d+", address) and kind == "not a URL":
+            hint = "; `ratchet run` takes host:port"
+        else:
+            hint = ""
         raise InputError(
             f"submit --address {address}: {kind}; {expected}; open one with `ray dashboard cluster.yaml`{hint}"
         )
     parts = urlsplit(address)
-    standard = 443 if parts.scheme == "https" else 80
+    if parts.scheme == "https":
+        standard = 443
+    else:
+        standard = 80
     netloc = parts.netloc.rpartition("@")[2]
     host, port = _split(netloc if re.search(r":\d+$", netloc) else f"{netloc}:{standard}", expected, address)
     _connect(address, host, port, expected).close()
@@ -87,5 +99,8 @@ def _connect(address: str, host: str, port: int, expected: str) -> socket.socket
     thread.join(TIMEOUT)
     if found and isinstance(found[0], socket.socket):
         return found[0]
-    reason = getattr(found[0], "strerror", None) or str(found[0]) if found else f"no answer in {TIMEOUT:.0f} s"
+    if found:
+        reason = getattr(found[0], "strerror", None) or str(found[0])
+    else:
+        reason = f"no answer in {TIMEOUT:.0f} s"
     raise InputError(f"address {address}: {reason}; {expected}; check that it is running and can be reached")

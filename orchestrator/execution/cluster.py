@@ -141,7 +141,9 @@ class Cluster:
 
     def machines(self) -> list[placement.Machine]:
         """Return the most machines that the autoscaler may start (if RATCHET_CLUSTER is set), else the current ones."""
-        return placement.list_machines() if self.file_machines is None else self.file_machines
+        if self.file_machines is None:
+            return placement.list_machines()
+        return self.file_machines
 
     def maximum(self) -> Demand:
         """Return the CPUs and GPUs of all `machines` together."""
@@ -152,9 +154,13 @@ class Cluster:
         """Resolve the resources of a step, with as many workers as fit. Raises InputError if too few fit."""
         machines = self.machines()
         asked = step.place(machines)
-        if (workers := placement.choose_workers(machines, asked)) == 0:
+        workers = placement.choose_workers(machines, asked)
+        if workers == 0:
             have = ", ".join(f"{m.count} of {m.cpus:g} CPUs and {m.gpus:g} GPUs" for m in machines)
-            memory = f"{asked.memory:g} GB" if asked.memory else ""
+            if asked.memory:
+                memory = f"{asked.memory:g} GB"
+            else:
+                memory = ""
             wanted = "".join(f", {part}" for part in (memory, asked.accelerator, *asked.labels) if part)
             raise InputError(
                 f"step {step.name}: {asked.workers} workers of {asked.cpus:g} CPUs and {asked.gpus:g} GPUs"
@@ -198,7 +204,10 @@ class Cluster:
                     raise Interrupted(f"step {context.step}: stopped")
             return ray.get(running)
         except ray.exceptions.RayTaskError as error:
-            cause = error.cause if isinstance(error.cause, BaseException) else error
+            if isinstance(error.cause, BaseException):
+                cause = error.cause
+            else:
+                cause = error
             cause.__dict__.setdefault("remote_traceback", str(error))
             raise cause from None
 

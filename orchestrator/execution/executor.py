@@ -54,7 +54,8 @@ class Executor:
 
         Raises the error of the job if it is permanent or no retries are left, and Interrupted when the run is stopped.
         """
-        retries, tries = self.plan.steps[name].step.resources.retries, 1
+        retries = self.plan.steps[name].step.resources.retries
+        tries = 1
         while True:
             lease = self._acquired(name)
             if isinstance(lease, Commit):
@@ -103,7 +104,8 @@ class Executor:
 
     def _attempt(self, name: str, lease: Lease, tries: int) -> Commit:
         planned = self.plan.steps[name]
-        step, step_id = planned.step, planned.step_id
+        step = planned.step
+        step_id = planned.step_id
         started = time.time()
         inputs = self.plan.inputs(name, verified=True)
         self.plan.check_sources(name)
@@ -160,7 +162,9 @@ def describe_failure(error: BaseException) -> str:
         return describe(error)
     places = _IN_USERS_CODE.findall(getattr(error, "remote_traceback", ""))[-MAX_PLACES:]
     where = ", ".join(f"{file}:{line} in {name}" for file, line, name in places)
-    return f"{where}: {describe(error)}" if where else describe(error)
+    if where:
+        return f"{where}: {describe(error)}"
+    return describe(error)
 
 
 def versions() -> dict[str, str]:

@@ -25,7 +25,9 @@ from ratchet.errors import InputError, describe
 from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.reporting.formatting import format_duration
 
-TRIES, TIMEOUT, PAUSE = 3, 10.0, 1.0
+TRIES = 3
+TIMEOUT = 10.0
+PAUSE = 1.0
 """Attempts to post a notification, timeout of an attempt in seconds, and pause between attempts in seconds."""
 
 
@@ -41,7 +43,8 @@ class Notifier:
                 " http://; correct it"
             )
         self.about = {"recipe": "", "run": None, "host": socket.gethostname(), **about}
-        self.pool, self.sent = ThreadPoolExecutor(1, thread_name_prefix="notify"), list[Future[None]]()
+        self.pool = ThreadPoolExecutor(1, thread_name_prefix="notify")
+        self.sent = list[Future[None]]()
 
     def __enter__(self) -> Notifier:
         return self

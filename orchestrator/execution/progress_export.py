@@ -26,9 +26,11 @@ class ProgressExport:
     """Exporter of the progress of a run. `update` may be called at any rate."""
 
     def __init__(self, store: Store, run_log: RunLog) -> None:
-        self.store, self.run_log = store, run_log
+        self.store = store
+        self.run_log = run_log
         self.latest: dict[str, Progress] = {}
-        self.exported, self.uploaded = -INTERVAL, time.monotonic()
+        self.exported = -INTERVAL
+        self.uploaded = time.monotonic()
 
     def update(self, status: Mapping[str, Status], progress: Mapping[str, Progress]) -> None:
         """Take the latest progress of steps, and export everything if it is time."""

@@ -70,7 +70,11 @@ class Run:
     @property
     def word(self) -> str:
         """How the run ended: finished, failed or interrupted."""
-        return "interrupted" if self.interrupted else "failed" if self.failures else "finished"
+        if self.interrupted:
+            return "interrupted"
+        if self.failures:
+            return "failed"
+        return "finished"
 
     def execute(self) -> None:
         """Run until every step is done, failed, or depends on a failed step, or the run is interrupted."""
@@ -132,7 +136,8 @@ class Run:
         self.plan.record(name, commit, self.plan.store.manifest(commit.manifest))
         self.status[name] = Status.DONE
         seconds = commit.record["seconds"]
-        metrics, about = self._select_metrics(name), {"step_id": commit.step_id, "attempt": commit.attempt}
+        metrics = self._select_metrics(name)
+        about = {"step_id": commit.step_id, "attempt": commit.attempt}
         self.run_log.event("done", name, seconds=seconds, metrics=metrics, **about)
         self.view.finished(name, seconds, metrics)
         if note := self.plan.steps[name].result.get("note"):
@@ -144,7 +149,11 @@ class Run:
         """Return the metrics of a step to show: those in the recipe's table, or all if none is in it."""
         columns = [metric for row in self.summary.rows for _, metric in row.metrics]
         shown = {metric.name for metric in columns if metric.step.name == name}
-        return {k: v for k, v in self.plan.steps[name].numbers.items() if not shown or k in shown}
+        found: dict[str, float] = {}
+        for k, v in self.plan.steps[name].numbers.items():
+            if not shown or k in shown:
+                found[k] = v
+        return found
 
     def _update_status(self) -> None:
         """Update the status of pending steps whose inputs or results exist now. Parents come before children."""
@@ -167,7 +176,8 @@ class Run:
         for name, planned in self.plan.steps.items():
             if self.status[name] is not Status.DONE:
                 placed = self._place(planned.step, until)
-                workers, gpus = placed.workers or 1, placed.gpus or 0.0
+                workers = placed.workers or 1
+                gpus = placed.gpus or 0.0
                 self.demand[name] = Demand(workers * (placed.cpus or 0.0), workers * gpus)
                 # A retry needs GPUs too, even if the cluster has lost its GPUs by then.
                 resources = replace(planned.step.resources, gpus=gpus or planned.step.resources.gpus)
@@ -196,12 +206,17 @@ class Run:
 
     def locate_results(self) -> dict[str, Path]:
         """Return the verified paths of `Summary.results`; empty if one of their steps is not done."""
-        found = {name: self.plan.path_of(ref, verified=True) for name, ref in self.summary.results.items()}
-        return {} if None in found.values() else found
+        found = {}
+        for name, ref in self.summary.results.items():
+            found[name] = self.plan.path_of(ref, verified=True)
+        if None in found.values():
+            return {}
+        return found
 
     def copy_result(self, target: Path) -> None:
         """Copy the first result of the summary, if it exists, to a new folder, which appears only when complete."""
-        if (source := next(iter(self.locate_results().values()), None)) is None:
+        source = next(iter(self.locate_results().values()), None)
+        if source is None:
             return
         unfinished = target.with_name(f".{target.name}.{os.getpid()}")
         try:
@@ -216,18 +231,19 @@ class Run:
 
     def write_plan(self) -> None:
         """Write the state of every step to the run log, for `gc` and for the next `--explain`."""
-        steps = [
-            {
-                "name": name,
-                "job": planned.step.job.name,
-                "step_id": planned.step_id or None,
-                "object": planned.commit.manifest if planned.commit else None,
-                "status": self.status[name].value,
-                "inputs": describe_inputs(planned.step),
-                "config": asdict(planned.step.config),
-            }
-            for name, planned in self.plan.steps.items()
-        ]
+        steps = []
+        for name, planned in self.plan.steps.items():
+            steps.append(
+                {
+                    "name": name,
+                    "job": planned.step.job.name,
+                    "step_id": planned.step_id or None,
+                    "object": planned.commit.manifest if planned.commit else None,
+                    "status": self.status[name].value,
+                    "inputs": describe_inputs(planned.step),
+                    "config": asdict(planned.step.config),
+                }
+            )
         self.run_log.write("plan.json", {"recipe": self.recipe.name, "steps": steps, **describe_summary(self.summary)})
         # An upload that fails is retried after the next step; at the end of the run, a failure is an error.
         with suppress(UnreachableError):
@@ -252,7 +268,9 @@ def begin(
     plan.check()
     if cluster.address and plan.missing():
         cluster.start()
-    machines = cluster.machines() if cluster.started else needs.list_known_machines()
+    machines = needs.list_known_machines()
+    if cluster.started:
+        machines = list(cluster.machines())
     found = needs.estimate(plan, machines)
     if not cluster.is_external:  # other machines may join it
         needs.check_fits(plan, found, machines)

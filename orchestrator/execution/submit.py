@@ -92,7 +92,8 @@ def collect_upload(code: Snapshot, named: Sequence[Path], limit: int = UPLOAD_LI
 
     Raises InputError if a named file is missing or hides another, for likely secrets, and for more than `limit` bytes.
     """
-    files, where = dict(code.files), {path.name: path for path in named}
+    files = dict(code.files)
+    where = {path.name: path for path in named}
     for path in named:
         if not path.is_file():
             raise InputError(f"{path}: no such file; expected one to upload; correct the path")
@@ -105,7 +106,8 @@ def collect_upload(code: Snapshot, named: Sequence[Path], limit: int = UPLOAD_LI
                 f"{where.get(name, name)}: looks like a secret; expected none among the uploaded files;"
                 " move it out of the program; put what jobs need on the cluster (docs/cluster.md)"
             )
-    if (total := sum(map(len, files.values()))) > limit:
+    total = sum(map(len, files.values()))
+    if total > limit:
         largest = sorted(files, key=lambda name: -len(files[name]))[:3]
         listed = ", ".join(f"{name} ({len(files[name]) / 1e6:.1f} MB)" for name in largest)
         raise InputError(
@@ -119,7 +121,10 @@ def _list_sizes(upload: Snapshot) -> list[str]:
     """Return a line with the number of files and the size, for each file or folder at the top, and in total."""
     sizes: dict[str, list[int]] = {}
     for name, content in sorted(upload.files.items()):
-        top = "/".join(name.split("/")[:2]) if name.count("/") > 1 else name.split("/")[0]
+        if name.count("/") > 1:
+            top = "/".join(name.split("/")[:2])
+        else:
+            top = name.split("/")[0]
         sizes.setdefault(top, []).append(len(content))
     sizes["total"] = [len(content) for content in upload.files.values()]
     return [f"{top:20}{len(own):5} files{sum(own) / 1e3:10.1f} kB" for top, own in sizes.items()]
@@ -147,8 +152,12 @@ def _connect(address: str | None) -> JobSubmissionClient:
 
 def _find_job(client: JobSubmissionClient, first: str) -> tuple[str, bool]:
     """Return the id of this command's job and whether it is there and not ended. The id after `first` is `first`-2."""
-    known = {job.submission_id: job.status for job in client.list_jobs() if job.submission_id}
-    number, name = 1, first
+    known = {}
+    for job in client.list_jobs():
+        if job.submission_id:
+            known[job.submission_id] = job.status
+    number = 1
+    name = first
     while name in known and known[name].is_terminal():
         number += 1
         name = f"{first}-{number}"
@@ -157,7 +166,8 @@ def _find_job(client: JobSubmissionClient, first: str) -> tuple[str, bool]:
 
 def _follow(client: JobSubmissionClient, name: str) -> int:
     """Print the log until the job ends, reconnecting if necessary, and return the job's exit status."""
-    shown, lost_since = 0, 0.0
+    shown = 0
+    lost_since = 0.0
 
     async def print_log() -> None:
         """Print the log until the job ends, without the characters that were printed before."""

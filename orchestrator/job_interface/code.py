@@ -153,7 +153,9 @@ def _parse_module(module: imports.Module, content: bytes) -> _ModuleCode:
     for statement in tree.body:
         order.append(_key(statement))
         texts.setdefault(order[-1], []).append(ast.dump(statement))
-    definitions = {key: _hash("\n".join(text).encode()) for key, text in texts.items()}
+    definitions = {}
+    for key, text in texts.items():
+        definitions[key] = _hash("\n".join(text).encode())
     return _ModuleCode({**definitions, ORDER: _hash("\n".join(order).encode())}, imported, warnings)
 
 
@@ -185,7 +187,10 @@ def _hash(content: bytes) -> str:
 def _find_versions(packages: set[str]) -> dict[str, str]:
     """Return distribution -> version of the imported packages whose versions may affect results."""
     found = {"python": find_version("python")}
-    names = {one.name.lower().replace("_", "-") for package in packages for one in _distributions().get(package, ())}
+    names = set()
+    for package in packages:
+        for one in _distributions().get(package, ()):
+            names.add(one.name.lower().replace("_", "-"))
     for library in sorted(names):
         for name in (library, *COMPANIONS.get(library, ())):
             if name not in NEUTRAL_LIBRARIES:
@@ -199,7 +204,10 @@ def _distributions() -> Mapping[str, Sequence[importlib.metadata.Distribution]]:
     found: dict[str, list[importlib.metadata.Distribution]] = {}
     for one in importlib.metadata.distributions():
         listed = (one.read_text("top_level.txt") or "").split()
-        paths = [] if listed else (one.read_text("RECORD") or "").splitlines()
+        if listed:
+            paths = []
+        else:
+            paths = (one.read_text("RECORD") or "").splitlines()
         for name in {*listed, *(path.partition("/")[0].partition(".")[0] for path in paths)}:
             found.setdefault(name, []).append(one)
     return found

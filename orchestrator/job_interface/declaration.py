@@ -50,7 +50,9 @@ def describe_value(value: Any) -> str:
     """Format a value for a message: short literals as their repr, other values as their type."""
     if isinstance(value, (*SCALARS, tuple, list, dict)) and len(text := repr(value)) <= 60:
         return text
-    return value.__name__ if isinstance(value, type) else f"a {type(value).__name__}"
+    if isinstance(value, type):
+        return value.__name__
+    return f"a {type(value).__name__}"
 
 
 def check_job(job: Any) -> None:
@@ -93,11 +95,15 @@ def _get_hints(kind: type) -> dict[str, Any]:
         hints = get_type_hints(kind, include_extras=True)
     except NameError:
         return {}
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        found[field.name] = hints[field.name]
+    return found
 
 
 def _is_setting(kind: Any) -> bool:
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    arguments = get_args(kind)
     if origin is Annotated:
         return _is_setting(arguments[0])
     if origin in (Union, types.UnionType, tuple):
@@ -106,11 +112,14 @@ def _is_setting(kind: Any) -> bool:
 
 
 def _is_input(kind: Any) -> bool:
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    arguments = get_args(kind)
     if origin in (Union, types.UnionType):
         return all(argument is type(None) or _is_input(argument) for argument in arguments)
     return kind is Path or (origin is tuple and arguments == (Path, Ellipsis))
 
 
 def _show(kind: Any) -> Any:
-    return kind if isinstance(kind, type) and not get_args(kind) else str(kind).replace("typing.", "")
+    if isinstance(kind, type) and not get_args(kind):
+        return kind
+    return str(kind).replace("typing.", "")

@@ -65,7 +65,9 @@ def _find_difference(path: Path, size: int, sha256: str) -> str:
         found = path.stat().st_size
         if found != size:
             return f"has {found} bytes instead of {size}"
-        return "" if compute_sha256(path) == sha256 else "does not match its digest"
+        if compute_sha256(path) == sha256:
+            return ""
+        return "does not match its digest"
     except (FileNotFoundError, NotADirectoryError):
         return "is missing"
 

@@ -48,7 +48,9 @@ class Module:
     def package(self) -> str:
         """The package that relative imports in the module refer to."""
         is_package = self.path is not None and self.path.stem == "__init__"
-        return self.name if is_package or self.path is None else self.name.rpartition(".")[0]
+        if is_package or self.path is None:
+            return self.name
+        return self.name.rpartition(".")[0]
 
     @property
     def file(self) -> str:
@@ -132,7 +134,10 @@ def _names(node: ast.AST, package: str) -> Iterator[tuple[str, bool]]:
     if isinstance(node, ast.Import):
         yield from ((alias.name, True) for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
-        above = package.split(".")[: len(package.split(".")) - (node.level - 1)] if node.level else []
+        if node.level:
+            above = package.split(".")[: len(package.split(".")) - (node.level - 1)]
+        else:
+            above = []
         base = ".".join([*above, *([node.module] if node.module else [])])
         yield base, True
         yield from ((f"{base}.{alias.name}", False) for alias in node.names if alias.name != "*")
@@ -145,24 +150,35 @@ def _names(node: ast.AST, package: str) -> Iterator[tuple[str, bool]]:
         if _called(node) in ("import_module", "__import__", "find_spec") and (name := _constant(node)) is not None:
             yield importlib.util.resolve_name(name, package) if name.startswith(".") else name, False
         for keyword in node.keywords:
-            text = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
+            if isinstance(keyword.value, ast.Constant):
+                text = keyword.value.value
+            else:
+                text = None
             if keyword.arg == "run" and isinstance(text, str) and (match := IMPLEMENTATION.match(text)):
                 yield match[1], False
 
 
 def _called(node: ast.Call) -> str:
     function = node.func
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return getattr(function, "id", "")
 
 
 def _constant(node: ast.Call) -> str | None:
-    first = node.args[0] if node.args else None
-    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
+    if node.args:
+        first = node.args[0]
+    else:
+        first = None
+    if isinstance(first, ast.Constant) and isinstance(first.value, str):
+        return first.value
+    return None
 
 
 def _find_spec(name: str) -> ModuleSpec | None:
     """Find a module's spec without importing its parents, which `importlib.util.find_spec` would do."""
-    spec, path = None, None
+    spec = None
+    path = None
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
         if depth > 1 and path is None:

@@ -187,7 +187,9 @@ def infer_direction(column: str) -> int:
     name = column.lower().replace("_", " ").replace(" per s", " per_s")
     if is_time(column):
         return 0
-    return -1 if _LOWER.search(name) else int(bool(_HIGHER.search(name)))
+    if _LOWER.search(name):
+        return -1
+    return int(bool(_HIGHER.search(name)))
 
 
 @dataclass(frozen=True)
@@ -270,9 +272,15 @@ class Job:
     @property
     def modules(self) -> tuple[str, ...]:
         """The modules of the job: the declaration and the implementation, or one module with both."""
-        run = self.run.partition(":")[0] if isinstance(self.run, str) else self.run.__module__
+        if isinstance(self.run, str):
+            run = self.run.partition(":")[0]
+        else:
+            run = self.run.__module__
         return tuple(dict.fromkeys((self.config.__module__, run)))
 
     def load(self) -> Run:
         """Import and return the function that does the work."""
-        return pkgutil.resolve_name(self.run) if isinstance(self.run, str) else self.run
+        if isinstance(self.run, str):
+            run: Run = pkgutil.resolve_name(self.run)
+            return run
+        return self.run

@@ -43,7 +43,11 @@ def list_nodes() -> dict[str, Machine]:
     """Return Ray's node id -> machine, for the current machines."""
     import ray  # takes a second, and plans do not need it
 
-    return {node["NodeID"]: _machine(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]}
+    found: dict[str, Machine] = {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            found[node["NodeID"]] = _machine(node["Resources"], node["Labels"])
+    return found
 
 
 def _machine(resources: Mapping[str, float], labels: Mapping[str, str]) -> Machine:
@@ -55,7 +59,11 @@ def _machine(resources: Mapping[str, float], labels: Mapping[str, str]) -> Machi
 def make_ray_options(resources: Resources) -> dict[str, Any]:
     """Return Ray's options of a task or actor for memory, accelerator type and labels."""
     options = {"memory": int(resources.memory * 1e9), "accelerator_type": resources.accelerator}
-    return {name: value for name, value in {**options, "label_selector": resources.selector()}.items() if value}
+    found: dict[str, Any] = {}
+    for name, value in {**options, "label_selector": resources.selector()}.items():
+        if value:
+            found[name] = value
+    return found
 
 
 def count_fitting(machines: Sequence[Machine], asked: Resources) -> int:
@@ -67,16 +75,22 @@ def choose_workers(machines: Sequence[Machine], asked: Resources) -> int:
     """Return the number of workers to start with: all, fewer if `min_workers` allows it, or 0 if too few fit."""
     assert asked.workers is not None
     workers = min(asked.workers, count_fitting(machines, asked))
-    return workers if workers >= min(asked.min_workers or asked.workers, asked.workers) else 0
+    if workers >= min(asked.min_workers or asked.workers, asked.workers):
+        return workers
+    return 0
 
 
 def resolve_resources(asked: Resources, machines: Sequence[Machine]) -> Resources:
     """Replace None in workers, cpus and gpus by the default for these machines, as `Resources` describes."""
     fit = [machine for machine in machines if machine.count_fitting(replace(asked, cpus=0.0, gpus=0.0))]
-    gpus = asked.gpus if asked.gpus is not None else float(any(machine.gpus >= 1 for machine in fit))
+    if asked.gpus is not None:
+        gpus = asked.gpus
+    else:
+        gpus = float(any(machine.gpus >= 1 for machine in fit))
     asked = replace(asked, gpus=gpus)
     workers = asked.workers or max(1, count_fitting(machines, replace(asked, cpus=asked.cpus or 0.0)) if gpus else 1)
-    if (cpus := asked.cpus) is None:
+    cpus = asked.cpus
+    if cpus is None:
         whole = {machine.cpus // share for machine in fit for share in range(1, int(machine.cpus) + 1)}
         enough = (n for n in sorted(whole, reverse=True) if count_fitting(machines, replace(asked, cpus=n)) >= workers)
         cpus = next(enough, 1.0)

@@ -20,7 +20,8 @@ class ProgressActor:
         self.latest[step] = progress
 
     def take(self) -> dict[str, Progress]:
-        taken, self.latest = self.latest, {}
+        taken = self.latest
+        self.latest = {}
         return taken
 
 

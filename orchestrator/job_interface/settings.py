@@ -65,7 +65,10 @@ def validate(kind: type, values: Mapping[str, Any], where: str = "") -> Any:
     Raises InputError, with `where.` before the name of the setting, for an unknown name (with the nearest known name),
     a missing value, and a value of the wrong type or out of bounds.
     """
-    prefix = f"{where}." if where else ""
+    if where:
+        prefix = f"{where}."
+    else:
+        prefix = ""
     known = [field.name for field in dataclasses.fields(kind)]
     for name in values:
         if name not in known:
@@ -101,7 +104,11 @@ def write_value(value: Any) -> str:
     """Format a value as text that `convert` converts back to the value."""
     if isinstance(value, list | tuple):
         return ",".join(map(write_value, value))
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 def suggest(given: str, known: Iterable[str]) -> str:
@@ -111,7 +118,9 @@ def suggest(given: str, known: Iterable[str]) -> str:
     if not near:  # such as GSM8K for gsm8k
         names = {name.lower(): name for name in names}
         near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
-    return f"; did you mean '{names[near[0]]}'?" if near else ""
+    if near:
+        return f"; did you mean '{names[near[0]]}'?"
+    return ""
 
 
 def expect_one_of(known: Iterable[str], given: str) -> str:
@@ -123,21 +132,23 @@ def expect_one_of(known: Iterable[str], given: str) -> str:
 def describe_settings(owner: Callable[..., Any]) -> list[Setting]:
     """Return the descriptions of the fields of a dataclass, or of the parameters of a function, in order. The help may
     be empty."""
-    hints, parameters = get_type_hints(owner, include_extras=True), inspect.signature(owner).parameters
+    hints = get_type_hints(owner, include_extras=True)
+    parameters = inspect.signature(owner).parameters
     notes = [(name, item) for name, hint in hints.items() for item in getattr(hint, "__metadata__", ())]
     docs = {name: item.description or "" for name, item in notes if isinstance(item, FieldInfo)}
-    docs |= field_docs(owner) if isinstance(owner, type) else {}
+    if isinstance(owner, type):
+        docs |= field_docs(owner)
     defaults = {name: "" if p.default is p.empty else write_value(p.default) for name, p in parameters.items()}
     return [Setting(name, _type_text(hints[name]), defaults[name], docs.get(name, "")) for name in parameters]
 
 
 def json_schema(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the JSON Schema of the parameters of a function."""
-    hints, parameters = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
-    fields = [
-        (name, hints[name], *([] if p.default is p.empty else [dataclasses.field(default=p.default)]))
-        for name, p in parameters.items()
-    ]
+    hints = get_type_hints(function, include_extras=True)
+    parameters = inspect.signature(function).parameters
+    fields = []
+    for name, p in parameters.items():
+        fields.append((name, hints[name], *([] if p.default is p.empty else [dataclasses.field(default=p.default)])))
     return TypeAdapter(dataclasses.make_dataclass("Parameters", fields, kw_only=True)).json_schema()
 
 
@@ -164,7 +175,8 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 def _split(text: str, annotation: Any) -> Any:
     """Convert the texts that pydantic cannot read: None, tuples, and numbers with `_`."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Annotated:
         return _split(text, arguments[0])
     if origin in (Union, types.UnionType):
@@ -174,9 +186,14 @@ def _split(text: str, annotation: Any) -> Any:
     if origin is tuple:
         bare = text.strip("()[] ")  # a text may begin or end with a bracket
         items = [item.strip() for item in (text if bare and str in arguments else bare).split(",") if item.strip()]
-        kinds = itertools.repeat(arguments[0]) if arguments[-1] is Ellipsis else (*arguments, *(str for _ in items))
+        if arguments[-1] is Ellipsis:
+            kinds = tuple(arguments[0] for _ in items)
+        else:
+            kinds = (*arguments, *(str for _ in items))
         return tuple(_split(item, kind) for item, kind in zip(items, kinds, strict=False))
-    return text.replace("_", "") if annotation in (int, float) else text
+    if annotation in (int, float):
+        return text.replace("_", "")
+    return text
 
 
 def _input_error(error: ValidationError, values: Mapping[str, Any], prefix: str) -> InputError:
@@ -196,7 +213,9 @@ def _check_finite(value: Any, where: str, error: type[InputError]) -> None:
 def _expected(error: Any) -> str:
     """Return what pydantic expected, as text after `expected`."""
     if error["type"] == "literal_error":
-        choices = [choice.strip("'") for choice in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        choices = []
+        for choice in error["ctx"]["expected"].replace(" or ", ", ").split(", "):
+            choices.append(choice.strip("'"))
         return f"one of {', '.join(choices)}{suggest(str(error['input']), choices)}"
     if error["type"] == "missing":
         return "more items, separated by commas"
@@ -207,7 +226,8 @@ def _expected(error: Any) -> str:
 
 
 def _type_text(annotation: Any) -> str:
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Annotated:
         bounds = [_bound(item) for item in arguments[1:] if not isinstance(item, Unit)]
         units = [f"({item.name})" for item in arguments[1:] if isinstance(item, Unit)]
@@ -218,7 +238,9 @@ def _type_text(annotation: Any) -> str:
         return " | ".join(map(str, arguments))
     if origin is tuple:
         return ",".join("..." if argument is Ellipsis else _type_text(argument) for argument in arguments)
-    return "none" if annotation is type(None) else getattr(annotation, "__name__", str(annotation))
+    if annotation is type(None):
+        return "none"
+    return getattr(annotation, "__name__", str(annotation))
 
 
 def _bound(item: Any) -> str:

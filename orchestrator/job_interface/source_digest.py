@@ -50,9 +50,13 @@ class SourceDigests:
         named = source.label or str(source.path)
         if not os.path.exists(source.path):  # unlike Path.exists, also for a name that is too long
             hub = f", or download a data set of the hub first (hf download --repo-type dataset {named})"
-            advice = hub if re.fullmatch(r"[\w.-]+/[\w.-]+", named) else ""
+            if re.fullmatch(r"[\w.-]+/[\w.-]+", named):
+                advice = hub
+            else:
+                advice = ""
             raise InputError(f"{named}: not found; expected a file or folder at {source.path}; check the path{advice}")
-        if not (files := list(list_files(source))):
+        files = list(list_files(source))
+        if not files:
             raise InputError(
                 f"{named}: no file that counts in {source.path}; expected files of a model or of data; check the path"
             )
@@ -71,7 +75,8 @@ class SourceDigests:
     def _file_digest(self, path: Path) -> str:
         path = path.resolve()
         with open_regular(path, InputError) as file:
-            before, started = os.fstat(file.fileno()), time.time()
+            before = os.fstat(file.fileno())
+            started = time.time()
             cached = self.digests.get(str(path))
             if cached and cached[:-1] == get_stamp(before):
                 return str(cached[-1])

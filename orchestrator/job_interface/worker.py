@@ -38,14 +38,16 @@ def check_worker(context: Context, paths: Iterable[Path]) -> None:
         os.getcwd()
     except FileNotFoundError:  # another node on this machine has unpacked the snapshot anew, under the same path
         os.chdir(Path(ratchet.__file__).parents[1])
-    where, required = f"step {context.step}, machine {platform.node()}", context.code
+    where = f"step {context.step}, machine {platform.node()}"
+    required = context.code
     if required is not None and find_snapshot() != required.snapshot:
         raise InputError(
             f"{where}: ratchet is imported from {Path(ratchet.__file__).parent}; expected the run's snapshot of the"
             " code; remove that folder from the import path of Ray's workers (PYTHONPATH)"
         )
     for library, version in required.libraries.items() if required is not None else ():
-        if (found := find_version(library)) != version:
+        found = find_version(library)
+        if found != version:
             raise InputError(
                 f"{where}: {library} {found} is installed; expected {version}, as on the driver's machine, since"
                 " results depend on it; install the same version on all machines"

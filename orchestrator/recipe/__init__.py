@@ -108,7 +108,9 @@ class Settings:
 def find_settings(name: str) -> Path:
     """Return the path of a settings file. `published/NAME` is a settings file that comes with Ratchet."""
     own = Path(ratchet.__file__).parent / "recipes" / f"{name}.yaml"
-    return own if own.is_file() else Path(name)
+    if own.is_file():
+        return own
+    return Path(name)
 
 
 def read_settings(path: Path) -> list[str]:
@@ -122,7 +124,10 @@ def read_lines(path: Path) -> list[tuple[str, str, str]]:
         node = yaml.compose(read_text(path, RecipeError, MAX_SETTINGS_BYTES), Loader=yaml.BaseLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
+        if mark:
+            line = f":{mark.line + 1}"
+        else:
+            line = ""
         said = " ".join(str(getattr(error, "problem", None) or error).split())
         raise RecipeError(f"{path}{line}: {said}; expected lines `name: value`; correct the line") from None
     except RecursionError:
@@ -147,8 +152,9 @@ def read_lines(path: Path) -> list[tuple[str, str, str]]:
 def _flatten(pairs: Iterable[tuple[yaml.Node, yaml.Node]]) -> Iterator[tuple[yaml.Node, yaml.Node]]:
     """Yield `mine: {num_negatives: 15}` as `mine.num_negatives: 15`, and plain settings unchanged."""
     for key, value in pairs:
-        for inner, own in value.value if isinstance(value, yaml.MappingNode) else ():
-            yield type(inner)(inner.tag, f"{key.value}.{inner.value}", inner.start_mark), own
+        if isinstance(value, yaml.MappingNode):
+            for inner, own in value.value:
+                yield type(inner)(inner.tag, f"{key.value}.{inner.value}", inner.start_mark), own
         if not isinstance(value, yaml.MappingNode):
             yield key, value
 
@@ -190,7 +196,10 @@ def find(name: str) -> Recipe:
     elif name in names():
         module = importlib.import_module(f"ratchet.recipes.{name}")
     else:
-        known = job_names() if name.startswith("jobs/") else names()
+        if name.startswith("jobs/"):
+            known = job_names()
+        else:
+            known = names()
         raise RecipeError(f"recipe '{name}': unknown; {expect_one_of(known, name)}")
     function = getattr(module, name, None)
     declared = getattr(module, "JOB", None)
@@ -217,15 +226,22 @@ def build(recipe: Recipe, settings: Settings, store: Store | None = None) -> tup
     nearest known name, and for a value of the wrong type.
     """
     parameters = _parameters(recipe, settings.parameters)
-    summaries, made = [], list[str]()
+    summaries = []
+    made = list[str]()
     for values in _list_seeds(recipe, parameters, settings.seeds):
-        prefix = f"seed{values['seed']}/" if settings.seeds > 1 else ""
+        if settings.seeds > 1:
+            prefix = f"seed{values['seed']}/"
+        else:
+            prefix = ""
         with record_names(prefix) as names, use_store(store):
             summaries.append(recipe.function(**values))
         made += names
         if not isinstance(summaries[-1], Summary):
             raise RecipeError(f"recipe {recipe.name}: returned {type(summaries[-1]).__name__}; expected a Summary")
-    summary = average(summaries) if len(summaries) > 1 else summaries[0]
+    if len(summaries) > 1:
+        summary = average(summaries)
+    else:
+        summary = summaries[0]
     steps = reachable(list_goals(summary))
     for pattern, name, text in settings.steps:
         steps = _apply(steps, pattern, name, text)
@@ -275,7 +291,10 @@ def _list_seeds(recipe: Recipe, parameters: Mapping[str, Any], seeds: int) -> li
             f"--seeds {seeds}: recipe {recipe.name} has no parameter seed; expected one, such as seed: Seed = 42; leave"
             " --seeds out"
         )
-    return [{**parameters, "seed": parameters["seed"] + number} for number in range(seeds)]
+    found: list[dict[str, Any]] = []
+    for number in range(seeds):
+        found.append({**parameters, "seed": parameters["seed"] + number})
+    return found
 
 
 def _parameters(recipe: Recipe, given: Mapping[str, str]) -> dict[str, Any]:
@@ -299,7 +318,8 @@ def _parameters(recipe: Recipe, given: Mapping[str, str]) -> dict[str, Any]:
 
 def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
     line = f"--set {pattern}.{name}={text}"
-    if not (matched := match_steps(steps, pattern)):
+    matched = match_steps(steps, pattern)
+    if not matched:
         known = sorted({s.name for s in steps} | {s.job.name for s in steps})
         raise RecipeError(
             f"{line}: no step matches '{pattern}'; `ratchet plan` lists the steps{suggest(pattern, known)}"
@@ -308,7 +328,10 @@ def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
         matched = [s for s in matched if s.job.resources is None or name in s.job.resources] or matched
     changed: dict[str, Step] = {}
     for s in matched:
-        part = "config" if any(f.name == name for f in fields(s.job.config)) else "resources"
+        if any(f.name == name for f in fields(s.job.config)):
+            part = "config"
+        else:
+            part = "resources"
         before = getattr(s, part)
         hints = get_type_hints(type(before), include_extras=True)
         if name not in hints:

@@ -39,7 +39,12 @@ def make_recipe(job: Job) -> Callable[..., Summary]:
     """Return a recipe for a job: a function with a keyword parameter for each input and each setting of the job."""
 
     def run_job(**given: Any) -> Summary:
-        values = {name: _find_inputs(name, given[name]) if name in inputs else given[name] for name in given}
+        values = {}
+        for name in given:
+            if name in inputs:
+                values[name] = _find_inputs(name, given[name])
+            else:
+                values[name] = given[name]
         made = step(job.name, job, **values)
         return Summary([], goals=[made], results={job.name: Output(made)})
 
@@ -50,9 +55,18 @@ def make_recipe(job: Job) -> Callable[..., Summary]:
     for field in (*fields(job.inputs), *fields(job.config)):
         kind: Any = hints[field.name]
         if field.name in inputs:
-            kind = tuple[str, ...] if "tuple" in str(kind) else str if field.default is MISSING else str | None
+            if "tuple" in str(kind):
+                kind = tuple[str, ...]
+            else:
+                if field.default is MISSING:
+                    kind = str
+                else:
+                    kind = str | None
         annotation: Any = Annotated[kind, Field(description=docs.get(field.name, ""))]
-        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        if field.default is MISSING:
+            default = inspect.Parameter.empty
+        else:
+            default = field.default
         parameters.append(
             inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         )
@@ -71,4 +85,6 @@ def _find_inputs(name: str, given: Any) -> Any:
         return given
     # Imported by name: the module imports jobs, and the orchestrator must not import jobs.
     models = importlib.import_module("ratchet.recipes.parts.models")
-    return models.find_model(given) if name in MODELS else Source.find(given, name)
+    if name in MODELS:
+        return models.find_model(given)
+    return Source.find(given, name)

@@ -53,35 +53,48 @@ def make_scale(low: float, high: float, start: float, end: float) -> Scale:
 def compute_ticks(low: float, high: float, about: int = 4) -> list[float]:
     """Return equally spaced round numbers that enclose `low` to `high`. Steps are 1, 2, 2.5 or 5 times 10^n."""
     if high - low <= max(abs(low), abs(high), 1e-290) * 1e-9:
-        spread = abs(high) * 0.1 if abs(high) > 1e-290 else 1.0
-        low, high = low - spread, high + spread
+        if abs(high) > 1e-290:
+            spread = abs(high) * 0.1
+        else:
+            spread = 1.0
+        low = low - spread
+        high = high + spread
     raw = (high - low) / about
     power = 10.0 ** math.floor(math.log10(raw))
     unit = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
-    first, last = math.floor(low / unit + 1e-9), math.ceil(high / unit - 1e-9)
+    first = math.floor(low / unit + 1e-9)
+    last = math.ceil(high / unit - 1e-9)
     return [float(f"{i * unit:.12g}") for i in range(first, last + 1)]
 
 
 def format_tick(value: float) -> str:
-    return format_compact(value) if abs(value) >= 1000 else f"{value or 0:.4g}"
+    if abs(value) >= 1000:
+        return format_compact(value)
+    return f"{value or 0:.4g}"
 
 
 def draw_summary(rows: Mapping[str, Mapping[str, float | None]], column: str) -> Markup:
     """Draw a column of the summary over its rows: a line joins iterations; baselines are drawn as levels."""
     values = [row.get(column) if is_finite(row.get(column)) else None for row in rows.values()]
     known = [value for value in values if value is not None]
-    low, high = min(known), max(known)
+    low = min(known)
+    high = max(known)
     # The axis begins at zero, unless this would hide the differences: dots, unlike bars, do not need zero.
     marks = compute_ticks(0.0 if low >= 0 and high - low > 0.15 * high else low, high)
     left, right, top, bottom = 44.0, WIDTH - 8.0, 24.0, HEIGHT - 52.0  # the number over the highest dot is above `top`
-    slot, every = (right - left) / len(rows), math.ceil(len(rows) / 9)
+    slot = (right - left) / len(rows)
+    every = math.ceil(len(rows) / 9)
     y = make_scale(marks[0], marks[-1], bottom, top)
     winners = find_best(values, column)
-    levels, dots, labels = [], [], []
+    levels = []
+    dots = []
+    labels = []
     lines: dict[str, list[str]] = {strip_iteration(label): [] for label in rows if is_iteration(label)}
     styles = {kind: _choose_style(i) for i, kind in enumerate(lines)}
     for i, (label, value) in enumerate(zip(rows, values, strict=True)):
-        x, kind, at_end = left + slot * (i + 0.5), strip_iteration(label), i in (0, len(rows) - 1)
+        x = left + slot * (i + 0.5)
+        kind = strip_iteration(label)
+        at_end = i in (0, len(rows) - 1)
         if i % every == 0 or at_end:
             for row, text in enumerate(_wrap(label, int(slot * min(every, 3) / 6.2))):
                 labels.append(draw_text("tick", x, bottom + 17 + 14 * row, text))
@@ -92,12 +105,18 @@ def draw_summary(rows: Mapping[str, Mapping[str, float | None]], column: str) ->
             levels.append(draw('<path class="level" d="M{:.1f} {:.1f}H{:.1f}"/>', x, y(value), right))
         elif is_iteration(label):
             lines[kind].append(f"{x:.1f},{y(value):.1f}")
-        style = "base" if is_baseline(label) else styles.get(kind, "s0")
+        if is_baseline(label):
+            style = "base"
+        else:
+            style = styles.get(kind, "s0")
         circle = '<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}: {} {:.4f}</title></circle>'
         dots.append(draw(circle, style, x, y(value), 6 if i in winners else 5, label, column, value))
         if every == 1 or i in winners or at_end:
             # The number keeps a gap from the dot and stands on the background, so no line runs through it.
-            text = f"{value:.3f}" if abs(value) < 10 else format_compact(value)
+            if abs(value) < 10:
+                text = f"{value:.3f}"
+            else:
+                text = format_compact(value)
             dots.append(draw_text("value top" if i in winners else "value", x, y(value) - 11, text))
     line = '<polyline class="line {}" points="{}"/>'
     joined = [draw(line, styles[kind], " ".join(points)) for kind, points in lines.items() if len(points) > 1]
@@ -113,10 +132,20 @@ def draw_curves(chart: Chart) -> Markup:
     if all(sum(b is not None for _, b in points) < 2 for points in curves):
         return Markup("")  # no line to see; the numbers are in the table of the step
     xs, ys = zip(*known, strict=True)
-    x_marks, y_marks = compute_ticks(min(xs), max(xs), 5), compute_ticks(min(ys), max(ys))
-    x_low, x_high = (min(xs), max(xs)) if max(xs) > min(xs) else (x_marks[0], x_marks[-1])
-    left, right, top, bottom = 48.0, WIDTH - 14.0, 10.0, HEIGHT - 44.0
-    x, y = make_scale(x_low, x_high, left, right), make_scale(y_marks[0], y_marks[-1], bottom, top)
+    x_marks = compute_ticks(min(xs), max(xs), 5)
+    y_marks = compute_ticks(min(ys), max(ys))
+    if max(xs) > min(xs):
+        x_low = min(xs)
+        x_high = max(xs)
+    else:
+        x_low = x_marks[0]
+        x_high = x_marks[-1]
+    left = 48.0
+    right = WIDTH - 14.0
+    top = 10.0
+    bottom = HEIGHT - 44.0
+    x = make_scale(x_low, x_high, left, right)
+    y = make_scale(y_marks[0], y_marks[-1], bottom, top)
     parts = [_draw_grid(y_marks, y, left, right)]
     if all(a == int(a) for a in xs):  # there is no epoch 1.5
         x_marks = [mark for mark in x_marks if mark == int(mark)]
@@ -127,11 +156,16 @@ def draw_curves(chart: Chart) -> Markup:
     parts.append(draw_text("axis", (left + right) / 2, HEIGHT - 8, chart.x_label))
     # Grey ones first, so that those with a colour lie on top.
     for i in sorted(range(len(curves)), key=lambda i: (chart.series[i].strong, i < COLOURS, i)):
-        points, series, style = _thin(curves[i]), chart.series[i], _choose_style(i)
+        points = _thin(curves[i])
+        series = chart.series[i]
+        style = _choose_style(i)
         if len(points) >= 40:
             parts.append(draw('<path class="raw {}" d="{}"/>', style, _format_path(points, x, y)))
         path = _format_path(_smooth(points) if len(points) >= 40 else points, x, y)
-        weight = f"{style} strong" if series.strong else style
+        if series.strong:
+            weight = f"{style} strong"
+        else:
+            weight = style
         parts.append(draw('<path class="line {}" data-label="{}" d="{}"/>', weight, series.label, path))
         if len(points) <= 16:
             circle = '<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="3"/>'
@@ -147,11 +181,13 @@ def draw_importance(shares: Mapping[str, float]) -> Markup:
     known = sorted(((share, name) for name, share in shares.items() if share >= 0), key=lambda pair: -pair[0])[:_BARS]
     if not known or known[0][0] <= 0:
         return Markup("")
-    left, row = 168.0, 28.0
+    left = 168.0
+    row = 28.0
     bar = '<rect class="bar" x="{}" y="{:.1f}" width="{:.1f}" height="18" rx="2"><title>{}: {:.1f} %</title></rect>'
     parts = []
     for i, (share, name) in enumerate(known):
-        y, long = 6 + row * i, max(1.0, (WIDTH - left - 52) * share / known[0][0])
+        y = 6 + row * i
+        long = max(1.0, (WIDTH - left - 52) * share / known[0][0])
         parts.append(draw_text("label", left - 10, y + 14, shorten(name, int((left - 14) / _CHARACTER)), "end"))
         parts.append(draw(bar, left, y, long, name, 100 * share))
         parts.append(draw_text("value", left + long + 8, y + 14, f"{100 * share:.0f} %", "start"))
@@ -163,12 +199,17 @@ def list_keys(series: Sequence[Series]) -> list[tuple[str, str]]:
     """Return the legend of a chart as (label, style class); empty for a single line."""
     if len(series) < 2:
         return []
-    more = [(f"{len(series) - COLOURS:,} more", "rest")] if len(series) > COLOURS else []
+    if len(series) > COLOURS:
+        more = [(f"{len(series) - COLOURS:,} more", "rest")]
+    else:
+        more = []
     return [(s.label, _choose_style(i)) for i, s in enumerate(series[:COLOURS])] + more
 
 
 def _choose_style(i: int) -> str:
-    return f"s{i}" if i < COLOURS else "rest"
+    if i < COLOURS:
+        return f"s{i}"
+    return "rest"
 
 
 def _sort_points(series: Series) -> list[Point]:
@@ -185,8 +226,12 @@ def _thin(points: list[Point]) -> list[Point]:
     kept: list[Point] = []
     for begin in range(0, len(points), size):
         run = points[begin : begin + size]
-        gaps, values = [p for p in run if p[1] is None], [(b, a) for a, b in run if b is not None]
-        ends = [(a, b) for b, a in (min(values), max(values))] if values else []
+        gaps = [p for p in run if p[1] is None]
+        values = [(b, a) for a, b in run if b is not None]
+        if values:
+            ends = [(a, b) for b, a in (min(values), max(values))]
+        else:
+            ends = []
         kept += sorted({*ends, *gaps[:1]}, key=lambda p: p[0])
     return kept
 
@@ -200,19 +245,27 @@ def _smooth(points: list[Point]) -> list[Point]:
     smooth: list[Point] = []
     for i, (a, b) in enumerate(points):
         near = [(x, y) for x, y in points[max(0, i - half) : i + half + 1] if y is not None]
-        mean_x, mean_y = sum(x for x, _ in near) / max(1, len(near)), sum(y for _, y in near) / max(1, len(near))
+        mean_x = sum(x for x, _ in near) / max(1, len(near))
+        mean_y = sum(y for _, y in near) / max(1, len(near))
         spread = sum((x - mean_x) ** 2 for x, _ in near)
-        slope = sum((x - mean_x) * (y - mean_y) for x, y in near) / spread if spread else 0.0
+        if spread:
+            slope = sum((x - mean_x) * (y - mean_y) for x, y in near) / spread
+        else:
+            slope = 0.0
         smooth.append((a, None if b is None else mean_y + slope * (a - mean_x)))
     return smooth
 
 
 def _format_path(points: list[Point], x: Scale, y: Scale) -> str:
-    pieces, pen = [], "M"
+    pieces = []
+    pen = "M"
     for a, b in points:
         if b is not None:
             pieces.append(f"{pen}{x(a):.1f} {y(b):.1f}")
-        pen = "M" if b is None else "L"
+        if b is None:
+            pen = "M"
+        else:
+            pen = "L"
     return "".join(pieces)
 
 
@@ -229,4 +282,8 @@ def _wrap(label: str, width: int) -> list[str]:
     """Wrap a label into at most three lines of about `width` characters."""
     width = max(5, width)
     lines = textwrap.wrap(" ".join(label.split()), width, break_long_words=False, break_on_hyphens=False)
-    return [shorten(line, width + 1) for line in (*lines[:2], " ".join(lines[2:])) if line]
+    found: list[str] = []
+    for line in (*lines[:2], " ".join(lines[2:])):
+        if line:
+            found.append(shorten(line, width + 1))
+    return found

@@ -36,15 +36,23 @@ class Estimate(float):
 def judge_difference(before: float, after: float) -> str:
     """Return `more than noise` if two estimates with deviations s and t differ by more than sqrt(s^2 + t^2), which is
     the deviation of the difference of independent estimates; else `within noise`. Empty if a deviation is not known."""
-    widths = [one.deviation for one in (before, after) if isinstance(one, Estimate) and one.deviation is not None]
+    widths = []
+    for one in (before, after):
+        if isinstance(one, Estimate) and one.deviation is not None:
+            widths.append(one.deviation)
     if len(widths) < 2:
         return ""
-    return "more than noise" if abs(after - before) > math.hypot(*widths) else "within noise"
+    if abs(after - before) > math.hypot(*widths):
+        return "more than noise"
+    return "within noise"
 
 
 def format_with_deviation(value: Any, format_one: Callable[[Any], str]) -> str:
     """Format a value, and an `Estimate` as `0.412 ± 0.003`."""
-    deviation = value.deviation if isinstance(value, Estimate) else None
+    if isinstance(value, Estimate):
+        deviation = value.deviation
+    else:
+        deviation = None
     return format_one(value) + ("" if deviation is None else f" ± {format_one(deviation)}")
 
 
@@ -64,7 +72,9 @@ def format_duration(seconds: float | None) -> str:
         return NOTHING
     seconds = max(0.0, seconds)
     if seconds < 9.95:
-        return f"{seconds:.2f} s" if seconds < 0.995 else f"{seconds:.1f} s"
+        if seconds < 0.995:
+            return f"{seconds:.2f} s"
+        return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -79,7 +89,9 @@ def format_duration(seconds: float | None) -> str:
 
 def format_timestamp(timestamp: float | None) -> str:
     """Format seconds since 1970: `2025-03-01 14:02 UTC`; a dash for None."""
-    return NOTHING if timestamp is None else datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    if timestamp is None:
+        return NOTHING
+    return datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def is_number(value: Any) -> bool:
@@ -89,24 +101,41 @@ def is_number(value: Any) -> bool:
 def format_compact(value: float) -> str:
     """Format a number in few characters: `4.6k`, `0.412`, `12`, `2e-05`."""
     if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+        if math.isnan(value):
+            return "NaN"
+        if value > 0:
+            return "inf"
+        return "-inf"
     size = abs(value)
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if size >= limit * 0.9995:
             scaled = value / limit
-            return f"{scaled:.1f}{suffix}" if abs(scaled) < 99.95 else f"{scaled:.0f}{suffix}"
+            if abs(scaled) < 99.95:
+                return f"{scaled:.1f}{suffix}"
+            return f"{scaled:.0f}{suffix}"
     if value == int(value):
         return str(int(value))
     if size < 1e-3:
         return f"{value:.0e}"
-    return f"{value:.3f}" if size < 10 else f"{value:.1f}"
+    if size < 10:
+        return f"{value:.3f}"
+    return f"{value:.1f}"
 
 
 def format_cells(values: Sequence[Any], column: str) -> list[str]:
     """Format the cells of a column: seconds as durations, floats with the same number of decimals."""
     floats = [abs(v) for v in values if isinstance(v, float) and math.isfinite(v)]
     largest = max(floats, default=0.0)
-    decimals = 3 if largest < 10 else (2 if largest < 100 else (1 if largest < 1000 else 0))
+    if largest < 10:
+        decimals = 3
+    else:
+        if largest < 100:
+            decimals = 2
+        else:
+            if largest < 1000:
+                decimals = 1
+            else:
+                decimals = 0
     return [format_with_deviation(v, lambda one: _cell(one, column, decimals)) for v in values]
 
 
@@ -136,7 +165,9 @@ def format_setting(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        if value:
+            return "yes"
+        return "no"
     if isinstance(value, list | tuple):
         return ", ".join(format_setting(item) for item in value)
     if isinstance(value, dict):

@@ -37,14 +37,18 @@ def write_card(store: Store, made: RunModel, name: str, license: str) -> str:
     values |= {"link": f"https://huggingface.co/{made.base}" if is_on_hub else "", "version": VERSION, "data": data}
     code = f"from {library.replace('-', '_')} import {call.partition('(')[0].partition('.')[0]}\n\n"
     code += f"model = {call.format(name=name)}"
-    lineage = list_lineage(data.steps, made.step) if data else []
+    if data:
+        lineage = list_lineage(data.steps, made.step)
+    else:
+        lineage = []
     serve = "\n".join(list_commands(made.kind, name))
     return render_template("card.md.j2", **values, code=code, serve=serve, lineage=lineage, parts=run_data)
 
 
 def list_lineage(steps: Sequence[StepReport], name: str) -> list[StepReport]:
     """Return a step and all steps that it depends on, in the order of the recipe."""
-    by_name, wanted = {step.name: step for step in steps}, [name]
+    by_name = {step.name: step for step in steps}
+    wanted = [name]
     for one in wanted:
         found = (source.partition("[")[0] for _, source, _ in by_name[one].inputs)
         wanted += [source for source in found if source in by_name and source not in wanted]

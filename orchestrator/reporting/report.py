@@ -45,8 +45,9 @@ def write_report(folder: Path, data: RunReport | SweepReport) -> tuple[Path, Pat
 
 def render(data: RunReport | SweepReport, kind: str) -> str:
     """Return the report as `html` or as GitHub's Markdown (`md`). Data is escaped: `$x_1 < y$` is shown literally."""
-    name, parts = ("run", run_data) if isinstance(data, RunReport) else ("sweep", sweep_data)
-    return render_template(f"{name}.{kind}.j2", data=data, parts=parts, charts=charts)
+    if isinstance(data, RunReport):
+        return render_template(f"run.{kind}.j2", data=data, parts=run_data, charts=charts)
+    return render_template(f"sweep.{kind}.j2", data=data, parts=sweep_data, charts=charts)
 
 
 def render_template(template: str, **values: Any) -> str:

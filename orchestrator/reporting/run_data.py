@@ -102,8 +102,12 @@ def collect_tables(steps: Sequence[StepReport]) -> list[tuple[str, str, Table]]:
     tables = []
     for step in steps:
         for title, rows in step.tables.items():
-            chosen = {i: "chosen" for i, row in enumerate(rows) if any(row.get(name) is True for name in _KEPT)}
-            tables += [(step.name, title, build_table(rows, chosen))] if rows else []
+            chosen = {}
+            for i, row in enumerate(rows):
+                if any(row.get(name) is True for name in _KEPT):
+                    chosen[i] = "chosen"
+            if rows:
+                tables.append((step.name, title, build_table(rows, chosen)))
     return tables
 
 
@@ -127,7 +131,10 @@ def list_headlines(rows: Rows) -> dict[str, str]:
     columns = [c for c in collect_columns(rows.values()) if not is_time(c)]
     columns = [c for c in columns if any(is_finite(row.get(c)) for row in rows.values())]
     columns = [c for c in columns if infer_direction(c)] or columns
-    return {column: format_headline(rows, column) for column in columns[:2]}
+    found: dict[str, str] = {}
+    for column in columns[:2]:
+        found[column] = format_headline(rows, column)
+    return found
 
 
 def format_headline(rows: Rows, column: str) -> str:
@@ -205,7 +212,10 @@ class Case:
     @property
     def ranks(self) -> list[int | None]:
         """Rank (from 1) of the first correct answer in each column; None if no correct answer is shown."""
-        return [next((i for i, (_, good) in enumerate(c, 1) if good), None) for c in self.columns.values()]
+        found: list[int | None] = []
+        for c in self.columns.values():
+            found.append(next((i for i, (_, good) in enumerate(c, 1) if good), None))
+        return found
 
 
 def collect_cases(steps: Sequence[StepReport], widest: int = 3) -> dict[str, list[Case]]:
@@ -216,12 +226,17 @@ def collect_cases(steps: Sequence[StepReport], widest: int = 3) -> dict[str, lis
             for card in given:
                 columns = joined.setdefault(title, {}).setdefault(str(card.get("title", "")), {})
                 for heading, items in card.get("columns", {}).items():
-                    found = [(str(item.get("text", "")), bool(item.get("good"))) for item in items]
+                    found = []
+                    for item in items:
+                        found.append((str(item.get("text", "")), bool(item.get("good"))))
                     if columns.get(heading, found) != found:
                         heading = f"{heading} ({step.name})"
                     columns[heading] = found
     for queries in joined.values():
         for query, columns in queries.items():
-            headings = list(columns) if len(columns) <= widest else [next(iter(columns)), next(reversed(columns))]
+            if len(columns) <= widest:
+                headings = list(columns)
+            else:
+                headings = [next(iter(columns)), next(reversed(columns))]
             queries[query] = Case(query, {h: columns[h] for h in headings}, len(columns) - len(headings))
     return {title: list(queries.values()) for title, queries in joined.items()}

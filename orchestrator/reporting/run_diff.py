@@ -57,7 +57,8 @@ class RunDiff:
 def compare_runs(store: Store, before: RunLog, after: RunLog) -> RunDiff:
     """Compare two runs that have ended, successfully or not. Raises StoreError if a run has not ended."""
     one, other = (_read(run_log) for run_log in (before, after))
-    changed, equal = [], 0
+    changed = []
+    equal = 0
     for name, (old, new) in _pair(*({step.name: step for step in run.steps} for run in (one, other))).items():
         if old and new and old.step_id and old.step_id == new.step_id:
             equal += 1
@@ -76,7 +77,10 @@ def compare_runs(store: Store, before: RunLog, after: RunLog) -> RunDiff:
 
 def render_diff(diff: RunDiff) -> str:
     """Return the HTML page of a difference."""
-    rows = [{**asdict(one), "difference": one.after - one.before} for one in diff.numbers if one.after != one.before]
+    rows = []
+    for one in diff.numbers:
+        if one.after != one.before:
+            rows.append({**asdict(one), "difference": one.after - one.before})
     parameters = [{"parameter": name, "before": old, "after": new} for name, (old, new) in diff.parameters.items()]
     texts = {name: [format_setting(row[name]) for row in parameters] for name in ("before", "after")}
     order = ("row", "column", "before", "after", "difference", "verdict")
@@ -87,18 +91,27 @@ def render_diff(diff: RunDiff) -> str:
 
 def _pair(before: Mapping[str, T], after: Mapping[str, T]) -> dict[str, tuple[T | None, T | None]]:
     """Return name -> (before, after), with None for a missing value, for all names in order."""
-    return {name: (before.get(name), after.get(name)) for name in {**before, **after}}
+    found: dict[str, tuple[T | None, T | None]] = {}
+    for name in {**before, **after}:
+        found[name] = (before.get(name), after.get(name))
+    return found
 
 
 def _read(run_log: RunLog) -> RunReport:
     """Return the report of a run, with the recipe's names of rows and columns: without notes and counts, which vary."""
-    if (found := report_json.read(run_log)) is None:
+    found = report_json.read(run_log)
+    if found is None:
         raise StoreError(f"run {run_log.run_id}: no report; expected a run that ended; give its command again")
-    named, rows = (run_log.read("plan.json") or {}).get("rows", ()), {}
+    named = (run_log.read("plan.json") or {}).get("rows", ())
+    rows = {}
     if len(named) != len(found.rows):  # a summary without rows shows its goals, without notes
         return found
     for row, cells in zip(named, found.rows.values(), strict=True):
-        titles = {c: title for c in cells for title in row["columns"] if c == title or c.startswith(f"{title} (")}
+        titles = {}
+        for c in cells:
+            for title in row["columns"]:
+                if c == title or c.startswith(f"{title} ("):
+                    titles[c] = title
         rows[row["label"]] = {titles.get(name, name): cell for name, cell in cells.items()}
     return replace(found, rows=rows)
 
@@ -107,10 +120,15 @@ def _describe(store: Store, before: StepReport | None, after: StepReport | None)
     """Return the changes between two versions of a step; only the settings if one of them has no result."""
     if before is None or after is None:
         return ["removed" if after is None else "added"]
-    commits = [store.lookup(step.step_id) if step.step_id else None for step in (before, after)]
+    commits = []
+    for step in (before, after):
+        commits.append(store.lookup(step.step_id) if step.step_id else None)
     if commits[0] and commits[1]:
         return describe_changes(commits[0].fingerprint, commits[1].fingerprint)
-    missing = "before" if commits[0] is None else "after"
+    if commits[0] is None:
+        missing = "before"
+    else:
+        missing = "after"
     return [*describe_changes({"config": before.config}, {"config": after.config}), f"has no result {missing}"]
 
 

@@ -25,20 +25,19 @@ def build_summary_table(plan: Plan, summary: Summary) -> dict[str, dict[str, flo
     """Build the rows of the summary: label -> column -> value or None. Column `time`: total seconds of the row's steps.
     The notes of these steps follow the label, and counts (`Metric.count`) follow the titles. For a summary without
     rows: the numbers of its goals."""
+    found: dict[str, dict[str, float | None]] = {}
     if not summary.rows:
-        return {
-            f"{goal.name}: {name}": {"value": value}
-            for goal in summary.goals
-            for name, value in plan.steps[goal.name].numbers.items()
-        }
+        for goal in summary.goals:
+            for name, value in plan.steps[goal.name].numbers.items():
+                found[f"{goal.name}: {name}"] = {"value": value}
+        return found
     titles = _name_columns(plan, summary)
-    return {
-        _describe_row(plan, row): {
+    for row in summary.rows:
+        found[_describe_row(plan, row)] = {
             **{titles[title]: _read_cell(plan, cell) for title, cell in row.columns.items() if title in titles},
             "time": _sum_seconds(plan, row),
         }
-        for row in summary.rows
-    }
+    return found
 
 
 def list_unreported_metrics(plan: Plan, summary: Summary) -> list[str]:
@@ -60,7 +59,9 @@ def _describe_row(plan: Plan, row: Row) -> str:
     notes = Counter(plan.steps[step.name].result.get("note", "") for step in row.steps)
     several = max((len(cell) for cell in row.columns.values() if not isinstance(cell, Metric)), default=1)
     text = "; ".join(f"{n} of {several}: {note}" if several > 1 else note for note, n in notes.items() if note)
-    return f"{row.label} ({text})" if text else row.label
+    if text:
+        return f"{row.label} ({text})"
+    return row.label
 
 
 def _name_columns(plan: Plan, summary: Summary) -> dict[str, str]:
@@ -104,9 +105,13 @@ def build_run_report(run: Run) -> RunReport:
 
 def _list_best(run: Run) -> dict[str, str]:
     """Return title -> Python line that loads the model, for the models that the run ended with."""
-    store, titles = run.plan.store, {}
+    store = run.plan.store
+    titles = {}
     for one in read_best(store, run.run_log):
-        kind = "Best model" if one.changed else "Unchanged base"
+        if one.changed:
+            kind = "Best model"
+        else:
+            kind = "Unchanged base"
         titles[f"{kind}: {one.name}"] = one.write_code(store)
     return titles
 
@@ -114,9 +119,16 @@ def _list_best(run: Run) -> dict[str, str]:
 def _build_step(run: Run, name: str, last: Mapping[str, Any], retries: int) -> StepReport:
     """Build the report of a step. last: kind of event -> the step's last event of this kind."""
     started, failed = (last[kind]["t"] if kind in last else None for kind in ("started", "failed"))
-    planned, hit = run.plan.steps[name], "hit" in last
-    seconds = failed - started if failed and started else None
-    message = f"needs {last['skipped']['because']}, which failed" if "skipped" in last else ""
+    planned = run.plan.steps[name]
+    hit = "hit" in last
+    if failed and started:
+        seconds = failed - started
+    else:
+        seconds = None
+    if "skipped" in last:
+        message = f"needs {last['skipped']['because']}, which failed"
+    else:
+        message = ""
     words = {Status.DONE: "done", Status.FAILED: "failed"}
     return StepReport(
         name=name,
@@ -133,7 +145,8 @@ def _build_step(run: Run, name: str, last: Mapping[str, Any], retries: int) -> S
 
 
 def _list_inputs(plan: Plan, name: str) -> list[tuple[str, str, str]]:
-    step, found = plan.steps[name].step, []
+    step = plan.steps[name].step
+    found = []
     for (key, text), (_, ref) in zip(describe_inputs(step), step.references(), strict=True):
         exists = not isinstance(ref, Output) or plan.steps[ref.step.name].manifest
         found.append((key, text, plan.digest_input(ref) if exists else ""))
@@ -145,14 +158,23 @@ def _read_cell(plan: Plan, cell: Metric | Sequence[Metric]) -> float | None:
     all their steps are done."""
     if isinstance(cell, Metric):
         numbers = plan.steps[cell.step.name].numbers
-        value, interval = numbers.get(cell.name), numbers.get(f"{cell.name}/interval")
-        return value if value is None or interval is None else Estimate(value, interval)
-    planned = [(plan.steps[metric.step.name], metric.name) for metric in cell]
+        value = numbers.get(cell.name)
+        interval = numbers.get(f"{cell.name}/interval")
+        if value is None or interval is None:
+            return value
+        return Estimate(value, interval)
+    planned = []
+    for metric in cell:
+        planned.append((plan.steps[metric.step.name], metric.name))
     values = [step.numbers[name] for step, name in planned if name in step.numbers]
-    return Estimate.of_mean(values) if values and all(step.manifest for step, _ in planned) else None
+    if values and all(step.manifest for step, _ in planned):
+        return Estimate.of_mean(values)
+    return None
 
 
 def _sum_seconds(plan: Plan, row: Row) -> float | None:
     commits = [plan.steps[step.name].commit for step in row.steps]
-    known = [commit.record["seconds"] for commit in commits if commit is not None]
-    return sum(known) if known and len(known) == len(commits) else None
+    known: list[float] = [commit.record["seconds"] for commit in commits if commit is not None]
+    if known and len(known) == len(commits):
+        return sum(known)
+    return None

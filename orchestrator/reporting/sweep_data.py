@@ -85,13 +85,20 @@ def list_facts(data: SweepReport) -> list[str]:
 
 def summarize_status(data: SweepReport) -> str:
     statuses = {t.status for t in data.trials} or {"unfinished"}
-    return "unfinished" if "unfinished" in statuses else "failed" if statuses == {"failed"} else "finished"
+    if "unfinished" in statuses:
+        return "unfinished"
+    if statuses == {"failed"}:
+        return "failed"
+    return "finished"
 
 
 def format_headline(data: SweepReport, winner: TrialReport) -> str:
     """Format the winner's metric: `Trial 3 (winner): map@25 0.4121 ± 0.0030`."""
     value, deviation = (format_cell(data.metric, drop_nonfinite(n), False) for n in (winner.value, winner.deviation))
-    spread = "" if deviation == NOTHING else f" ± {deviation}"
+    if deviation == NOTHING:
+        spread = ""
+    else:
+        spread = f" ± {deviation}"
     return f"{format_label(data, winner).capitalize()}: {data.metric} {value}{spread}"
 
 
@@ -101,7 +108,10 @@ def group_failures(data: SweepReport) -> dict[str, str]:
     for trial in data.trials:
         if trial.status == "failed":
             reasons.setdefault(trial.reason.strip() or "no message", []).append(trial.number)
-    return {r: f"Trial{'s' if len(given) > 1 else ''} {', '.join(map(str, given))}" for r, given in reasons.items()}
+    found: dict[str, str] = {}
+    for r, given in reasons.items():
+        found[r] = f"Trial{'s' if len(given) > 1 else ''} {', '.join(map(str, given))}"
+    return found
 
 
 def format_label(data: SweepReport, trial: TrialReport) -> str:
@@ -114,7 +124,11 @@ def rank_trials(data: SweepReport) -> list[TrialReport]:
     """Sort trials by status (finished first), then by metric, the best first."""
 
     def rank(trial: TrialReport) -> tuple[int, bool, float, bool, int]:
-        value, sign = drop_nonfinite(trial.value), -1 if data.maximize else 1
+        value = drop_nonfinite(trial.value)
+        if data.maximize:
+            sign = -1
+        else:
+            sign = 1
         place = _STATUSES.index(trial.status)
         return place, value is None, sign * (value or 0.0), trial.number != data.winner, trial.number
 
@@ -123,7 +137,9 @@ def rank_trials(data: SweepReport) -> list[TrialReport]:
 
 def collect_importance(data: SweepReport) -> dict[str, float]:
     short = shorten_names(data)
-    known = {short.get(name, name): share for name, share in data.importance.items()}
+    known = {}
+    for name, share in data.importance.items():
+        known[short.get(name, name)] = share
     return dict(sorted(known.items(), key=lambda pair: -pair[1]))
 
 
@@ -134,7 +150,11 @@ def shorten_names(data: SweepReport) -> dict[str, str]:
     endings = {name: [name[m.end() :] for m in re.finditer(r"[./]", name)][::-1] for name in names}
     short = {}
     for name in names:
-        others = {ending for other in names if other != name for ending in (other, *endings[other])}
+        others = set()
+        for other in names:
+            if other != name:
+                for ending in (other, *endings[other]):
+                    others.add(ending)
         short[name] = next((e for e in endings[name] if e not in others | taken), name)
         if short[name] in taken:
             short[name] = f"{name} (setting)"
@@ -152,21 +172,33 @@ def collect_settings(data: SweepReport) -> dict[str, dict[int, Value]]:
 
 def format_cell(column: str, value: Value, setting: bool) -> str:
     if value is None:
-        return DEFAULT if setting else NOTHING
+        if setting:
+            return DEFAULT
+        return NOTHING
     if not is_number(value):
         return clean(str(value))
     if setting:
         whole = f"{value:.12g}"  # a value of a grid in full; a value drawn from a range has too many digits
-        return str(value) if isinstance(value, int) else whole if len(whole) <= 7 else f"{value:.3g}"
+        if isinstance(value, int):
+            return str(value)
+        if len(whole) <= 7:
+            return whole
+        return f"{value:.3g}"
     if column == "time":
-        return format_duration(float(value)) if value else NOTHING
+        if value:
+            return format_duration(float(value))
+        return NOTHING
     # More decimals than elsewhere: the best trials of a sweep lie close together.
-    return f"{value:.4f}" if 1e-3 <= abs(float(value)) < 10 or not value else format_number(float(value))
+    if 1e-3 <= abs(float(value)) < 10 or not value:
+        return f"{value:.4f}"
+    return format_number(float(value))
 
 
 def drop_nonfinite(value: float | None) -> float | None:
     """Return the number, or None if it is NaN, infinite, or too large for a chart."""
-    return value if value is not None and math.isfinite(value) and abs(value) < 1e300 else None
+    if value is not None and math.isfinite(value) and abs(value) < 1e300:
+        return value
+    return None
 
 
 def _parse_numbers(texts: Mapping[int, str | None]) -> dict[int, Value]:
@@ -183,7 +215,8 @@ def build_trials(data: SweepReport) -> Table:
     The best trial comes first; stopped, failed and unfinished trials follow, and are never the best. A setting is None
     if the trial leaves it to the recipe.
     """
-    settings, trials = collect_settings(data), rank_trials(data)
+    settings = collect_settings(data)
+    trials = rank_trials(data)
     several = any(drop_nonfinite(t.deviation) is not None for t in trials)
     rows: list[dict[str, Any]] = [
         {"": format_label(data, t)}
@@ -207,16 +240,29 @@ def build_trials(data: SweepReport) -> Table:
 def format_trials(data: SweepReport) -> dict[str, dict[str, str]]:
     """Format the trials: label (`trial 3 (winner)`) -> column -> text (`0.0002`, `0.4121`, `2 m 05 s`)."""
     columns = build_trials(data).columns
-    labels = columns[0].texts if columns else ()
-    return {label: {c.name: c.texts[i] for c in columns[1:]} for i, label in enumerate(labels)}
+    if columns:
+        labels = columns[0].texts
+    else:
+        labels = ()
+    found: dict[str, dict[str, str]] = {}
+    for i, label in enumerate(labels):
+        found[label] = {c.name: c.texts[i] for c in columns[1:]}
+    return found
 
 
 def build_seeds(data: SweepReport) -> Table:
     """Build the table of the metric of every seed; empty with one seed per trial."""
-    names = [f"seed {i + 1}" for i in range(max((len(t.values) for t in data.trials), default=0))]
-    trials = rank_trials(data) if len(names) > 1 else []
+    names = []
+    for i in range(max((len(t.values) for t in data.trials), default=0)):
+        names.append(f"seed {i + 1}")
+    if len(names) > 1:
+        trials = rank_trials(data)
+    else:
+        trials = []
     values = [dict(zip(names, map(drop_nonfinite, t.values), strict=False)) for t in trials]
-    texts = {name: [format_cell(data.metric, row.get(name), False) for row in values] for name in names}
+    texts = {}
+    for name in names:
+        texts[name] = [format_cell(data.metric, row.get(name), False) for row in values]
     rows = [{"": format_label(data, t), **dict.fromkeys(names), **row} for t, row in zip(trials, values, strict=True)]
     return build_table(rows, {}, texts, directions={})
 

@@ -17,10 +17,13 @@ def find_best(
 
     sign: overrides `infer_direction`. contenders: the positions to compare (default: all).
     """
-    sign = infer_direction(column) if sign is None else sign
+    if sign is None:
+        sign = infer_direction(column)
     signed = {i: sign * v for i, v in enumerate(values) if is_finite(v) and (contenders is None or i in contenders)}
     best = max(signed.values(), default=0)
-    return {i for i, v in signed.items() if v == best} if sign and best > min(signed.values(), default=0) else set()
+    if sign and best > min(signed.values(), default=0):
+        return {i for i, v in signed.items() if v == best}
+    return set()
 
 
 def is_finite(value: Any) -> bool:
@@ -65,8 +68,14 @@ def build_table(
     for name in collect_columns(rows):
         values = [row.get(name) for row in rows]
         shown = (texts or {}).get(name) or format_cells(values, name)
-        sign = infer_direction(name) if directions is None else directions.get(name, 0)
-        winners = {i for i in find_best(values, name, sign, contenders) if shown[i] != NOTHING}
+        if directions is None:
+            sign = infer_direction(name)
+        else:
+            sign = directions.get(name, 0)
+        winners = set()
+        for i in find_best(values, name, sign, contenders):
+            if shown[i] != NOTHING:
+                winners.add(i)
         numeric = all(v is None or is_number(v) for v in values)
         columns.append(Column(name, values, shown, numeric, sign, winners))
     return Table(columns, styles)

@@ -62,14 +62,22 @@ class Store:
         """Use `open` or `view` instead: this reads nothing. Raises StoreError for empty paths and unsupported URLs."""
         scheme, colon, place = str(prefix).partition(":/")
         local = not colon or not scheme.isalnum() or scheme == "file"
-        path = str(prefix).removeprefix("file://") if local else place.lstrip("/")
+        if local:
+            path = str(prefix).removeprefix("file://")
+        else:
+            path = place.lstrip("/")
         if not path or (not local and (scheme not in SCHEMES or not place.startswith("/"))):
             raise StoreError(
                 f"store {prefix or '(empty)'}: no folder or supported URL; expected a folder, s3://BUCKET/PREFIX,"
                 " gs://BUCKET/PREFIX or az://ACCOUNT/CONTAINER/PREFIX; check --store and RATCHET_STORE"
             )
-        self.backend = Backend(Path(path).absolute()) if local else Bucket(str(prefix))
-        self.root, self.where, self.read_only = self.backend.root, self.backend.where, read_only
+        if local:
+            self.backend = Backend(Path(path).absolute())
+        else:
+            self.backend = Bucket(str(prefix))
+        self.root = self.backend.root
+        self.where = self.backend.where
+        self.read_only = read_only
         self._verified: dict[Path, Stamp] = {}
 
     @classmethod
@@ -134,7 +142,8 @@ class Store:
 
     def read(self, key: str) -> Any:
         """Return a control object, or None. Raises DamagedError if it is not JSON."""
-        if (text := self.backend.read(key)) is None:
+        text = self.backend.read(key)
+        if text is None:
             return None
         try:
             return json.loads(text)
@@ -160,7 +169,8 @@ class Store:
     def read_all(self, key: str) -> Iterator[tuple[str, Any]]:
         """Yield (name, content) of the control objects directly below a key, without those that were cut off."""
         for name in self.list_names(key):
-            if (value := self.read_if_whole(f"{key}/{name}")) is not None:
+            value = self.read_if_whole(f"{key}/{name}")
+            if value is not None:
                 yield name, value
 
     def list_names(self, key: str) -> list[str]:
@@ -188,7 +198,8 @@ class Store:
         if self.read_only:
             return self.lookup(step_id)
         _touch(self.root / "steps" / step_id)
-        if (commit := self.lookup(step_id)) is not None:
+        commit = self.lookup(step_id)
+        if commit is not None:
             _touch(self.root / "objects" / commit.manifest)
         return commit
 
@@ -211,11 +222,14 @@ class Store:
         """
         self.verified(digest, part, full=full)
         folder = self.root / "objects" / digest
-        return folder if part is None else folder / part
+        if part is None:
+            return folder
+        return folder / part
 
     def verified(self, digest: str, part: str | None = None, *, full: bool = False) -> Manifest:
         """Verify an artifact as `path` does and return its manifest. Files missing locally are downloaded first."""
-        manifest, folder = self.manifest(digest), self.root / "objects" / digest
+        manifest = self.manifest(digest)
+        folder = self.root / "objects" / digest
         with self.report_full_disk(folder):
             self.backend.download(manifest, part, folder)
         manifest.verify(folder, part=part, full=full, known=self._verified)
@@ -349,7 +363,8 @@ def _replace_damaged(target: Path, staging: Path, manifest: Manifest) -> None:
     for stray in reversed(manifest.find_strays(*list_below(target, target))):
         (target / stray).rmdir() if stray.endswith("/") else (target / stray).unlink()
     for name in [*(file.path for file in manifest.files), NAME]:
-        source, path = staging / name, target / name
+        source = staging / name
+        path = target / name
         if path.is_file() and filecmp.cmp(source, path, shallow=False):
             continue
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -61,12 +61,16 @@ class Backend:
     """Whether the local folder only holds copies of artifacts, which are downloaded when they are read."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.where = root, str(root)
+        self.root = root
+        self.where = str(root)
 
     def is_empty(self) -> bool:
         """Return whether nothing is stored, so that a store can be created here."""
         # Ignored: the folder `lost+found` of a new disk, and the temporary file of a process that creates FORMAT.
-        names = os.listdir(self.root) if self.root.exists() else []
+        if self.root.exists():
+            names = os.listdir(self.root)
+        else:
+            names = []
         return not [name for name in names if name != "lost+found" and not name.startswith(".FORMAT.")]
 
     def create(self, key: str, value: bytes) -> bool:
@@ -130,11 +134,13 @@ class Backend:
 
 def find_format(backend: Backend) -> bool:
     """Return whether there is a store. Raises StoreError if its format is newer than this Ratchet's."""
-    if (text := backend.read(FORMAT_NAME)) is None:
+    text = backend.read(FORMAT_NAME)
+    if text is None:
         return False
     try:
         document = json.loads(text)
-        number, version = int(document["format"]), str(document["ratchet"])
+        number = int(document["format"])
+        version = str(document["ratchet"])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise DamagedError(
             f"{backend.where}/{FORMAT_NAME}: {len(text)} bytes that are not a store's format; expected"

@@ -61,7 +61,8 @@ class Bucket(Backend):
 
     def __init__(self, url: str) -> None:
         """Does not access the network. Raises StoreError for an unsupported URL, and for a URL with a key or token."""
-        if (parts := urlsplit(url)).query or parts.password:
+        parts = urlsplit(url)
+        if parts.query or parts.password:
             raise StoreError(
                 f"store {parts.scheme}://{parts.hostname}{parts.path}: a key or token given in the URL; expected none,"
                 " since URLs are shown in plans and reports; set the library's variables, or give the machine a role"
@@ -130,7 +131,8 @@ class Bucket(Backend):
         return {name: size for name, size in names.items() if not name.startswith(DAMAGED)}, []
 
     def hash_file(self, digest: str, file: File) -> str:
-        key, found = f"objects/{digest}/{file.path}", hashlib.sha256()
+        key = f"objects/{digest}/{file.path}"
+        found = hashlib.sha256()
         with self.report_unreachable(key):
             for piece in self._read_pieces(key, file.bytes):
                 found.update(piece)
@@ -141,13 +143,18 @@ class Bucket(Backend):
         reported. The manifest is always sent, which restarts the grace period of `gc`."""
         prefix = f"objects/{manifest.digest}"
         sizes = self._sizes(prefix)
-        marks = [key for key in sizes if key.startswith(f"{prefix}/{DAMAGED}")]
+        marks = []
+        for key in sizes:
+            if key.startswith(f"{prefix}/{DAMAGED}"):
+                marks.append(key)
         missing = [file for file in manifest.files if marks or sizes.get(f"{prefix}/{file.path}") != file.bytes]
         with ThreadPoolExecutor(TRANSFERS) as pool:
             list(pool.map(lambda file: self._send(folder / file.path, f"{prefix}/{file.path}"), missing))
-        sizes = self._sizes(prefix) if missing else sizes
+        if missing:
+            sizes = self._sizes(prefix)
         for file in manifest.files:
-            if (found := sizes.get(f"{prefix}/{file.path}")) != file.bytes:
+            found = sizes.get(f"{prefix}/{file.path}")
+            if found != file.bytes:
                 raise UnreachableError(
                     f"{self.where}/{prefix}/{file.path}: {found} bytes after upload; expected {file.bytes}"
                 )
@@ -234,7 +241,10 @@ class Bucket(Backend):
                 yield from page
 
     def _sizes(self, prefix: str) -> dict[str, int]:
-        return {meta["path"]: meta["size"] for meta in self.list_objects(prefix)}
+        found: dict[str, int] = {}
+        for meta in self.list_objects(prefix):
+            found[meta["path"]] = meta["size"]
+        return found
 
     def _send(self, path: Path, key: str) -> str:
         with self.report_unreachable(key):

@@ -42,7 +42,8 @@ def plan(store: Store, kept: Kept, before: float) -> list[Garbage]:
     bucket = store.backend
     if not isinstance(bucket, Bucket):
         return []
-    steps, objects = _group_keys(bucket, "steps"), _group_keys(bucket, "objects")
+    steps = _group_keys(bucket, "steps")
+    objects = _group_keys(bucket, "objects")
     ends = _read_ends(store, steps)
     in_use = kept.objects | _used_addresses(store, steps, ends, before)
     garbage: list[Garbage] = []
@@ -50,7 +51,10 @@ def plan(store: Store, kept: Kept, before: float) -> list[Garbage]:
         if kept.keeps(step_id) or step.youngest >= before:
             continue
         done = "commit" in ends[step_id]  # only withdrawn at first, which frees no space
-        why = "a step that no kept run names" if done else "attempts of a step without a result"
+        if done:
+            why = "a step that no kept run names"
+        else:
+            why = "attempts of a step without a result"
         garbage.append(Garbage("steps", step_id, why, 0 if done else step.bytes, remote=True))
     for digest, item in sorted(objects.items()):
         if digest not in in_use and item.youngest < before:

@@ -48,7 +48,8 @@ def plan(store: Store, *, keep: int, grace: float) -> list[Garbage]:
     kept = find_kept(store, keep)
     for note in kept.unknown:
         print_clean(note)
-    steps, objects = list(_list_folders(store.local("steps"))), list(_list_folders(store.local("objects")))
+    steps = list(_list_folders(store.local("steps")))
+    objects = list(_list_folders(store.local("objects")))
 
     def of_step(step: Path) -> Iterator[Garbage]:
         why = _why_renamed(step.name) or ("" if kept.keeps(step.name) else "a step that no kept run names")
@@ -148,7 +149,11 @@ def _used_addresses(store: Store, step_ids: Iterable[str], what: str) -> set[str
     """Return the addresses of the objects that these steps point to."""
 
     found = map_parallel(THREADS, lambda step_id: [_find_address(store, step_id)], list(step_ids), what)
-    return {address for address in found if address is not None}
+    made: set[str] = set()
+    for address in found:
+        if address is not None:
+            made.add(address)
+    return made
 
 
 def _find_address(store: Store, step_id: str) -> str | None:
@@ -157,7 +162,9 @@ def _find_address(store: Store, step_id: str) -> str | None:
         commit = store.lookup(step_id)
     except DamagedError:
         return None
-    return commit.manifest if commit else None
+    if commit:
+        return commit.manifest
+    return None
 
 
 def _list_folders(folder: Path) -> Iterator[Path]:

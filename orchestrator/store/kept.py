@@ -65,9 +65,10 @@ def find_kept(store: Store, keep: int) -> Kept:
     for attempt in list_open_attempts(store):
         if attempt.owner is None or not is_gone(attempt.owner):
             # Even without a heartbeat for a day: the owner may have been suspended right before its commit.
-            kept.objects |= {attempt.object} if attempt.object else set()
-            if attempt.owner is None or not is_gone({**attempt.owner, "at": attempt.at}):
-                kept.steps |= {attempt.step_id} if attempt.owner else set()
+            if attempt.object:
+                kept.objects |= {attempt.object}
+            if attempt.owner and not is_gone({**attempt.owner, "at": attempt.at}):
+                kept.steps |= {attempt.step_id}
     return kept
 
 
@@ -121,4 +122,8 @@ def _is_pinned(folder: Path) -> bool:
 
 
 def _list_trials(folder: Path) -> list[RunLog]:
-    return [RunLog(path) for path in folder.glob("trials/*/*") if path.is_dir()]
+    found: list[RunLog] = []
+    for path in folder.glob("trials/*/*"):
+        if path.is_dir():
+            found.append(RunLog(path))
+    return found

@@ -142,7 +142,10 @@ class Leases:
                     self._revoke(step_id, attempt)
                     continue
             # Reuse an attempt without a lease: its process was killed while it created the attempt.
-            number = attempt if attempt and end is None else attempt + 1
+            if attempt and end is None:
+                number = attempt
+            else:
+                number = attempt + 1
             # `create` keeps an existing mark: another process may have this attempt, and its mark may name an object.
             self.store.create(_open_key(step_id, number), {})
             if self.store.create(f"{attempt_key(step_id, number)}/lease", describe_process(self.run_id)):
@@ -213,8 +216,14 @@ def list_open_attempts(store: Store) -> Iterator[OpenAttempt]:
 
 def list_lease_holders(store: Store) -> list[tuple[str, str]]:
     """Return (step id, owner) of every attempt that has not ended. The owner may be lost."""
-    held = [(attempt.step_id, attempt.owner) for attempt in list_open_attempts(store) if attempt.owner is not None]
-    return [(step_id, _describe_owner(owner) + ", which is gone" * is_gone(owner)) for step_id, owner in held]
+    held = []
+    for attempt in list_open_attempts(store):
+        if attempt.owner is not None:
+            held.append((attempt.step_id, attempt.owner))
+    found: list[tuple[str, str]] = []
+    for step_id, owner in held:
+        found.append((step_id, _describe_owner(owner) + ", which is gone" * is_gone(owner)))
+    return found
 
 
 def _open_key(step_id: str, attempt: int) -> str:
@@ -246,7 +255,8 @@ def _machine_id() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
-        boot, namespace = "", ""
+        boot = ""
+        namespace = ""
     return f"{platform.node()} {boot} {namespace}"
 
 
@@ -263,4 +273,6 @@ def _process_start(pid: int) -> str | None:
             pass
         return HIDDEN
     fields = stat.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else fields[19]
+    if fields[0] == "Z":
+        return None
+    return fields[19]

@@ -108,7 +108,10 @@ class Manifest:
         A step that reads one folder is not affected by changes in other folders. Raises StoreError if there is no such
         file or folder.
         """
-        start = 0 if part is None else len(part.rstrip("/")) + 1
+        if part is None:
+            start = 0
+        else:
+            start = len(part.rstrip("/")) + 1
         inside = [[file.path[start:], file.sha256] for file in self.of_part(part)]
         if part is not None and not inside:
             parts = sorted({file.path.split("/")[0] for file in self.files})
@@ -117,13 +120,24 @@ class Manifest:
 
     def of_part(self, part: str | None) -> list[File]:
         """Return the file `part`, or the files below the folder `part`; None: all files."""
-        prefix = "" if part is None else part.rstrip("/") + "/"
-        return [file for file in self.files if file.path.startswith(prefix) or file.path == part]
+        if part is None:
+            prefix = ""
+        else:
+            prefix = part.rstrip("/") + "/"
+        found: list[File] = []
+        for file in self.files:
+            if file.path.startswith(prefix) or file.path == part:
+                found.append(file)
+        return found
 
     def missing(self, folder: Path, part: str | None = None) -> list[File]:
         """Return the files of `part` (None: all) that are missing in `folder`, or have another size there."""
         inside = self.of_part(part)
-        return [f for f in inside if not (folder / f.path).exists() or (folder / f.path).stat().st_size != f.bytes]
+        found: list[File] = []
+        for f in inside:
+            if not (folder / f.path).exists() or (folder / f.path).stat().st_size != f.bytes:
+                found.append(f)
+        return found
 
     def find_strays(self, paths: Iterable[str], folders: Iterable[str] = ()) -> list[str]:
         """Return the files and folders, among these paths relative to the object, that do not belong to it."""
@@ -140,9 +154,13 @@ class Manifest:
 
         known: stamps of files that were hashed before, which are not hashed again; updated.
         """
-        known = {} if known is None else known
+        if known is None:
+            known = {}
         self.part_digest(part)
-        start = folder if part is None else folder / part
+        if part is None:
+            start = folder
+        else:
+            start = folder / part
         if strays := self.find_strays(*list_below(start, folder)):
             raise DamagedError(describe_damage(f"{folder}/{strays[0]}", *STRAY))
         unread: list[tuple[Path, Stamp, File]] = []
@@ -181,7 +199,10 @@ def list_below(start: Path, root: Path) -> tuple[list[str], list[str]]:
     folders: list[str] = []
     skip = len(str(root)) + 1
     for inside, names, found in os.walk(start):
-        prefix = f"{inside[skip:]}/" if len(inside) > skip else ""
+        if len(inside) > skip:
+            prefix = f"{inside[skip:]}/"
+        else:
+            prefix = ""
         files += [prefix + name for name in found]
         folders += [prefix + name for name in names]
     return files, folders

@@ -24,10 +24,16 @@ def map_parallel(threads: int, do: Callable[[T], Iterable[F]], items: Sequence[T
     """
 
     def task(some: Sequence[T]) -> list[F]:
-        return [found for item in some for found in do(item)]
+        made: list[F] = []
+        for item in some:
+            for found in do(item):
+                made.append(found)
+        return made
 
     size = min(MOST, len(items) // (4 * threads) + 1)  # small tasks if there are few items, so that all threads work
-    tasks = [items[start : start + size] for start in range(0, len(items), size)]
+    tasks = []
+    for start in range(0, len(items), size):
+        tasks.append(items[start : start + size])
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = CleanConsole(stderr=True)
     all_found: list[F] = []

@@ -35,14 +35,21 @@ def verify(store: Store, sample: float = 1.0) -> Verification:
     found = Verification()
     commits = _read_commits(store, found)
     _check_promoted(store, found)
-    names = {commit.manifest: f"step {commit.record.get('name', commit.step_id[:12])}" for commit in commits}
-    found.commits, found.objects = len(commits), len(names)
+    names = {}
+    for commit in commits:
+        names[commit.manifest] = f"step {commit.record.get('name', commit.step_id[:12])}"
+    found.commits = len(commits)
+    found.objects = len(names)
     checked = map_parallel(THREADS, lambda named: _check_object(store, *named), sorted(names.items()), "objects")
     found.problems += [item for item in checked if isinstance(item, str)]
     files = [item for item in checked if not isinstance(item, str)]
     found.files = len(files)
-    drawn = files if sample == 1 else random.sample(files, round(sample * len(files)))
-    found.files_read, found.bytes_read = len(drawn), sum(file.bytes for _, file in drawn)
+    if sample == 1:
+        drawn = files
+    else:
+        drawn = random.sample(files, round(sample * len(files)))
+    found.files_read = len(drawn)
+    found.bytes_read = sum(file.bytes for _, file in drawn)
     found.problems += map_parallel(THREADS, lambda item: _check_content(store, *item, names[item[0]]), drawn, "files")
     return found
 
@@ -50,7 +57,8 @@ def verify(store: Store, sample: float = 1.0) -> Verification:
 def _read_commits(store: Store, found: Verification) -> list[Commit]:
     def look_up(step_id: str) -> Iterator[Commit | str]:
         try:
-            if (commit := store.lookup(step_id)) is not None:
+            commit = store.lookup(step_id)
+            if commit is not None:
                 yield commit
         except DamagedError as error:
             yield str(error)
@@ -87,10 +95,14 @@ def _check_object(store: Store, digest: str, step: str) -> Iterator[tuple[str, F
     for stray in manifest.find_strays(sizes, folders):
         yield describe_damage(f"{step}: {key}/{stray}", *STRAY)
     for file in manifest.files:
-        if (size := sizes.get(file.path)) == file.bytes:
+        size = sizes.get(file.path)
+        if size == file.bytes:
             yield digest, file
         else:
-            given = "missing" if size is None else f"{size} bytes"
+            if size is None:
+                given = "missing"
+            else:
+                given = f"{size} bytes"
             yield describe_damage(f"{step}: {key}/{file.path}", given, f"{file.bytes} bytes")
 
 

@@ -78,7 +78,8 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
             finished = _run_trials(sweep, arguments, cluster, store)
         report = results.build_sweep_report(sweep, store, command)
         console.print_sweep(report)
-        if (best := results.find_winner(list(sweep.trial_log.trials.values()), sweep.objective.maximize)) is not None:
+        best = results.find_winner(list(sweep.trial_log.trials.values()), sweep.objective.maximize)
+        if best is not None:
             print_clean(f"winner: {report.winner_command}")
             winner_file = results.write_winner(sweep, best)
             print_clean(f"   or: ratchet run {sweep.given} --settings {winner_file}")
@@ -95,7 +96,8 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
 
 def _run_trials(sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluster, store: Store) -> bool:
     """Run the trials that have no result yet, and return whether all trials ended. Ray is started only if needed."""
-    trial_log, settled = sweep.trial_log, sweep.trial_log.select_settled()
+    trial_log = sweep.trial_log
+    settled = sweep.trial_log.select_settled()
     if arguments.searcher == "random":
         points = sweep.space.draw_points(arguments.trials, arguments.seed)
         missing = sum(compute_key(point) not in settled for point in points)

@@ -78,16 +78,19 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
     Raises RecipeError if no step that depends on the space reports the metric.
     """
     named, dot, name = metric.rpartition(".")
-    reached, every = set(touched), steps
+    reached = set(touched)
+    every = steps
     for step in steps:
         if any(parent.name in reached for parent in step.parents):
             reached.add(step.name)
     reached_of_all = reached
     if dot:
-        if not (of_name := match_steps(steps, named)):
+        of_name = match_steps(steps, named)
+        if not of_name:
             known = sorted({step.name for step in steps} | {step.job.name for step in steps})
             raise RecipeError(f"--metric {metric}: no step '{named}'; {expect_one_of(known, named)}")
-        steps, reached = of_name, {step.name for step in of_name} & reached
+        steps = of_name
+        reached = {step.name for step in of_name} & reached
         if not reached:
             raise RecipeError(
                 f"--metric {metric}: the space changes nothing that {named} depends on; expected a step that it changes"
@@ -118,7 +121,8 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
 def reads_test_split(step: Step) -> bool:
     """Return whether a step evaluates the output `test` of another step: it has this input, or a step that it depends
     on has it. What a training step reads does not count, since it reports metrics of `valid` and of its training."""
-    seen, left = {step.name}, [step]
+    seen = {step.name}
+    left = [step]
     while left:
         current = left.pop()
         for _, ref in current.references():
@@ -150,4 +154,6 @@ def _check_held_out(metric: str, step: Step, name: str, steps: Sequence[Step], r
 
 def _get_training_metric(step: Step) -> str | None:
     """Return the held-out metric by which a step selects its best checkpoint; None without one or without `valid`."""
-    return None if step.inputs.get("valid", step) is None else getattr(step.config, "metric", None)
+    if step.inputs.get("valid", step) is None:
+        return None
+    return getattr(step.config, "metric", None)

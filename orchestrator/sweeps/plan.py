@@ -108,10 +108,12 @@ def plan_sweep(
 
 def _describe_step(step: Step, planned: Plan) -> dict[str, Any]:
     """Return what the results of a step depend on. Inputs from other steps, which may not exist yet, are only named."""
-    inputs = {
-        f"{field} {number}": planned.sources.digest(ref) if isinstance(ref, Source) else str(ref)
-        for number, (field, ref) in enumerate(step.references())
-    }
+    inputs = {}
+    for number, (field, ref) in enumerate(step.references()):
+        if isinstance(ref, Source):
+            inputs[f"{field} {number}"] = planned.sources.digest(ref)
+        else:
+            inputs[f"{field} {number}"] = str(ref)
     return {**build_fingerprint(step.job, read_code(step.job), step.config, inputs), "finished": step.finished}
 
 
@@ -119,9 +121,16 @@ def _format_default(name: str, steps: Sequence[Step], parameters: Mapping[str, A
     pattern, dot, field = name.rpartition(".")
     if not dot:
         return format_setting(parameters[name])
-    configs = [step.config for step in recipe.match_steps(steps, pattern) if hasattr(step.config, field)]
-    found = {format_setting(getattr(config, field)) for config in configs}
-    return found.pop() if len(found) == 1 else None
+    configs = []
+    for step in recipe.match_steps(steps, pattern):
+        if hasattr(step.config, field):
+            configs.append(step.config)
+    found = set()
+    for config in configs:
+        found.add(format_setting(getattr(config, field)))
+    if len(found) == 1:
+        return found.pop()
+    return None
 
 
 def _vary(found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, value: str, store: Store) -> list[Step]:

@@ -28,14 +28,21 @@ MIN_TRIALS = 4
 
 def build_sweep_report(sweep: SweepPlan, store: Store, command: str) -> SweepReport:
     """Build the report from the trial log, the run logs of the trials, and the store."""
-    trial_log, objective = sweep.trial_log, sweep.objective
+    trial_log = sweep.trial_log
+    objective = sweep.objective
     trials = []
     for number, trial in enumerate(trial_log.trials.values(), 1):
         found: dict[str, Any] = {**vars(trial), "settings": trial.settings or sweep.defaults, "number": number}
-        deviation = Estimate.of_mean(trial.values).deviation if trial.values else None
+        if trial.values:
+            deviation = Estimate.of_mean(trial.values).deviation
+        else:
+            deviation = None
         trials.append(TrialReport(**found, deviation=deviation, note=read_note(sweep, trial, store)))
     best = find_winner(list(trial_log.trials.values()), objective.maximize)
-    note = "" if best is None else read_note(sweep, best, store)
+    if best is None:
+        note = ""
+    else:
+        note = read_note(sweep, best, store)
     default = next((trial for trial in trial_log.trials.values() if not trial.settings), None)
     return SweepReport(
         recipe=sweep.recipe.name,
@@ -61,7 +68,10 @@ def build_sweep_report(sweep: SweepPlan, store: Store, command: str) -> SweepRep
 def find_winner(trials: Sequence[Trial], maximize: bool) -> Trial | None:
     """Return the best finished trial, and the first one of equal trials, so that the defaults win ties."""
     finished = [trial for trial in trials if trial.status == "finished" and trial.value is not None]
-    sign = 1 if maximize else -1
+    if maximize:
+        sign = 1
+    else:
+        sign = -1
     return max(finished, key=lambda trial: sign * (trial.value or 0.0), default=None)
 
 
@@ -82,17 +92,24 @@ def compare_with_defaults(best: Trial | None, default: Trial | None, metric: str
     if len(best.values) < 2 or len(default.values) < 2:
         return f"{sentence}; one seed per trial cannot show whether this is noise; use --seeds 3"
     error = math.sqrt(sum(statistics.variance(trial.values) / len(trial.values) for trial in (best, default)))
-    found = "within noise" if gain <= 2 * error else "more than noise"
+    if gain <= 2 * error:
+        found = "within noise"
+    else:
+        found = "more than noise"
     return f"{sentence}: {found} (a difference of {gain:.4f}, two standard errors are {2 * error:.4f})"
 
 
 def read_note(sweep: SweepPlan, trial: Trial, store: Store) -> str:
     """Return the note of the deciding step of a finished trial, such as that it kept its base; empty without one."""
     notes: dict[str, None] = {}
-    for run_log in sweep.trial_log.list_runs(trial) if trial.status == "finished" else ():
-        ids = (step["step_id"] for step in run_log.steps() if step["name"] == sweep.objective.step)
-        commits = [store.lookup(step_id) for step_id in ids if step_id]
-        notes |= dict.fromkeys(store.manifest(c.manifest).result.get("note", "") for c in commits if c is not None)
+    if trial.status == "finished":
+        for run_log in sweep.trial_log.list_runs(trial):
+            ids = (step["step_id"] for step in run_log.steps() if step["name"] == sweep.objective.step)
+            commits = []
+            for step_id in ids:
+                if step_id:
+                    commits.append(store.lookup(step_id))
+            notes |= dict.fromkeys(store.manifest(c.manifest).result.get("note", "") for c in commits if c is not None)
     return "; ".join(filter(None, notes))
 
 
@@ -101,7 +118,10 @@ def compute_importance(sweep: SweepPlan, trials: Sequence[Trial]) -> dict[str, f
 
     Empty if there are too few trials.
     """
-    finished = [t for t in trials if t.status == "finished" and t.settings and t.value is not None]
+    finished = []
+    for t in trials:
+        if t.status == "finished" and t.settings and t.value is not None:
+            finished.append(t)
     if len(finished) < MIN_TRIALS or len({trial.value for trial in finished}) < 2:
         return {}
     import optuna
@@ -114,7 +134,11 @@ def compute_importance(sweep: SweepPlan, trials: Sequence[Trial]) -> dict[str, f
         study.add_trial(optuna.trial.create_trial(params=values, distributions=spread, value=trial.value))
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     found = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return {name: float(share) for name, share in found.items() if math.isfinite(share)}
+    made: dict[str, float] = {}
+    for name, share in found.items():
+        if math.isfinite(share):
+            made[name] = float(share)
+    return made
 
 
 def write_winner(sweep: SweepPlan, best: Trial) -> Path:

@@ -47,7 +47,8 @@ def compute_max_concurrent(steps: Sequence[Step], cluster: Cluster) -> int:
 
     Raises InputError, with the numbers, if not even one trial fits.
     """
-    machines, asked = cluster.machines(), [cluster.place(step) for step in steps]
+    machines = cluster.machines()
+    asked = [cluster.place(step) for step in steps]
     return max(1, min((count_fitting(machines, one) // (one.workers or 1) for one in asked), default=1))
 
 
@@ -56,9 +57,15 @@ class Search:
 
     def __init__(self, spec: TrialSpec, options: argparse.Namespace, max_concurrent: int, view: LiveView) -> None:
         """options: the command's options for selecting and stopping trials."""
-        self.spec, self.sweep, self.options = spec, spec.sweep, options
-        self.max_concurrent, self.view = max_concurrent, view
-        self.mode = "max" if spec.sweep.objective.maximize else "min"
+        self.spec = spec
+        self.sweep = spec.sweep
+        self.options = options
+        self.max_concurrent = max_concurrent
+        self.view = view
+        if spec.sweep.objective.maximize:
+            self.mode = "max"
+        else:
+            self.mode = "min"
 
     def run(self) -> bool:
         """Run the trials, and return whether all ended. False: the sweep was interrupted."""
@@ -116,11 +123,10 @@ class Search:
         from ray.tune.search.optuna import OptunaSearch
 
         dimensions = self.sweep.space.dimensions
-        before = [
-            {str(i): d.to_optuna(trial.settings[d.name]) for i, d in enumerate(dimensions)}
-            for trial in self.sweep.trial_log.trials.values()
-            if trial.settings
-        ]
+        before = []
+        for trial in self.sweep.trial_log.trials.values():
+            if trial.settings:
+                before.append({str(i): d.to_optuna(trial.settings[d.name]) for i, d in enumerate(dimensions)})
         return OptunaSearch(
             {str(i): dimension.to_optuna_distribution() for i, dimension in enumerate(dimensions)},
             metric="value",
@@ -134,7 +140,9 @@ class TrialCallback(tune.Callback):
     """Tune callback that updates the trial log and the live view."""
 
     def __init__(self, spec: TrialSpec, view: LiveView) -> None:
-        self.spec, self.trial_log, self.view = spec, spec.sweep.trial_log, view
+        self.spec = spec
+        self.trial_log = spec.sweep.trial_log
+        self.view = view
         self.ended = 0
         self.started: dict[str, float] = {}
         self.curves: dict[str, list[float]] = {}
@@ -160,7 +168,8 @@ class TrialCallback(tune.Callback):
             self.curves[trial.trial_id].append(result["value"])
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        last, curve = trial.last_result or {}, self.curves[trial.trial_id]
+        last = trial.last_result or {}
+        curve = self.curves[trial.trial_id]
         if last.get("failed"):
             self._end(trial, status="failed", reason=last["failed"], curve=tuple(curve))
         elif last.get("ended"):
@@ -192,7 +201,10 @@ class TrialCallback(tune.Callback):
             self.view.failed(self._format_trial(settings), result.reason)
         else:
             word = f"{'' if result.status == 'finished' else 'stopped early at '}{self.spec.sweep.objective.metric}"
-            values = {} if result.value is None else {word: result.value}
+            if result.value is None:
+                values = {}
+            else:
+                values = {word: result.value}
             self.view.finished(self._format_trial(settings), seconds, values)
 
     def _format_trial(self, settings: Mapping[str, str]) -> str:

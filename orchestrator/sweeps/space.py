@@ -71,7 +71,11 @@ class Dimension:
 
     def to_optuna(self, text: str) -> Any:
         """Convert a value from text to the type that Optuna uses."""
-        return text if self.kind not in RANGES else int(text) if self.kind == "randint" else float(text)
+        if self.kind not in RANGES:
+            return text
+        if self.kind == "randint":
+            return int(text)
+        return float(text)
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,9 @@ class Space:
     @classmethod
     def read(cls, path: Path) -> Space:
         """Read a file. Raises RecipeError, with file and line, for an invalid line."""
-        lines = [(f"{name}={value}", _parse_dimension(where, name, value)) for name, value, where in read_lines(path)]
+        lines = []
+        for name, value, where in read_lines(path):
+            lines.append((f"{name}={value}", _parse_dimension(where, name, value)))
         dimensions = [dimension for _, dimension in lines if dimension is not None]
         return cls(dimensions, fixed=[line for line, dimension in lines if dimension is None])
 
@@ -104,7 +110,10 @@ class Space:
 
     def _draw_all(self, seed: int) -> Iterator[Point]:
         """Yield points with possible duplicates, endlessly unless all dimensions are grids."""
-        grids = [dimension for dimension in self.dimensions if dimension.kind == "grid"]
+        grids = []
+        for dimension in self.dimensions:
+            if dimension.kind == "grid":
+                grids.append(dimension)
         combinations = itertools.product(*(grid.values for grid in grids))
         only_grids = len(grids) == len(self.dimensions)
         for trial, values in enumerate(combinations if only_grids else itertools.cycle(combinations)):
@@ -119,7 +128,10 @@ def format_settings(point: Point) -> list[str]:
 
 def _parse_dimension(where: str, name: str, written: str) -> Dimension | None:
     """Parse a value. Returns None for a plain value."""
-    shown = written if len(written) <= 100 else f"{written[:100]}..."
+    if len(written) <= 100:
+        shown = written
+    else:
+        shown = f"{written[:100]}..."
     try:
         with warnings.catch_warnings(action="ignore"):  # Python warns of `1or 2`
             call = ast.parse(written, mode="eval").body
@@ -132,7 +144,10 @@ def _parse_dimension(where: str, name: str, written: str) -> Dimension | None:
         return None
     if not isinstance(call, ast.Call):
         return None
-    kind = call.func.id if isinstance(call.func, ast.Name) else ""
+    if isinstance(call.func, ast.Name):
+        kind = call.func.id
+    else:
+        kind = ""
     if kind not in KINDS or call.keywords:
         raise RecipeError(f"{where}: {shown} given; expected one of {', '.join(f'{k}(...)' for k in KINDS)}")
     values = tuple(
@@ -162,7 +177,9 @@ def _check_range(where: str, written: str, kind: str, values: Sequence[str]) -> 
 
 def format_value(value: Any) -> str:
     """Format a searcher's value as text; floats are rounded to four significant digits."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
 def _round_to_range(value: float, low: float, high: float) -> str:

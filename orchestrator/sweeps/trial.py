@@ -60,11 +60,15 @@ class TrialSpec:
         """Return the settings of the trial with this Tune config."""
         if "number" in config:
             return self.points[int(config["number"])]
-        return {d.name: format_value(config[str(i)]) for i, d in enumerate(self.sweep.space.dimensions)}
+        found = {}
+        for i, d in enumerate(self.sweep.space.dimensions):
+            found[d.name] = format_value(config[str(i)])
+        return found
 
     def build(self, point: Point, seed: int, store: Store) -> list[Step]:
         """Build the steps of a trial for seed number `seed` (0: the recipe's own seed)."""
-        sweep, lines = self.sweep, [*self.sweep.lines, *format_settings(point)]
+        sweep = self.sweep
+        lines = [*self.sweep.lines, *format_settings(point)]
         steps, _, _ = build(sweep.recipe, Settings.read(lines), store)
         if seed:
             more = [f"{step.name}.seed={step.config.seed + seed}" for step in steps if step.name in sweep.seeded_steps]
@@ -100,7 +104,8 @@ class TrialThread(threading.Thread):
 
     def __init__(self, spec: TrialSpec, settings: Point) -> None:
         super().__init__(name="trial", daemon=True)
-        self.spec, self.settings = spec, settings
+        self.spec = spec
+        self.settings = settings
         self.reports: queue.Queue[dict[str, Any]] = queue.Queue()
         self.stopping = threading.Event()
 
@@ -116,17 +121,22 @@ class TrialThread(threading.Thread):
 
     def _run_or_replay(self) -> dict[str, Any]:
         """Run the trial, or replay its reports if it has ended before."""
-        if (known := self.spec.known.get(compute_key(self.settings))) is not None:
+        known = self.spec.known.get(compute_key(self.settings))
+        if known is not None:
             for number, value in enumerate(known.curve, 1):
                 self.reports.put({"checkpoint": number, "value": value})
-            return {} if known.value is None else {"checkpoint": max(1, len(known.curve)), "value": known.value}
+            if known.value is None:
+                return {}
+            return {"checkpoint": max(1, len(known.curve)), "value": known.value}
         values, (curve, *_) = zip(*map(self._run_seed, range(self.spec.seeds)), strict=True)
         end = {"checkpoint": max(1, len(curve)), "value": sum(values) / len(values)}
         return {**end, "ended": "finished", "values": values, "curve": curve}
 
     def _run_seed(self, seed: int) -> tuple[float, list[float]]:
         """Run one seed and return (value, curve). Only the first seed reports its checkpoints to Tune."""
-        spec, sweep, objective = self.spec, self.spec.sweep, self.spec.sweep.objective
+        spec = self.spec
+        sweep = self.spec.sweep
+        objective = self.spec.sweep.objective
         store = Store.open(spec.store, create=False)
         steps = spec.build(self.settings, seed, store)
         key = compute_key(self.settings)
@@ -157,7 +167,9 @@ class TrialListener(RunListener):
     """Listener that sends the progress of a trial's run to the driver, and the objective at checkpoints to Tune."""
 
     def __init__(self, trial: TrialThread, report_to_tune: bool) -> None:
-        self.trial, self.report_to_tune, self.reported = trial, report_to_tune, 0
+        self.trial = trial
+        self.report_to_tune = report_to_tune
+        self.reported = 0
         self.send = ProgressReporter(trial.spec.progress_actor, compute_key(trial.settings))
 
     def progress(self, name: str, progress: Progress) -> None:

@@ -93,8 +93,15 @@ class TrialLog:
 
     def select_settled(self) -> dict[str, Trial]:
         """Return the finished and stopped trials by key. Failed ones are tried again."""
-        return {key: trial for key, trial in self.trials.items() if trial.status in ("finished", "stopped")}
+        found: dict[str, Trial] = {}
+        for key, trial in self.trials.items():
+            if trial.status in ("finished", "stopped"):
+                found[key] = trial
+        return found
 
     def list_runs(self, trial: Trial) -> list[RunLog]:
         """Return the run logs of a trial, one per seed."""
-        return [RunLog(folder) for folder in sorted((self.folder / "trials" / trial.key).glob("seed-*"))]
+        found: list[RunLog] = []
+        for folder in sorted((self.folder / "trials" / trial.key).glob("seed-*")):
+            found.append(RunLog(folder))
+        return found

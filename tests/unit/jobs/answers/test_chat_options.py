@@ -16,9 +16,9 @@ from ratchet.data.tables import read_shards
 from ratchet.data.tasks.task import SAMPLES, row_to_sample
 from ratchet.errors import DataError, InputError, ModelError
 from ratchet.jobs.answers import generate, prepare_tasks, rejection_sample, sft, teacher_logprobs
+from ratchet.jobs.answers import rejection_sample as sampling
 from ratchet.jobs.answers.chat_options import read_chat
 from ratchet.jobs.answers.implementation import generate as generating
-from ratchet.jobs.answers import rejection_sample as sampling
 from ratchet.jobs.answers.implementation import sft as training
 from ratchet.jobs.answers.implementation import teacher_logprobs as teaching
 from ratchet.jobs.training.task import WorkerInfo
