@@ -143,14 +143,13 @@ def test_a_run_is_shown_from_its_log_and_ends_with_its_status(
     run_log.event("end", None, failures=failures, interrupted=interrupted)
     assert follow.follow_run(store, run_log) == status
     lines = [line[10:] for line in capsys.readouterr().out.splitlines()]
-    assert lines[:7] == [
+    assert lines[:6] == [
         f"run       toy {run_log.run_id}: 4 steps",
         "reused    a",
         "started   b  attempt 2",
         "retrying  b again in 2.0 s: lost",
         "started   b  attempt 3",
         "done      b  1 m 15 s  map@25 0.500",
-        "note      b: attempt 2: lost",
     ]
     assert ("failed    c: no colour" in lines) == bool(failures)
     assert ("skipped   d: needs c" in lines) == bool(failures)
