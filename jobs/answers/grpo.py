@@ -58,7 +58,7 @@ class Config(training.OptimizerConfig):
     lr_scheduler_type: Literal["cosine", "linear", "constant"] = "constant"
     """Decay of the learning rate after the warm-up."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    """Weight decay of AdamW."""
+    """Weight decay of AdamW. Biases and the weights of norms are not decayed."""
     valid_samples: Annotated[int, Ge(1), Unit("samples")] = 256
     """Number of held-out samples that the model answers greedily at each evaluation. The accuracy selects the model."""
     seed: Seed = 42

@@ -41,7 +41,7 @@ class OptimizerConfig:
     lr_scheduler_type: Literal["cosine", "linear", "constant"] = "cosine"
     """Decay of the learning rate after the warm-up."""
     weight_decay: Annotated[float, Ge(0)] = 0.01
-    """Weight decay of AdamW."""
+    """Weight decay of AdamW. Biases and the weights of norms are not decayed."""
     max_grad_norm: Annotated[float, Ge(0)] = 1.0
     """Gradient norm above which gradients are clipped. 0: no clipping."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
