@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ratchet.errors import InputError, ModelError
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
@@ -70,6 +70,19 @@ def check_decoder_model(folder: Path) -> None:
 
     decoder.check(folder)
     _open(folder, _find_last_change(folder))
+
+
+def check_target_modules(job: str, base: Path, kind: Literal["backbone", "causal", "classifier"], names: str) -> None:
+    """Raise ModelError for layers of which an adapter could not be trained, or not be merged after its training. names:
+    the setting `target_modules` of the job."""
+    if names == "all-linear" and _is_usual(base):
+        return
+    from ratchet.models.adapters.trial import try_adapter
+
+    try:
+        try_adapter(base, kind, names, _find_last_change(base))
+    except ModelError as error:
+        raise ModelError(f"{job}.{error}") from None
 
 
 def check_length(where: str, folder: Path, length: int) -> None:

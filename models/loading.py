@@ -21,7 +21,7 @@ from ratchet.models.adapters import lora
 from ratchet.models.adapters.shard_merge import check_base_is_kept, read_main_dtype
 from ratchet.models.devices import BALANCED, resolve_device, resolve_dtype
 from ratchet.models.engine import is_partitioned
-from ratchet.models.model_files import check_folder, copy_tokenizer
+from ratchet.models.model_files import check_folder, check_quantizable, copy_tokenizer
 from ratchet.models.packed_linear import pack_linear_layers
 
 HEADS = ("classifier", "score", "pre_classifier", "head")
@@ -55,6 +55,8 @@ def open_model(
     initialised at random. settings: overrides of the config. Raises ModelError for an unusable folder.
     """
     check_folder(base)
+    if quantization == "nf4":
+        check_quantizable("quantization", base)
     config = transformers.AutoConfig.from_pretrained(base, **(settings or {}))
     kept = resolve_dtype(dtype, resolve_device(device))
     merges = adapter and not training and quantization == "none"
