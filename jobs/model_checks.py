@@ -95,6 +95,18 @@ def check_length(where: str, folder: Path, length: int) -> None:
         )
 
 
+def fit_length(default: int, folder: Path | None, used: int = 0) -> int:
+    """Return the default of a length in tokens, or what a model's learned positions leave of it beside `used` tokens.
+    folder: None: the model is not made yet."""
+    positions = None if folder is None else count_learned_positions(folder)
+    return default if positions is None else max(1, min(default, positions - used))
+
+
+def describe_length(name: str, given: int | None, default: int, fitting: int) -> str:
+    """Return a note for the plan on a length that was not given and is shorter than its default; empty for others."""
+    return f"{name}={fitting}, by the positions of the model" if given is None and fitting < default else ""
+
+
 def read_width(folder: Path) -> int:
     """Return the dimensions of a model's hidden states, by its own name for them."""
     given = read_config(folder).get("hidden_size")

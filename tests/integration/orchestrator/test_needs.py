@@ -16,7 +16,7 @@ import torch
 import transformers
 from accelerate import infer_auto_device_map
 from accelerate.utils import compute_module_sizes, get_balanced_memory
-from model_shapes import save_shape
+from model_shapes import PROJECTIONS, save_shape
 from published_runs import RUNS, SHAPES, recipe_of, replace_models, write_data
 
 from ratchet.errors import InputError
@@ -196,7 +196,7 @@ def test_an_architecture_that_cannot_be_counted_is_planned_all_the_same(
     config = transformers.MixtralConfig(**size, vocab_size=300, num_key_value_heads=2, num_local_experts=4)
     config.architectures = ["MixtralForCausalLM"]
     config.save_pretrained(folder)
-    given = [*data["misconceptions"], f"base={folder}"]
+    given = [*data["misconceptions"], f"base={folder}", "finetune_embedder.target_modules=q_proj,k_proj"]
     status, shown, said = plan(capsys, tmp_path, "retriever", *to_options(given), "--gpu", "H100:80")
     assert status == 0, said
     (line,) = (line for line in shown.splitlines() if line.startswith("iter0/finetune_embedder"))
@@ -212,6 +212,8 @@ def test_the_longest_text_bounds_the_length(
     with (folder / "model.safetensors").open("r+b") as file:  # large on disk, so that it is counted on CPUs
         size = 600_000_000
         header = {"model.layers.0.norm.weight": {"dtype": "BF16", "shape": [size // 2], "data_offsets": [0, size]}}
+        for part in PROJECTIONS:
+            header[f"model.layers.0.{part}.weight"] = {"dtype": "BF16", "shape": [0], "data_offsets": [size, size]}
         text = json.dumps(header).encode()
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + size)

@@ -17,7 +17,7 @@ from architectures import ALL_ARCHITECTURES, make
 from safetensors.torch import save_file
 
 from ratchet.errors import RatchetError
-from ratchet.jobs.answers import generate, sft
+from ratchet.jobs.answers import generate, grpo, sft, teacher_logprobs
 from ratchet.jobs.export import export_model
 from ratchet.jobs.indexes import build_index
 from ratchet.jobs.model_checks import check_as_used, check_embedder_model, read_width
@@ -170,11 +170,28 @@ def test_rerankers(job: Any, field: str, others: Any, tiny: dict[str, Path], tmp
     assert "the answer '12' is 2 tokens" in refusal(job, field, others, causal)
 
 
-@pytest.mark.parametrize(("job", "field", "others"), DECODER_JOBS)
-def test_decoders_with_learned_positions(job: Any, field: str, others: Any, tiny: dict[str, Path]) -> None:
-    assert "expected at most 64, the number of positions" in refusal(job, field, others, tiny["gpt2"])
-    lengths = {"max_prompt_length": 32, "max_new_tokens": 32} if job is generate else {"max_length": 64}
-    job.JOB.check(job.Config(**lengths), job.Inputs(**{field: tiny["gpt2"], **others}))
+@pytest.mark.parametrize(
+    ("job", "name", "most", "given"),
+    [
+        (generate, "max_prompt_length", 32, {"max_new_tokens": 32}),
+        (grpo, "max_prompt_length", 32, {"max_new_tokens": 32, "steps": 9}),
+        (sft, "max_length", 64, {}),
+        (teacher_logprobs, "max_length", 64, {}),
+    ],
+)
+def test_default_lengths_fit_learned_positions(
+    job: Any, name: str, most: int, given: dict[str, int], tiny: dict[str, Path]
+) -> None:
+    """A default adapts to the model, and the plan names it. A length that is given and too large is refused."""
+    folder, names = tiny["gpt2"], job.Inputs.__dataclass_fields__
+    others = {field: folder if field in ("model", "base", "student") else None for field in names}
+    inputs = job.Inputs(**others)
+    job.JOB.check(job.Config(**given), inputs)
+    assert job.JOB.predict(job.Config(**given), inputs, {}).note == f"{name}={most}, by the positions of the model"
+    job.JOB.check(job.Config(**given, **{name: most}), inputs)
+    assert job.JOB.predict(job.Config(**given, **{name: most}), inputs, {}).note == ""
+    with pytest.raises(RatchetError, match=f"{most + 1 if most == 64 else 65} tokens given; expected at most 64"):
+        job.JOB.check(job.Config(**given, **{name: most + 1}), inputs)
 
 
 def test_widths_have_the_names_of_their_architectures(tiny: dict[str, Path], tmp_path: Path) -> None:
