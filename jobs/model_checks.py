@@ -107,12 +107,13 @@ def describe_length(name: str, given: int | None, default: int, fitting: int) ->
     return f"{name}={fitting}, by the positions of the model" if given is None and fitting < default else ""
 
 
-def read_width(folder: Path) -> int:
-    """Return the dimensions of a model's hidden states, by its own name for them."""
-    given = read_config(folder).get("hidden_size")
-    if given is not None:
-        return int(given)
-    return int(_open(folder, _find_last_change(folder))[0].get_text_config().hidden_size)
+def read_size(folder: Path, name: Literal["hidden_size", "num_hidden_layers", "num_attention_heads"]) -> int:
+    """Return a size of a model, such as the dimensions of its hidden states, by its own name for it, and by the default
+    of its class where config.json says nothing."""
+    given = read_config(folder).get(name)
+    if given is None:
+        given = getattr(_open(folder, _find_last_change(folder))[0].get_text_config(), name)
+    return int(given)
 
 
 def _is_usual(folder: Path) -> bool:
@@ -211,15 +212,17 @@ def _check_reranker(folder: Path, changed: int, reranker_config: RerankerConfig)
     import transformers
 
     from ratchet.models.decoder import decoder
+    from ratchet.models.reranker import reranker
     from ratchet.models.reranker.reranker_config import PairTokenizer
 
-    config, _ = _open(folder, changed)
+    config, tokenizer = _open(folder, changed)
     if reranker_config.kind == "yes_no":
         known: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
         decoder.check_head(folder)
     else:
         known = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
         _check_classes(folder, config.num_labels)
+        reranker.check_filler(folder, config, tokenizer)
     if type(config) not in known:
         what = "causal language model" if reranker_config.kind == "yes_no" else "sequence classifier"
         raise ModelError(f"model {folder}: transformers has no {what} for {config.model_type}; give another model")

@@ -186,10 +186,9 @@ def test_each_gpu_is_counted_for_what_accelerate_puts_there(model: str, gpus: in
     assert max(held.values()) <= count(float(gpus)) - rest + 1e6 <= max(held.values()) * 1.3
 
 
-def test_an_architecture_that_cannot_be_counted_is_planned_all_the_same(
+def test_a_mixture_of_experts_is_planned_with_an_adapter_of_its_attention(
     data: dict[str, list[str]], models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Mixtures of experts choose by numbers, which meta tensors do not have."""
     folder = tmp_path / "experts"
     shutil.copytree(models["7B"], folder)
     size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -197,10 +196,8 @@ def test_an_architecture_that_cannot_be_counted_is_planned_all_the_same(
     config.architectures = ["MixtralForCausalLM"]
     config.save_pretrained(folder)
     given = [*data["misconceptions"], f"base={folder}", "finetune_embedder.target_modules=q_proj,k_proj"]
-    status, shown, said = plan(capsys, tmp_path, "retriever", *to_options(given), "--gpu", "H100:80")
+    status, _, said = plan(capsys, tmp_path, "retriever", *to_options(given), "--gpu", "H100:80")
     assert status == 0, said
-    (line,) = (line for line in shown.splitlines() if line.startswith("iter0/finetune_embedder"))
-    assert "GPU" not in line
 
 
 def test_the_longest_text_bounds_the_length(
