@@ -49,8 +49,10 @@ def check(config: Config, inputs: Inputs) -> None:
         given = resolve_reranker_config(config, inputs.base)
         check_reranker_model(inputs.base, given)
         if config.method == "lora":
-            kind = "causal" if given.kind == "yes_no" else "classifier"
-            check_target_modules("finetune_reranker", inputs.base, kind, config.target_modules)
+            answers = given.kind == "yes_no"
+            check_target_modules(
+                "finetune_reranker", inputs.base, "causal" if answers else "classifier", config.target_modules
+            )
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:

@@ -74,7 +74,7 @@ class Worker:
         """Return rows of COMPLETIONS. All conversations finish a turn before the next begins."""
         start = time.perf_counter()
         talks = _start_conversations(samples, self.config.num_completions)
-        limits = {"batch_tokens": self.batch_tokens, "max_prompt_length": self.config.max_prompt_length}
+        limits: dict[str, Any] = {"batch_tokens": self.batch_tokens, "max_prompt_length": self.config.max_prompt_length}
         converse(self.decoder, talks, self.sampling, progress=progress, **limits)
         seconds = (time.perf_counter() - start) / len(samples) if self.config.measure_latency else None
         return _make_rows(samples, talks, self.decoder.tokenizer, seconds)
