@@ -22,8 +22,9 @@ if TYPE_CHECKING:  # they import torch, numpy and pyarrow
 CHAT_FILE = "chat.json"
 MOST_TURNS = 3
 """Turns of a conversation with which chat templates are tried: later ones are rendered as these."""
-LIKE_END = re.compile(r"<[|｜][^|｜<>\s]{1,40}[|｜]>|</s>|<eos>|<end_of_turn>|<turn\|>|<EOT>")
-"""Tokens that end answers of some model."""
+SPECIAL = re.compile(r"<[|｜][^|｜<>\s]{1,40}[|｜]>|</s>|<eos>|<end_of_turn>|<turn\|>|<EOT>|</think>")
+"""Tokens that end answers, or thoughts before them, of some model."""
+THOUGHTS = ("", ["Question?"], ["<think>\nThoughts.\n</think>\n\nAnswer."])
 
 
 def describe_chat(config: Any, stop: Sequence[str], job: str = "prepare_tasks") -> dict[str, str]:
@@ -56,17 +57,17 @@ def _parse(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def describe_samples(samples: Iterable[Sample]) -> dict[str, int | str]:
     """Return the metrics from which plans know what chat templates have to render: `turns` if there are several,
-    `system` if there are system messages, and `end_tokens` in the targets, of any model."""
+    `system` if there are system messages, and `special_tokens` of any model in the targets."""
     turns, system, tokens = 1, False, set[str]()
     for sample in samples:
         turns, system = max(turns, len(sample.turns)), system or bool(sample.system)
         for _, target in sample.turns:
-            tokens.update(LIKE_END.findall(target))
+            tokens.update(SPECIAL.findall(target))
     found: dict[str, int | str] = {"turns": turns} if turns > 1 else {}
     if system:
         found["system"] = 1
     if tokens:
-        found["end_tokens"] = " ".join(sorted(tokens))
+        found["special_tokens"] = " ".join(sorted(tokens))
     return found
 
 
@@ -77,6 +78,8 @@ def check_answers(folder: Path, conversations: Conversations) -> None:
     for row in read_shards(folder, ["id", "targets"]).to_pylist():
         for target in row["targets"]:
             _check_target(f"{folder}: sample {row['id']}", target, conversations)
+            if "</think>" in target:
+                conversations.tokenize_samples([("", ["Question?"], [target])], exact=True)
 
 
 def _check_target(where: str, target: str, conversations: Conversations) -> None:
@@ -107,6 +110,8 @@ def check_chat(config: Any, inputs: Any, parents: Parents, *, trains: bool = Fal
     conversations.check_turns(turns, system)
     if trains:
         conversations.check_labels(turns, system)
+        if "</think>" in tokens:
+            conversations.tokenize_samples([THOUGHTS], exact=True)
         _check_target("the data", tokens, conversations)
         if inputs.train is not None:
             check_answers(inputs.train, conversations)
@@ -116,7 +121,7 @@ def check_chat(config: Any, inputs: Any, parents: Parents, *, trains: bool = Fal
 def _read_shape(samples: Path | None, made: Result) -> tuple[int, bool, str]:
     """Return the metrics of `describe_samples`, of samples, or of the step that makes them."""
     if samples is None:
-        return int(made.metrics.get("turns", 1)), "system" in made.metrics, str(made.metrics.get("end_tokens", ""))
+        return int(made.metrics.get("turns", 1)), "system" in made.metrics, str(made.metrics.get("special_tokens", ""))
     from ratchet.data.tables import read_shards
 
     table = read_shards(samples, ["system", "questions"])

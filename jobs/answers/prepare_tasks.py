@@ -130,7 +130,7 @@ def split_samples(
     )
 
 
-SHAPE = ("turns", "system", "end_tokens")
+SHAPE = ("turns", "system", "special_tokens")
 """Metrics of `describe_samples`."""
 
 JOB = Job(

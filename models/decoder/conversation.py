@@ -93,9 +93,12 @@ class Conversations:
         questions, the conversation stops where the next answer begins."""
         return self.tokenize_samples([(system, questions, answers)])[0]
 
-    def tokenize_samples(self, talks: Iterable[tuple[str, Sequence[str], Sequence[str]]]) -> list[Tokens]:
-        """Tokenize many (system, questions, answers) as `tokenize_sample` does. Fast tokenizers use all processors."""
-        split = [self._split_segments(*talk) for talk in talks]
+    def tokenize_samples(
+        self, talks: Iterable[tuple[str, Sequence[str], Sequence[str]]], *, exact: bool = False
+    ) -> list[Tokens]:
+        """Tokenize many (system, questions, answers) as `tokenize_sample` does. Fast tokenizers use all processors.
+        exact: raise ModelError for an answer that the template does not render whole."""
+        split = [self._split_segments(*talk, exact=exact) for talk in talks]
         texts = [text for segments in split for text, _ in segments]
         ids = iter(self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else ())
         return [self._join_segments((next(ids), is_answer) for _, is_answer in segments) for segments in split]
@@ -196,7 +199,9 @@ class Conversations:
             (token for token in self.tokenizer.get_added_vocab() if text.startswith(token)), key=len, default=None
         )
 
-    def _split_segments(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> list[tuple[str, bool]]:
+    def _split_segments(
+        self, system: str, questions: Sequence[str], answers: Sequence[str], *, exact: bool = False
+    ) -> list[tuple[str, bool]]:
         """Return the segments (text, whether it is an answer), alternating."""
         messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
         segments: list[tuple[str, bool]] = []
@@ -206,6 +211,11 @@ class Conversations:
             messages.append({"role": role, "content": text})
             rendered = self._render(messages, role == "user")
             piece = self._remove_prefix(rendered, done)
+            if exact and role == "assistant" and text.strip() not in piece:
+                raise self._refuse(
+                    f"changes the answer {text[:100]!r} to {piece[:100]!r}; expected its whole text, but templates of"
+                    " reasoning models drop thoughts; give another template, or answers that it keeps"
+                )
             if segments and role == "user" and self.begins_turn and piece.startswith(self.end):
                 segments[-1] = (segments[-1][0] + self.end, True)
                 piece = piece.removeprefix(self.end)

@@ -71,7 +71,7 @@ class TrainTask(AnsweringTask):
 
         def tokenize(path: Path) -> pa.Table:
             rows = pq.read_table(path, columns=SAMPLES.names).to_pylist()
-            found = zip(rows, self.decoder.conversations.tokenize_samples(map(TALK, rows)), strict=True)
+            found = zip(rows, self.decoder.conversations.tokenize_samples(map(TALK, rows), exact=True), strict=True)
             fitting = [(row["id"], tokens) for row, tokens in found if len(tokens.ids) <= self.max_length]
             made = [{"id": name, "labels": tokens.labels, **vars(tokens)} for name, tokens in fitting]
             return pa.Table.from_pylist(made, TOKENS)

@@ -223,7 +223,7 @@ def test_a_plan_renders_conversations_like_those_of_the_data(kind: str, made: Pa
 def test_answers_with_the_end_of_an_answer_in_them_are_refused(made: Path, tmp_path: Path) -> None:
     rows = [[("user", str(i)), ("assistant", f"{i}<|im_end|> and more")] for i in range(9)]
     planned, out = prepare(rows, tmp_path)
-    assert planned.metrics["end_tokens"] == "<|im_end|>"
+    assert planned.metrics["special_tokens"] == "<|im_end|>"
     given = sft.Inputs(made / "base", out / "train", out / "valid")
     later = sft.Inputs(made / "base", None, None)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"the data: '<\|im_end\|>' in an answer, which ends answers of the model"):
@@ -235,3 +235,21 @@ def test_answers_with_the_end_of_an_answer_in_them_are_refused(made: Path, tmp_p
         training.TrainTask(
             WorkerInfo(0, 1, "cpu"), sft.Config(learning_rate=1e-4), given, one, tmp_path / "lengths.json"
         )
+
+
+def test_answers_whose_thoughts_the_template_drops_are_refused(made: Path, tmp_path: Path) -> None:
+    """As the templates of DeepSeek-R1 and Qwen3 do."""
+    shutil.copytree(made / "base", base := tmp_path / "base")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    dropping = "{{ message.content.split('</think>')[-1] }}"
+    tokenizer.chat_template = tokenizer.chat_template.replace("{{ message.content }}", dropping, 1)
+    tokenizer.save_pretrained(base)
+    rows = [[("user", str(i)), ("assistant", f"<think>\nHm {i}.\n</think>\n\n{i}")] for i in range(9)]
+    planned, out = prepare(rows, tmp_path)
+    known = {"train": planned, "valid": planned}
+    sft.predict(sft.Config(), sft.Inputs(made / "base", None, None), known)  # type: ignore[arg-type]
+    sft.predict(sft.Config(), sft.Inputs(made / "base", out / "train", out / "valid"), {})
+    with pytest.raises(ModelError, match="changes the answer '<think>"):
+        sft.predict(sft.Config(), sft.Inputs(base, None, None), known)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="changes the answer '<think>"):
+        sft.predict(sft.Config(), sft.Inputs(base, out / "train", out / "valid"), {})
