@@ -15,7 +15,7 @@ from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
 from ratchet.files import read_text
-from ratchet.jobs.answers.chat_options import describe_chat
+from ratchet.jobs.answers.chat_options import describe_chat, describe_samples
 from ratchet.orchestrator.job_interface import Job, Parents, Result, Seed, Unit
 
 if TYPE_CHECKING:  # they import numpy and pyarrow
@@ -76,7 +76,14 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
         )
     splits = split_samples(config, inputs)
     train = sum(map(len, splits.groups["train"]))
-    return Result({"train": train, **known}, note=describe_repeated(splits))
+    return Result({"train": train, **known, **describe_samples(list_samples(splits))}, note=describe_repeated(splits))
+
+
+def list_samples(splits: Splits) -> Iterator[Sample]:
+    """Yield the samples of all splits."""
+    for groups in splits.groups.values():
+        for group in groups:
+            yield from group
 
 
 def make_task(config: Config, inputs: Inputs) -> Task:
@@ -123,6 +130,9 @@ def split_samples(
     )
 
 
+SHAPE = ("turns", "system", "special_tokens")
+"""Metrics of `describe_samples`."""
+
 JOB = Job(
     "prepare_tasks",
     config=Config,
@@ -130,5 +140,5 @@ JOB = Job(
     resources=("retries",),
     predict=predict,
     outputs=("train", "valid", "test"),
-    metrics=lambda config: ("task", "train", "valid", "test", "also_in_test", "chat"),
+    metrics=lambda config: ("task", "train", "valid", "test", "also_in_test", "chat", *SHAPE),
 )

@@ -9,8 +9,8 @@ from typing import Any
 from ratchet.data.tables import write_shards
 from ratchet.data.tasks.splits import describe_repeated
 from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
-from ratchet.jobs.answers.chat_options import CHAT_FILE, describe_chat
-from ratchet.jobs.answers.prepare_tasks import Config, Inputs, make_task, split_samples
+from ratchet.jobs.answers.chat_options import CHAT_FILE, describe_chat, describe_samples
+from ratchet.jobs.answers.prepare_tasks import Config, Inputs, list_samples, make_task, split_samples
 from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 
@@ -25,7 +25,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             (context.out / name / CHAT_FILE).write_text(chat["chat"] + "\n")
     counts = {name: sum(map(len, chosen)) for name, chosen in splits.items()}
     return Result(
-        {"task": config.task, **counts, "also_in_test": found.also_in_test, **chat},
+        {
+            "task": config.task,
+            **counts,
+            "also_in_test": found.also_in_test,
+            **chat,
+            **describe_samples(list_samples(found)),
+        },
         {"splits": [_describe(name, chosen) for name, chosen in splits.items()]},
         note=describe_repeated(found),
         cases={"samples": [_make_case(sample) for sample in splits["train"][0][:1]]},
