@@ -41,6 +41,24 @@ def test_a_locale_that_cannot_write_a_path_is_named(utf8: str, tmp_path: Path) -
     assert ("set PYTHONUTF8=1" in done.stderr) == (utf8 == "0"), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Prüfung", "unknown; expected one of"),
+        ("Prüfung.py", "cannot write this path"),
+        ("./Prüfung", "cannot write this path"),
+        ("Folder-ü", "cannot write this path"),
+    ],
+)
+def test_a_name_of_a_recipe_is_no_path(name: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "Folder-ü").mkdir()
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "ratchet.orchestrator", "plan", name]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr, done.stderr
+
+
 class _Refusing(BaseHTTPRequestHandler):
     def do_CONNECT(self) -> None:
         self.send_error(403, "Forbidden by policy")
