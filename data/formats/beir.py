@@ -5,18 +5,22 @@ Or the folders `corpus`, `queries` and `qrels` with Parquet files, as NanoBEIR h
 from __future__ import annotations
 
 import re
+from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ratchet.data import retrieval
 from ratchet.data.formats import split_names
 from ratchet.data.formats.pairs import estimate_rows, read_name, read_table
 from ratchet.data.formats.split_names import find_word
 from ratchet.data.formats.text_files import BLANK, read_field, read_filled, read_json_objects, show
-from ratchet.data.retrieval import Corpus, Document, LargeCorpus, Query, RetrievalData, sample
+from ratchet.data.retrieval import Corpus, Document, LargeCorpus, Query, RetrievalData
 from ratchet.data.retrieval.checks import refuse_repeated
 from ratchet.errors import DataError
 from ratchet.files import iterate_lines
@@ -26,9 +30,10 @@ ID_COLUMNS = ("query-id", "corpus-id")
 SCORE = re.compile(r"(-?[0-9]{1,9})(\.0*)?")
 
 
-def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
+def read(folder: Path, *, labelled: bool = True, sampled: bool = False) -> RetrievalData:
     """Read a folder; without `labelled`, only the queries. A document is its title and text. Grades above 0 are
-    relevant. The group of a query is its field `group`, else its id. Raises DataError naming file and line.
+    relevant. The group of a query is its field `group`, else its id. Raises DataError naming file and line. sampled:
+    of a corpus of more than `ratchet.data.retrieval.LARGE` bytes read only the first documents.
 
     The name of a qrels file, without a suffix such as `-00000-of-00001`, is the split (dev is valid). The queries of
     all.tsv, of train.tsv alone, and of Parquet files with other names have no split."""
@@ -43,7 +48,9 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
         return RetrievalData([], unlabelled)
     corpus = _read_corpus(folder)
     known = {query.id: query for query in unlabelled}
-    documents = None if isinstance(corpus, LargeCorpus) else {document.id for document in corpus}
+    documents, empty = None, 0
+    if not sampled or not isinstance(corpus, LargeCorpus):
+        documents, empty = _index_corpus(corpus)
     files = _find_qrels(folder / "qrels")
     queries: list[Query] = []
     ungraded, absent = 0, Counter[str]()
@@ -60,7 +67,6 @@ def read(folder: Path, *, labelled: bool = True) -> RetrievalData:
             f"{folder / 'qrels'}: no query has a document of the corpus with a score of 1 or more; expected some; check"
             " the second and third column"
         )
-    empty = sum(not one.text for one in sample(corpus))
     notes = {"queries without a relevant document, left out": ungraded} | absent
     return RetrievalData(corpus, queries, notes=notes | ({"documents without text": empty} if empty else {}))
 
@@ -88,6 +94,26 @@ def _read_corpus(folder: Path) -> Corpus:
         return list(read())
     first = list(islice(read(), retrieval.SAMPLE))
     return LargeCorpus(read, first, estimate_rows(files, first))
+
+
+class _Ids:
+    """The ids of a corpus, as hashes: 8 bytes each."""
+
+    def __init__(self, hash_N: np.ndarray) -> None:
+        self._hash_N = array("q", np.sort(hash_N).tobytes())
+
+    def __contains__(self, name: object) -> bool:
+        place = bisect_left(self._hash_N, hash(name))
+        return place < len(self._hash_N) and self._hash_N[place] == hash(name)
+
+
+def _index_corpus(corpus: Corpus) -> tuple[_Ids, int]:
+    """Return the ids of all documents, and the number of documents without text."""
+    hashes, empty = array("q"), 0
+    for document in corpus:
+        hashes.append(hash(document.id))
+        empty += not document.text
+    return _Ids(np.asarray(hashes)), empty
 
 
 def is_folder(path: Path) -> bool:
@@ -138,17 +164,17 @@ def _read_qrels(
         query, document = (_read_id(where, row, name) for name in ID_COLUMNS)
         if query not in known:
             raise DataError(f"{where}: query {show(query)} is not in queries.jsonl; add it or remove the line")
+        _, grades = found.setdefault(query, (where, {}))
         if documents is not None and document not in documents:
             absent["labels of documents that are not in the corpus, left out"] += 1
             continue
-        _, grades = found.setdefault(query, (where, {}))
         first = lines.setdefault((query, document), where)
         if grades.setdefault(document, grade) != grade:
             raise DataError(
                 f"{where}: query {show(query)} and document {show(document)} have score {grade}, and"
                 f" {grades[document]} at {first}; expected one score; remove one"
             )
-    if not found and not absent:
+    if not found:
         raise DataError(f"{paths[0]}: no rows below the header; expected at least one; add them or remove the file")
     return found
 

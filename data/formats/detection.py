@@ -55,7 +55,7 @@ def _read(path: Path, options: pairs.Options, *, labelled: bool, sampled: bool =
         kind, data = "Eedi", eedi.read(where, labelled=labelled, template="".join(options.get("template", ())))
         named = [key for key in named if key != "template"]
     elif beir.is_folder(path):
-        kind, data = "BEIR", beir.read(path, labelled=labelled)
+        kind, data = "BEIR", beir.read(path, labelled=labelled, sampled=sampled)
     elif len(jsonl) == 1:
         row = {} if named or not labelled else next(read_json_objects(jsonl[0]))[1]
         if "query" in row and isinstance(row.get("pos"), list):
