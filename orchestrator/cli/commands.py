@@ -30,13 +30,17 @@ from ratchet.orchestrator.run_log import read_last_step_ids
 from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
 from ratchet.orchestrator.store import Store
 
+FOLDERS = ("TMPDIR", "RAY_TMPDIR", "RATCHET_STORE")
+"""Environment variables that name a folder which a run writes to."""
+
 
 def execute(argv: Sequence[str]) -> int:
     """Run a command and return its exit status. Errors that the command raises are reported here."""
     store, debug = None, "--debug" in argv
     try:
         arguments = parse(argv)
-        _check_locale([*argv, os.getcwd()], getattr(arguments, "recipe", ""))
+        folders = [os.environ[name] for name in FOLDERS if name in os.environ]
+        _check_locale([*argv, os.getcwd(), *folders], getattr(arguments, "recipe", ""))
         store = arguments.store
         return COMMANDS[arguments.command](arguments) or 0
     except BaseException as error:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.errors import InputError, ModelError
+from ratchet.errors import InputError, ModelError, StoreError
 from ratchet.models.model_files import MINILM, resolve
 from ratchet.orchestrator.execution import cluster
+from ratchet.orchestrator.store import Store
 
 LONG = "/scratch/of/the/shared/cluster/users/a-rather-long-user-name/jobs"
 
@@ -30,6 +31,30 @@ def test_ray_gets_a_short_folder_if_tmpdir_is_too_long(monkeypatch: pytest.Monke
     monkeypatch.setenv("RAY_TMPDIR", LONG)
     with pytest.raises(InputError, match="RAY_TMPDIR: "):
         cluster.choose_ray_folder()
+
+
+def test_an_unusable_folder_of_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("/proc/r", "/etc/passwd"):
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        with pytest.raises(InputError, match=r"RAY_TMPDIR: .* given \(.*\); expected a folder that can be written"):
+            cluster.choose_ray_folder()
+
+
+def test_the_path_of_a_store_has_a_limit(tmp_path: Path) -> None:
+    assert Store.open(tmp_path / "ü ö" / ("x" * 200)).root.is_dir()
+    with pytest.raises(StoreError, match=r"a path of 4,0\d\d bytes given; expected at most 3,000"):
+        Store.open("/tmp/" + "/".join(["x" * 200] * 20))
+
+
+@pytest.mark.parametrize("variable", ["TMPDIR", "RAY_TMPDIR", "RATCHET_STORE"])
+def test_a_locale_that_cannot_write_a_folder_of_the_environment_is_named(variable: str, tmp_path: Path) -> None:
+    (tmp_path / "ü").mkdir()
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    environment[variable] = str(tmp_path / "ü")
+    command = [sys.executable, "-m", "ratchet.orchestrator", "plan", "quickstart"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "cannot write this path" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("utf8", ["0", "1"])
