@@ -11,9 +11,11 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -85,6 +87,20 @@ def _make_ray_folder(given: str) -> None:
         ) from None
 
 
+@contextmanager
+def _name_home() -> Iterator[None]:
+    """Let the error of a home folder in which Ray cannot keep its token name that folder."""
+    try:
+        yield
+    except OSError as error:
+        if ".ray" not in Path(str(error.filename)).parts:
+            raise
+        raise InputError(
+            f"{error.filename}: {error.strerror}; expected a folder that can be written, since Ray keeps its token"
+            " there; set HOME to one"
+        ) from None
+
+
 class Cluster:
     """The Ray cluster at `address` (default: RAY_ADDRESS, which Ray sets in its jobs), else Ray on this machine."""
 
@@ -120,7 +136,8 @@ class Cluster:
             if self.owns_ray:
                 handler = signal.getsignal(signal.SIGTERM)  # Ray sets its own, which ends the process at once
                 try:
-                    self._init_ray(runtime_env=runtime_env, **options)
+                    with _name_home():
+                        self._init_ray(runtime_env=runtime_env, **options)
                 except (ConnectionError, RuntimeError, ValueError) as error:
                     if not self.address:
                         raise

@@ -114,3 +114,13 @@ def test_a_proxy_that_refuses_counts_as_no_network(kind: str, monkeypatch: pytes
     finally:
         close_session()
         server.shutdown()
+
+
+@pytest.mark.slow
+def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    environment = {**os.environ, "HOME": "/proc/1"}
+    environment.pop("RAY_AUTH_MODE", None)
+    command = [sys.executable, "-m", "ratchet.orchestrator", "run", "jobs/prepare", "--store", str(tmp_path / "store")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "/proc/1/.ray: No such file or directory; expected a folder that can be written" in done.stderr
