@@ -25,7 +25,8 @@ from ratchet.data.retrieval.checks import refuse_repeated
 from ratchet.errors import DataError
 from ratchet.files import iterate_lines
 
-SPLITS = {**split_names.SPLITS, "all": None}
+NAMES = ("train", "dev", "valid", "val", "validation", "test")
+SPLITS = {**{name: split_names.SPLITS[name] for name in NAMES}, "all": None}
 ID_COLUMNS = ("query-id", "corpus-id")
 FIELDS = {"corpus": ("_id", "title", "text"), "queries": ("_id", "text", "group"), "qrels": (*ID_COLUMNS, "score")}
 """Part of a data set -> the fields that are read."""

@@ -67,7 +67,8 @@ def write_table(path: Path) -> None:
             r"train\.parquet and test\.tsv given; expected files of one",
         ),
         (lambda p: (p / "qrels/train.jsonl").write_text("{}"), r"test\.tsv and train\.jsonl given; expected files of"),
-        (lambda p: (p / "qrels/eval.tsv").write_text(HEADER), "eval and test given; expected one of them"),
+        (lambda p: [(p / f"qrels/{name}.tsv").write_text(HEADER) for name in ("dev", "val")], "dev and val given"),
+        (lambda p: (p / "qrels/eval.tsv").write_text(HEADER), r"eval\.tsv: split 'eval' given; expected train, dev"),
     ],
 )
 def test_no_file_is_left_out(folder: Path, add: Callable[[Path], object], says: str) -> None:
