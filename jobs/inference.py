@@ -8,7 +8,7 @@ from typing import Literal
 
 from ratchet.errors import InputError
 from ratchet.extras import require_extra
-from ratchet.models.model_files import find_config_folder, list_expert_layers
+from ratchet.models.model_files import check_quantizable, find_config_folder
 from ratchet.models.usage import ADAPTED, Usage, read_task
 
 
@@ -51,8 +51,5 @@ def check_quantization(job: str, quantization: str, model: Path | None) -> None:
     if quantization != "nf4":
         return
     require_extra(f"{job}.quantization: nf4 given", "nf4", "bitsandbytes")
-    if model is not None and list_expert_layers(model):
-        raise InputError(
-            f"{job}.quantization: nf4 given, for a mixture of experts ({model}); expected none, since bitsandbytes"
-            " quantizes linear layers only, and the fused experts would stay whole; set quantization=none"
-        )
+    if model is not None:
+        check_quantizable(f"{job}.quantization", model)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ratchet.errors import InputError, ModelError
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
@@ -72,6 +72,19 @@ def check_decoder_model(folder: Path) -> None:
     _open(folder, _find_last_change(folder))
 
 
+def check_target_modules(job: str, base: Path, kind: Literal["backbone", "causal", "classifier"], names: str) -> None:
+    """Raise ModelError for layers of which an adapter could not be trained, or not be merged after its training. names:
+    the setting `target_modules` of the job."""
+    if names == "all-linear" and _is_usual(base):
+        return
+    from ratchet.models.adapters.trial import try_adapter
+
+    try:
+        try_adapter(base, kind, names, _find_last_change(base))
+    except ModelError as error:
+        raise ModelError(f"{job}.{error}") from None
+
+
 def check_length(where: str, folder: Path, length: int) -> None:
     """Raise InputError, beginning with `where`, for more tokens than the model has learned positions for."""
     positions = count_learned_positions(folder)
@@ -82,12 +95,25 @@ def check_length(where: str, folder: Path, length: int) -> None:
         )
 
 
-def read_width(folder: Path) -> int:
-    """Return the dimensions of a model's hidden states, by its own name for them."""
-    given = read_config(folder).get("hidden_size")
-    if given is not None:
-        return int(given)
-    return int(_open(folder, _find_last_change(folder))[0].get_text_config().hidden_size)
+def fit_length(default: int, folder: Path | None, used: int = 0) -> int:
+    """Return the default of a length in tokens, or what a model's learned positions leave of it beside `used` tokens.
+    folder: None: the model is not made yet."""
+    positions = None if folder is None else count_learned_positions(folder)
+    return default if positions is None else max(1, min(default, positions - used))
+
+
+def describe_length(name: str, given: int | None, default: int, fitting: int) -> str:
+    """Return a note for the plan on a length that was not given and is shorter than its default; empty for others."""
+    return f"{name}={fitting}, by the positions of the model" if given is None and fitting < default else ""
+
+
+def read_size(folder: Path, name: Literal["hidden_size", "num_hidden_layers", "num_attention_heads"]) -> int:
+    """Return a size of a model, such as the dimensions of its hidden states, by its own name for it, and by the default
+    of its class where config.json says nothing."""
+    given = read_config(folder).get(name)
+    if given is None:
+        given = getattr(_open(folder, _find_last_change(folder))[0].get_text_config(), name)
+    return int(given)
 
 
 def _is_usual(folder: Path) -> bool:
@@ -186,15 +212,17 @@ def _check_reranker(folder: Path, changed: int, reranker_config: RerankerConfig)
     import transformers
 
     from ratchet.models.decoder import decoder
+    from ratchet.models.reranker import reranker
     from ratchet.models.reranker.reranker_config import PairTokenizer
 
-    config, _ = _open(folder, changed)
+    config, tokenizer = _open(folder, changed)
     if reranker_config.kind == "yes_no":
         known: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
         decoder.check_head(folder)
     else:
         known = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
         _check_classes(folder, config.num_labels)
+        reranker.check_filler(folder, config, tokenizer)
     if type(config) not in known:
         what = "causal language model" if reranker_config.kind == "yes_no" else "sequence classifier"
         raise ModelError(f"model {folder}: transformers has no {what} for {config.model_type}; give another model")

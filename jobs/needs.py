@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import InputError, ModelError
-from ratchet.models.model_kind import read_config
 from ratchet.models.pass_size import CPU_TOKENS, size_passes
 from ratchet.orchestrator.job_interface import Needs, Parents, Resources, Result
 
@@ -240,9 +239,11 @@ def _measure(folder: Path, kind: str, **options: Any) -> Footprint | None:
 
 def _check_heads(folder: Path, gpus: int) -> None:
     """Raise InputError for a number of GPUs over which vLLM cannot divide the attention heads of a model."""
-    config = read_config(folder)
-    heads = int(config.get("num_attention_heads", gpus))
-    groups = int(config.get("num_key_value_heads") or heads)
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder).get_text_config()  # with the defaults of its class
+    heads = int(config.num_attention_heads)
+    groups = int(getattr(config, "num_key_value_heads", None) or heads)
     if gpus > 1 and (heads % gpus or max(groups, gpus) % min(groups, gpus)):
         raise InputError(
             f"gpus: {gpus} per worker given; expected a divisor of the model's {heads} attention heads, and a divisor"

@@ -22,6 +22,9 @@ from ratchet.extras import hide_package
 
 EMBEDDINGS = re.compile(r"embed|\bwte\b|\bwpe\b")
 """Pattern in the names of embedding weights."""
+NOT_DECAYED = re.compile(r"bias|norm\b", re.IGNORECASE)
+"""Pattern in the names of biases and of the weights of norms, which can be matrices: biases of experts, norms of
+heads."""
 
 
 def start_engine(
@@ -39,7 +42,7 @@ def start_engine(
 
     Master weights and moments are float32 in both cases. max_grad_norm: 0 turns clipping off. zero_stage: 0 to 3;
     with 3, workers must run equally many forward passes (`ratchet.models.zero3_sync`). layer_decay: see
-    `group_by_layer`. The caller sets the learning rate in `engine.optimizer.param_groups`, times their `lr_scale`.
+    `group_weights`. The caller sets the learning rate in `engine.optimizer.param_groups`, times their `lr_scale`.
     torch.distributed must be initialised, and LOCAL_RANK set with several workers. offload: what is kept in the memory
     of the host, see `FinetuneConfig.offload`.
     """
@@ -48,10 +51,10 @@ def start_engine(
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     is_half = trained[0].dtype == torch.bfloat16
     # Without torch's Adam DeepSpeed compiles its own.
-    adam = {"lr": learning_rate, "weight_decay": weight_decay, "torch_adam": True, "adam_w_mode": True}
+    adam = {"lr": learning_rate, "torch_adam": True, "adam_w_mode": True}
     engine, *_ = deepspeed.initialize(
         model=model,
-        model_parameters=group_by_layer(model, layer_decay) if layer_decay < 1 else trained,
+        model_parameters=group_weights(model, layer_decay=layer_decay, weight_decay=weight_decay),
         config={
             # Required but unused: the caller splits the batches.
             "train_micro_batch_size_per_gpu": 1,
@@ -77,22 +80,37 @@ def start_engine(
     return engine
 
 
-def group_by_layer(model: Any, layer_decay: float) -> list[dict[str, Any]]:
-    """Return the weights that require a gradient as groups of an optimizer, from the embeddings up, each with the
-    factor `lr_scale` on its learning rate: layer_decay to the power of the number of layers above it (Clark et al.
-    2020, "ELECTRA: Pre-training text encoders as discriminators rather than generators").
+def group_weights(model: Any, *, layer_decay: float, weight_decay: float) -> list[dict[str, Any]]:
+    """Return the weights that require a gradient as groups of an optimizer, from the embeddings up, each with its
+    `weight_decay`, and with the factor `lr_scale` on its learning rate: layer_decay to the power of the number of
+    layers above it (Clark et al. 2020, "ELECTRA: Pre-training text encoders as discriminators rather than generators").
 
-    The first number in a weight's name is the number of its layer. Weights without one belong to the embeddings if
-    their name matches EMBEDDINGS, else to a head above all layers."""
-    depths: dict[float, list[Any]] = {}
-    for name, weight in model.named_parameters():
-        if weight.requires_grad:
-            number = next((int(part) for part in name.split(".") if part.isdecimal()), None)
-            unnumbered = -1 if EMBEDDINGS.search(name) else math.inf
-            depths.setdefault(unnumbered if number is None else number, []).append(weight)
-    last = max((depth for depth in depths if depth < math.inf), default=-1)
-    top = last + 1 if math.inf in depths else last
-    return [{"params": own, "lr_scale": layer_decay ** (top - min(n, top))} for n, own in sorted(depths.items())]
+    Biases and the weights of norms are not decayed. The first number in a weight's name is the number of its layer.
+    Weights without one belong to the embeddings if their name matches EMBEDDINGS, else to a head above all layers."""
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    depths = {name: _find_depth(name) for name in trained}
+    last = max((depth for depth in depths.values() if depth < math.inf), default=-1)
+    top = last + 1 if math.inf in depths.values() else last
+    groups: dict[tuple[float, float], list[Any]] = {}
+    for name in sorted(trained, key=depths.__getitem__):
+        scale = layer_decay ** (top - min(depths[name], top))
+        decay = weight_decay if _is_decayed(name, trained[name]) else 0.0
+        groups.setdefault((scale, decay), []).append(trained[name])
+    return [{"params": own, "lr_scale": scale, "weight_decay": decay} for (scale, decay), own in groups.items()]
+
+
+def _find_depth(name: str) -> float:
+    """Return the number of a weight's layer: -1 for an embedding, infinity for a head."""
+    for part in name.split("."):
+        if part.isdecimal():
+            return int(part)
+    return -1 if EMBEDDINGS.search(name) else math.inf
+
+
+def _is_decayed(name: str, weight: torch.Tensor) -> bool:
+    """Whether weight decay applies to a weight: neither for vectors nor, in any shape, for biases and norms."""
+    shape = getattr(weight, "ds_shape", weight.shape)  # a partitioned weight is empty
+    return len(shape) > 1 and not NOT_DECAYED.search(name)
 
 
 def start_part(engine: Any) -> None:

@@ -96,7 +96,7 @@ def measure(
     if quantization == "nf4":
         weights -= int(multiplied * (compute.itemsize - NF4_BYTES))
     if training and lora_r:
-        names = target_modules if target_modules == "all-linear" else target_modules.split(",")
+        names = lora.split_names(target_modules)
         model = lora.attach(model, lora_r=lora_r, lora_alpha=1, lora_dropout=0.0, target_modules=names, seed=0)
         train_in_float32(model)
     if training and gradient_checkpointing:

@@ -21,7 +21,7 @@ from ratchet.models.adapters import lora
 from ratchet.models.adapters.shard_merge import check_base_is_kept, read_main_dtype
 from ratchet.models.devices import BALANCED, resolve_device, resolve_dtype
 from ratchet.models.engine import is_partitioned
-from ratchet.models.model_files import check_folder, copy_tokenizer
+from ratchet.models.model_files import check_folder, check_quantizable, copy_tokenizer
 from ratchet.models.packed_linear import pack_linear_layers
 
 HEADS = ("classifier", "score", "pre_classifier", "head")
@@ -55,6 +55,8 @@ def open_model(
     initialised at random. settings: overrides of the config. Raises ModelError for an unusable folder.
     """
     check_folder(base)
+    if quantization == "nf4":
+        check_quantizable("quantization", base)
     config = transformers.AutoConfig.from_pretrained(base, **(settings or {}))
     kept = resolve_dtype(dtype, resolve_device(device))
     merges = adapter and not training and quantization == "none"
@@ -99,6 +101,8 @@ def open_model(
     model = move_model(model, torch.device("cpu") if device == BALANCED else resolve_device(device), kept)
     if device == BALANCED and is_merged:
         model = spread_model(model)
+    if kind is transformers.AutoModelForSequenceClassification:
+        score_in_float32(model)
     if packed:
         pack_linear_layers(model)
     model.train(training)
@@ -180,11 +184,19 @@ def train_in_float32(model: Any) -> None:
             module.cast_input_dtype_enabled = False  # of PEFT, which would cast the activations
         if own and type(module) in FLOAT32_LAYERS:
             module.__class__ = FLOAT32_LAYERS[type(module)]
-        elif own and type(module) not in (*FLOAT32_LAYERS.values(), torch.nn.ParameterDict):
+        elif own and type(module) not in (*FLOAT32_LAYERS.values(), _ScoreLayer, torch.nn.ParameterDict):
             raise ModelError(
                 f"layer {name}: a {type(module).__name__} is to be trained; expected linear layers and layer norms;"
                 " leave it out of target_modules"
             )
+
+
+def score_in_float32(model: Any) -> None:
+    """Make a classifier with one output compute it in float32, over a model of any dtype: scores of about 20 that are
+    rounded to bfloat16 differ by 0.125 or not at all."""
+    outputs = [layer for layer in model.modules() if type(layer) is torch.nn.Linear and layer.out_features == 1]
+    if outputs:  # other layers with one output, such as gates of experts, come before it
+        outputs[-1].__class__ = _ScoreLayer
 
 
 def add_other_adapter(model: Any, folder: Path) -> None:
@@ -221,6 +233,14 @@ class _Linear(torch.nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         bias = None if self.bias is None else self.bias.to(input.dtype)
         return functional.linear(input, self.weight.to(input.dtype), bias)
+
+
+class _ScoreLayer(torch.nn.Linear):
+    """Weights of any dtype, cast to float32 with the input in each pass, so that the scores are float32."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        bias = None if self.bias is None else self.bias.float()
+        return functional.linear(input.float(), self.weight.float(), bias)
 
 
 class _LayerNorm(torch.nn.LayerNorm):

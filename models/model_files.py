@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import socket
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ INDEX = "model.safetensors.index.json"
 ADAPTER_CONFIG = "adapter_config.json"
 POSITION_TABLES = (".position_embeddings.weight", "wpe.weight", ".embed_positions.weight")
 """Ends of the names of the weights that are position embeddings."""
+
+EXPERT_LAYERS = ("gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
+"""Names of layers of experts in files, which a loaded model has fused."""
 
 TOKENIZER_FILES = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model"),
@@ -204,15 +208,38 @@ def read_header(path: Path) -> tuple[int, dict[str, Any]]:
     return 8 + length, header
 
 
-def list_expert_layers(folder: Path) -> set[str]:
+def list_expert_layers(weight_names: Iterable[str]) -> set[str]:
     """Return the names of the layers of a model's experts, such as `gate_proj`; empty without experts. transformers
     fuses the experts of a layer into one tensor, which is no linear layer."""
     found = set[str]()
-    for name in read_weight_names(folder):
+    for name in weight_names:
         _, is_expert, layer = name.partition(".experts.")
         if is_expert or ".block_sparse_moe.input_linear." in name:
             found.update(part for part in (layer or name).split(".") if not part.isdecimal() and part != "weight")
     return found
+
+
+def check_no_experts(where: str, model: str | Path, weight_names: Iterable[str], target_modules: str) -> None:
+    """Raise ModelError, beginning with `where`, for an adapter of a mixture of experts that would adapt its experts, or
+    leave them out unsaid: PEFT's adapter of fused experts cannot be merged into the files, where each expert has layers
+    of its own. model: its name or folder, for the message."""
+    experts = list_expert_layers(weight_names)
+    names = {name.strip().rpartition(".")[2] for name in target_modules.split(",")}
+    if experts and names & {*experts, *EXPERT_LAYERS, "all-linear"}:
+        raise ModelError(
+            f"{where}: {target_modules} given, for a mixture of experts ({model}); expected names of layers outside of"
+            " its experts, such as q_proj,k_proj,v_proj,o_proj; name them"
+        )
+
+
+def check_quantizable(where: str, folder: Path) -> None:
+    """Raise ModelError, beginning with `where`, for a mixture of experts that is to be loaded in 4 bits: its experts
+    would not be."""
+    if list_expert_layers(read_weight_names(folder)):
+        raise ModelError(
+            f"{where}: nf4 given, for a mixture of experts ({folder}); expected none, since bitsandbytes quantizes"
+            " linear layers only, and the fused experts would stay whole; set quantization=none"
+        )
 
 
 def read_weight_names(folder: Path) -> list[str]:

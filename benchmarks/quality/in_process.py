@@ -45,12 +45,12 @@ def train(task: Any) -> int:
     import torch
 
     from ratchet.jobs.training.schedule import learning_rate_at
-    from ratchet.models.engine import configure_malloc, group_by_layer
+    from ratchet.models.engine import configure_malloc, group_weights
 
     configure_malloc(task.model)
     config, number, total = task.config, 0, sum(task.steps)
-    groups = group_by_layer(task.model, config.layer_decay)
-    optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, weight_decay=config.weight_decay)
+    groups = group_weights(task.model, layer_decay=config.layer_decay, weight_decay=config.weight_decay)
+    optimizer = torch.optim.AdamW(groups, lr=config.learning_rate)
     task.model.train()
     for epoch, steps in enumerate(task.steps):
         for step in range(steps):

@@ -45,21 +45,36 @@ def _read(path: Path, options: pairs.Options, *, labelled: bool, sampled: bool =
     if not path.is_dir():
         open_regular(path).close()
     named = [key for key in options if key in (*pairs.COLUMNS, "template")]
+    unknown = [*named, *(key for key in options if key in ("ignore", "split"))]
     files = [path / name for name in ("test.csv", "train.csv")[labelled:] if (path / name).exists()]
     if not labelled and path.suffix == ".csv" and "QuestionText" in next(read_csv(path, ()))[1]:
         files = [path]
     jsonl = [path] if path.suffix in (".jsonl", ".json") else sorted(path.glob("[!.]*.jsonl"))
     jsonl = [file for file in jsonl if file.name != flag_embedding.POOL]
+    csv = sorted(path.glob("[!.]*.csv"))
+    if (
+        files
+        and labelled
+        and not (path / eedi.MAPPING).exists()
+        and "QuestionText" not in next(read_csv(files[0], ()))[1]
+    ):
+        files = []
     if files or (path / eedi.MAPPING).exists():
         where = path if labelled else (*files, path / "test.csv")[0]
         kind, data = "Eedi", eedi.read(where, labelled=labelled, template="".join(options.get("template", ())))
-        named = [key for key in named if key != "template"]
+        unknown = [key for key in unknown if key != "template"]
     elif beir.is_folder(path):
-        kind, data = "BEIR", beir.read(path, labelled=labelled)
+        kind, data = "BEIR", beir.read(path, labelled=labelled, sampled=sampled)
+    elif len(jsonl) + len(csv) > 1 or (path.is_dir() and (jsonl or csv) and pairs.list_tables(path, {})):
+        names = ", ".join(file.name for file in (*jsonl, *csv, *pairs.list_tables(path, {}))[:4])
+        raise DataError(
+            f"{path}: several data files ({names}); expected one, or Parquet or Arrow files alone; give one of them as"
+            " data, and others as valid and test"
+        )
     elif len(jsonl) == 1:
         row = {} if named or not labelled else next(read_json_objects(jsonl[0]))[1]
         if "query" in row and isinstance(row.get("pos"), list):
-            return flag_embedding.read(jsonl[0], sampled=sampled)
+            return flag_embedding.read(jsonl[0], options, sampled=sampled)
         return pairs.read(jsonl[0], options, labelled=labelled, sampled=sampled)
     elif path.suffix in pairs.SUFFIXES or pairs.list_tables(path, options) or (path.suffix == ".txt" and not labelled):
         return pairs.read(path, options, labelled=labelled, sampled=sampled)
@@ -71,6 +86,6 @@ def _read(path: Path, options: pairs.Options, *, labelled: bool, sampled: bool =
             " corpus.jsonl, queries.jsonl and qrels/ (BEIR), a .jsonl file (FlagEmbedding), a .jsonl, .csv or .parquet"
             " file of pairs, or a folder of .parquet files; see docs/data.md"
         )
-    if named:
-        raise DataError(f"{path}: '?{named[0]}=' given; expected no columns for {kind}; leave it out")
+    if unknown:
+        raise DataError(f"{path}: '?{unknown[0]}=' given; expected no columns for {kind}; leave it out")
     return data

@@ -16,7 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.data import retrieval
-from ratchet.data.formats.split_names import SPLITS, find_splits
+from ratchet.data.formats.split_names import (
+    SPLITS,
+    find_split,
+    find_splits,
+    matches_split,
+    read_split,
+    refuse_missing_shards,
+)
 from ratchet.data.formats.text_files import (
     BLANK,
     FIELD,
@@ -44,10 +51,13 @@ COLUMNS: Mapping[str, Sequence[str]] = {
 }
 """Option -> default names of its column, of which the first that exists is read; of `negative` all, also `negative_1`,
 ... A column that an option names has no other role."""
-LABELS = ("label", "labels")
+LABELS = ("label", "labels", "relevance", "relevant", "is_relevant", "is_duplicate")
 """Columns that other libraries read as `is a pair`: rows with another value than 1 are refused."""
-RATINGS = ("score", "scores", "similarity", "weight")
+RATINGS = ("score", "scores", "similarity", "similarity_score", "rating", "ratings", "weight")
 """Columns that other libraries read as the rating or the weight of a pair: they are refused."""
+NEGATIVE = re.compile(r"(hard_)?neg(ative)?_?\d+")
+"""Other names of columns of negatives."""
+LIST = re.compile(r"""\s*\[\s*(['"]).*\1\s*\]\s*""", re.DOTALL)
 OTHERS = ("ignore", "instruction", "name", "split", "template", "weight")
 """Options of any format. ignore: columns that are not read, separated by commas; instruction: task of all queries;
 name: prefix of ids; split: which files of a folder, or rows of the column `split`; template: query text from several
@@ -81,12 +91,18 @@ def list_tables(path: Path, options: Options) -> list[Path]:
     else:
         found = sorted(path / name for name in glob("**/*.*", root_dir=path, recursive=True))
     tables = [file for file in found if file.suffix in (".parquet", ".arrow") and (file == path or _is_data(file))]
-    if "split" not in options:
-        return tables
-    split = options["split"][0]
-    by_name = re.compile(rf"(.*-)?{re.escape(split)}(-\d+-of-\d+)?")
-    splits = find_splits(tables, path)
-    return [file for file in tables if by_name.fullmatch(file.stem) or splits[file] == SPLITS.get(split, split)]
+    if "split" in options and path.is_dir():
+        split = options["split"][0]
+        chosen = [file for file in tables if matches_split(file, path, split)]
+        others = sorted({find_split(file, path) for file in tables} - {""})
+        if others and not chosen:
+            raise DataError(
+                f"{path}: ?split={split} given; expected a split that the names of its files tell, such as"
+                f" {' and '.join(others)}; correct it"
+            )
+        tables = chosen or tables  # the rows of other files may be in the split
+    refuse_missing_shards(tables)
+    return tables
 
 
 def _is_data(file: Path) -> bool:
@@ -118,24 +134,46 @@ def read(path: Path, options: Options, *, labelled: bool = True, sampled: bool =
 def _read_rows(path: Path, options: Options, labelled: bool, unread: set[str]) -> Iterator[Row]:
     seen: dict[tuple[str, ...], Options] = {}
     template, wanted = options.get("template"), options.get("split", ("",))[0]
+    files = list_tables(path, options) or [path]
+    is_named, is_found = all(matches_split(file, path, wanted) for file in files), False
     for number, (where, row, file_split) in enumerate(_read_objects(path, options, labelled, unread)):
         names = tuple(row)
         if names not in seen:
             seen[names] = _find_columns(where, names, options, labelled, unread)
         columns = seen[names]
-        split = _read_split(where, row, columns["split"]) or file_split
-        if wanted and columns["split"] and split != SPLITS.get(wanted, wanted):
+        split = read_split_column(where, row, columns["split"]) or file_split
+        if wanted and columns["split"] and split != read_split(wanted):
             continue
-        _check_labels(where, row, columns["label"])
+        if wanted and not columns["split"] and not is_named:
+            raise refuse_split(where, wanted, names)
+        is_found = True
+        check_labels(where, row, columns["label"])
         text = fill_template(where, template[0], row) if template else read_field(where, row, columns["query"][0], str)
         id, group, task, prompt = (read_name(where, row, columns[r], r) for r in ("id", "group", "task", "prompt"))
         positives, negatives = (list(_read_texts(where, row, columns[r], r)) for r in ("positive", "negative"))
+        if path.suffix == ".csv":
+            _refuse_lists(where, (*positives, *negatives))
         assigned = None if wanted else split or None
         key = (id, text, task, prompt, assigned) if labelled else number
         yield Row(key, text, positives, negatives, group or text, where, id, task, prompt, split=assigned)
+    if wanted and not is_found:
+        raise refuse_empty(path, wanted)
 
 
-def _read_split(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> str:
+def refuse_empty(path: Path, wanted: str) -> DataError:
+    """Make the error for the option `split` if no row is in this split."""
+    return DataError(f"{path}: no row of the split '{wanted}'; expected some; correct ?split= behind the path")
+
+
+def refuse_split(where: str, wanted: str, names: Sequence[str]) -> DataError:
+    """Make the error for the option `split` on rows without a column `split`."""
+    return DataError(
+        f"{where}: ?split={wanted} given; found {show(', '.join(names))}; expected a column `split`; add one, or leave"
+        " the option out"
+    )
+
+
+def read_split_column(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> str:
     """Read the column `split`; empty without it. Raises DataError for a name that is no split."""
     value = row.get(columns[0]) if columns else None
     if value is None or value == "":
@@ -148,7 +186,7 @@ def _read_split(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> s
     return SPLITS[value.lower()]
 
 
-def _check_labels(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> None:
+def check_labels(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> None:
     """Raise DataError for a row that is labelled as no pair."""
     for name in columns:
         if row[name] not in (1, "1", "1.0", "true", "True"):
@@ -200,12 +238,12 @@ def _read_objects(
         for where, row in read_json_objects(path):
             yield where, row, ""
     tables = list_tables(path, options)
-    splits = find_splits(tables, path)
+    splits = find_splits(tables, path) if labelled and "split" not in options else {}
     for file in tables:
         find = partial(_find_columns, str(file), options=options, labelled=labelled, unread=unread)
         rows = read_table(file, lambda names, find=find: chain(*find(names).values()))  # type: ignore[misc]
         for where, row in rows:
-            yield where, row, splits[file] if labelled else ""
+            yield where, row, splits.get(file, "")
 
 
 def read_table(path: Path, choose: Callable[[list[str]], Iterable[str]]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -250,7 +288,7 @@ def _find_columns(where: str, names: Sequence[str], options: Options, labelled: 
             if role != "negative":
                 own = own[:1]
         if role == "negative":
-            own += [name for name in names if re.fullmatch(r"negative_\d+", name) and name not in named]
+            own += [name for name in names if NEGATIVE.fullmatch(name) and name not in named]
         is_given = bool(fields) or role in options
         if read and len(own) < (len(known) if is_given else role in ("query", "positive")):
             raise DataError(
@@ -259,18 +297,30 @@ def _find_columns(where: str, names: Sequence[str], options: Options, labelled: 
             )
         found[role] = own if read else ()
     others = [name for name in names if name not in named and not any(name in own for own in found.values())]
-    found["split"] = [name for name in others if name == "split" and labelled]
-    found["label"] = [name for name in others if name in LABELS and labelled]
-    for name in others:
-        if name in RATINGS and labelled:
+    found["split"], found["label"] = find_marks(where, others) if labelled else ([], [])
+    if "split" in options:
+        found["split"] = [name for name in others if fold(name) == "split"][:1]
+    used = {name for own in found.values() for name in own}
+    unread.update(name for name in names if name not in used and name not in ignored and labelled)
+    return found
+
+
+def find_marks(where: str, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return those of the columns that tell the split (at most one), and those that tell whether a row is a pair.
+    Raises DataError for ratings of pairs."""
+    for name in names:
+        if fold(name) in RATINGS:
             raise DataError(
                 f"{where}: column {name} given; expected pairs without ratings, which are not read; leave it out, use"
                 f" FlagEmbedding's pos_scores and neg_scores for a teacher's scores, or add ?ignore={name} behind the"
                 " path"
             )
-    used = {name for own in found.values() for name in own}
-    unread.update(name for name in names if name not in used and name not in ignored and labelled)
-    return found
+    return [name for name in names if fold(name) == "split"][:1], [name for name in names if fold(name) in LABELS]
+
+
+def fold(name: str) -> str:
+    """Return the name of a column in lower case, without spaces around it."""
+    return name.strip().lower()
 
 
 def _read_texts(where: str, row: Mapping[str, Any], columns: Sequence[str], role: str) -> Iterator[str]:
@@ -283,6 +333,16 @@ def _read_texts(where: str, row: Mapping[str, Any], columns: Sequence[str], role
                     f"{where}: {role} {show(text)} given; expected a text that is not empty, or a list of texts;"
                     " correct or remove the row"
                 )
+
+
+def _refuse_lists(where: str, texts: Sequence[str]) -> None:
+    """Raise DataError for a list that was written as a text, as pandas writes lists into CSV."""
+    for text in texts:
+        if LIST.fullmatch(text):
+            raise DataError(
+                f"{where}: {show(text)} given, a list as a text; expected a text in each field; write JSON Lines or"
+                " Parquet, which have lists, or one column per text"
+            )
 
 
 def read_name(where: str, row: Mapping[str, Any], columns: Sequence[str], role: str) -> str:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-SPLITS = {"train": "train", "dev": "valid", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
-"""Name in the data -> split."""
+from ratchet.errors import DataError
+
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("dev", "valid", "val", "validation"), "valid"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+"""Name in the data -> split, as the library `datasets` reads the names of files."""
+SHARD = re.compile(r"(.*)-\d+-of-(\d+)(-[0-9a-f]+)?")
 
 
 def find_word(path: Path) -> str:
@@ -17,14 +25,52 @@ def find_word(path: Path) -> str:
     return words.pop() if len(words) == 1 else ""
 
 
+def find_split(file: Path, root: Path) -> str:
+    """Return the split of a file by its name, or else by the name of the nearest folder below `root`. Empty: none."""
+    folders = [folder for folder in file.parents if folder.is_relative_to(root) and folder != root]
+    for path in (file, *folders):
+        word = find_word(path)
+        if word:
+            return SPLITS[word]
+    return ""
+
+
 def find_splits(files: Sequence[Path], root: Path) -> dict[Path, str]:
-    """Return the split of each file of a folder by its name, or else by the name of the nearest folder below `root`.
-    Empty for files without one, and for all files if they would all be in one split."""
-    found = {}
-    for file in files:
-        names = [file, *(folder for folder in file.parents if folder.is_relative_to(root) and folder != root)]
-        words = [word for word in map(find_word, names) if word]
-        found[file] = SPLITS[words[0]] if words else ""
-    if len(set(found.values())) < 2:
+    """Return the split of each file of a folder. Empty for all if no name tells one, if all are in train, which is
+    divided, and for a single file. Raises DataError if the names of some files tell a split, and others do not."""
+    found = {file: find_split(file, root) for file in files}
+    named = [file for file in files if found[file]]
+    if root in files or set(found.values()) <= {"train"}:
         return dict.fromkeys(files, "")
+    for file in files:
+        if named and not found[file]:
+            raise DataError(
+                f"{file}: its name tells no split, but that of {named[0]} does; expected one in all names or in none;"
+                " rename it, or read one split, such as ?split=train behind the path"
+            )
     return found
+
+
+def matches_split(file: Path, root: Path, split: str) -> bool:
+    """Return whether the name of a file, or of a folder below `root`, says that it is in a split (of any name)."""
+    by_name = re.compile(rf"(.*-)?{re.escape(split)}(-\d+-of-\d+)?")
+    return bool(by_name.fullmatch(file.stem)) or find_split(file, root) == read_split(split)
+
+
+def read_split(name: str) -> str:
+    """Return the split that a name in the data means, or the name itself."""
+    return SPLITS.get(name.lower(), name)
+
+
+def refuse_missing_shards(files: Sequence[Path]) -> None:
+    """Raise DataError if one of the files `NAME-00000-of-00002`, `NAME-00001-of-00002` is not there."""
+    counts: Counter[tuple[Path, str, int]] = Counter()
+    for file in files:
+        found = SHARD.fullmatch(file.stem)
+        if found:
+            counts[file.parent, found[1], int(found[2])] += 1
+    for (folder, name, total), count in counts.items():
+        if count < total:
+            raise DataError(
+                f"{folder}: {count} of the {total} files {name}-*-of-{total:05d} given; expected all; copy the others"
+            )

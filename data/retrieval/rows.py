@@ -14,6 +14,7 @@ import numpy as np
 
 from ratchet.data.retrieval import SAMPLE, Document, LargeCorpus, Query, RetrievalData
 from ratchet.data.retrieval.spilled import Spilled, number_by_appearance
+from ratchet.errors import DataError
 
 
 class Row(NamedTuple):
@@ -41,12 +42,14 @@ def number_rows(rows: Iterable[Row], others: Iterable[str] = (), share: float = 
     otherwise a positive of one row would be mined as a negative of another. Either all rows or none have a teacher,
     with a score for each text. share: see `RetrievalData`."""
     keys, texts, sizes, named, scores = array("q"), array("q"), array("q", [0]), False, array("d")
+    groups = array("q")
 
     def count(row: Row) -> Row:
         nonlocal named
         named = named or bool(row.id)
         if row.key is not None:
             keys.append(hash(row.key))
+            groups.append(hash(row.group))
         for own in (row.positives, row.negatives):
             texts.extend(map(hash, own))
             sizes.append(len(own))
@@ -73,11 +76,24 @@ def number_rows(rows: Iterable[Row], others: Iterable[str] = (), share: float = 
             same = row_R[after_Q[query - 1] if query else 0 : after_Q[query]].tolist()
             ends = [[start_R[2 * row + side : 2 * row + side + 2] for row in same] for side in (0, 1)]
             positives, negatives = (find_first([t for start, end in own for t in range(start, end)]) for own in ends)
+            group = row.group if len({groups[other] for other in same}) == 1 else find_group(same)
             left = {name: place for name, place in negatives.items() if name not in positives}
             right, wrong = (tuple(scores[t] for t in own.values()) if scores else () for own in (positives, left))
             labels, about = (tuple(positives), (1,) * len(positives), tuple(left)), (row.task, row.prompt)
             teacher = (right, wrong) if scores else None
-            yield Query(row.id or f"q{query}", row.text, *labels, row.group, row.split, row.where, teacher, *about)
+            yield Query(row.id or f"q{query}", row.text, *labels, group, row.split, row.where, teacher, *about)
+
+    def find_group(same: Sequence[int]) -> str:
+        """Return the one group of rows that repeat a query. Rows without a group have the query's text as theirs."""
+        rows = [kept[number] for number in same]
+        given = [row for row in rows if row.group != row.text] or rows
+        for row in given:
+            if row.group != given[0].group:
+                raise DataError(
+                    f"{row.where}: group '{row.group[:60]}' given for a query that has group '{given[0].group[:60]}' at"
+                    f" {given[0].where}; expected one group per query; correct it"
+                )
+        return given[0].group
 
     def find_first(places: Sequence[int]) -> dict[str, int]:
         found: dict[str, int] = {}  # id of a document -> the first of its places

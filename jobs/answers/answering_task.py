@@ -15,6 +15,7 @@ from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models.decoder import decoder
 from ratchet.models.decoder.multi_turn import ConversationState, converse
 from ratchet.models.decoder.sampling import Sampling
+from ratchet.models.model_files import count_learned_positions
 from ratchet.orchestrator.job_interface import Resources
 
 
@@ -41,6 +42,24 @@ class AnsweringTask(FinetuneTask):
         self.model = self.decoder.model = self.make_trainable(self.decoder.model, task="CAUSAL_LM")
         held_out = read_shards(inputs.valid, SAMPLES.names).slice(0, config.valid_samples)
         self.valid_samples = [row_to_sample(row) for row in held_out.to_pylist()]
+        self._check_positions(count_learned_positions(inputs.base))
+
+    def _check_positions(self, positions: int | None) -> None:
+        """Raise InputError for a held-out sample whose answer would begin or end beyond the model's positions."""
+        talks = [
+            (one.system, [question for question, _ in one.turns], ["."] * (len(one.turns) - 1))
+            for one in self.valid_samples
+        ]
+        if positions is None or not talks:
+            return
+        prompt = max(len(tokens.ids) for tokens in self.decoder.conversations.tokenize_samples(talks))
+        answers = max(len(one.turns) for one in self.valid_samples) * self.config.max_new_tokens
+        if prompt + answers > positions:
+            raise InputError(
+                f"{self.job}.max_new_tokens: {self.config.max_new_tokens} given, after held-out prompts of up to"
+                f" {prompt} tokens; expected at most {positions} together, the number of positions of"
+                f" {self.inputs.base}; lower it, or set valid_samples lower"
+            )
 
     def save(self, folder: Path) -> None:
         super().save(folder)

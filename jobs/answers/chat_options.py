@@ -7,14 +7,24 @@ and have no such settings themselves, so all of them use the same options.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface import Parents, Result
 
+if TYPE_CHECKING:  # they import torch, numpy and pyarrow
+    from ratchet.data.tasks.task import Sample
+    from ratchet.models.decoder.conversation import Conversations
+
 CHAT_FILE = "chat.json"
+MOST_TURNS = 3
+"""Turns of a conversation with which chat templates are tried: later ones are rendered as these."""
+SPECIAL = re.compile(r"<[|｜][^|｜<>\s]{1,40}[|｜]>|</s>|<eos>|<end_of_turn>|<turn\|>|<EOT>|</think>")
+"""Tokens that end answers, or thoughts before them, of some model."""
+THOUGHTS = ("", ["Question?"], ["<think>\nThoughts.\n</think>\n\nAnswer."])
 
 
 def describe_chat(config: Any, stop: Sequence[str], job: str = "prepare_tasks") -> dict[str, str]:
@@ -45,18 +55,75 @@ def _parse(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     return chat.get("template_arguments", {}), tuple(chat.get("stop", ()))
 
 
+def describe_samples(samples: Iterable[Sample]) -> dict[str, int | str]:
+    """Return the metrics from which plans know what chat templates have to render: `turns` if there are several,
+    `system` if there are system messages, and `special_tokens` of any model in the targets."""
+    turns, system, tokens = 1, False, set[str]()
+    for sample in samples:
+        turns, system = max(turns, len(sample.turns)), system or bool(sample.system)
+        for _, target in sample.turns:
+            tokens.update(SPECIAL.findall(target))
+    found: dict[str, int | str] = {"turns": turns} if turns > 1 else {}
+    if system:
+        found["system"] = 1
+    if tokens:
+        found["special_tokens"] = " ".join(sorted(tokens))
+    return found
+
+
+def check_answers(folder: Path, conversations: Conversations) -> None:
+    """Raise InputError for a target that has in it a token that ends answers of a model: the rest would be cut off."""
+    from ratchet.data.tables import read_shards
+
+    for row in read_shards(folder, ["id", "targets"]).to_pylist():
+        for target in row["targets"]:
+            _check_target(f"{folder}: sample {row['id']}", target, conversations)
+            if "</think>" in target:
+                conversations.tokenize_samples([("", ["Question?"], [target])], exact=True)
+
+
+def _check_target(where: str, target: str, conversations: Conversations) -> None:
+    token = conversations.find_end(target)
+    if token is not None:
+        raise InputError(
+            f"{where}: {token!r} in an answer, which ends answers of the model; expected answers without it, since the"
+            " rest would not be learned; remove it from the data"
+        )
+
+
 def check_chat(config: Any, inputs: Any, parents: Parents, *, trains: bool = False) -> Result:
-    """Raise ModelError at plan time for arguments that the chat template of the job's model does not use, and with
-    `trains` for a template with which labels are not the answers."""
+    """Raise ModelError at plan time for arguments that the chat template of the job's model does not use, and for a
+    template that cannot render the samples; with `trains` also for one with which labels are not the answers, and
+    InputError for answers that have a token that ends answers in them."""
     model = getattr(inputs, "model", None) or getattr(inputs, "base", None)
     field = "samples" if hasattr(inputs, "samples") else "valid"
     samples, made = getattr(inputs, field), parents.get(field, Result())
     arguments, _ = _parse(str(made.metrics.get("chat", "{}"))) if samples is None else read_chat(samples)
     known = samples is not None or field in parents
-    if model is not None and (arguments or (trains and known)):
-        from ratchet.models.decoder import decoder
+    if model is None or not known:
+        return Result()
+    from ratchet.models.decoder import decoder
 
-        conversations = decoder.load_conversations(model, arguments)
-        if trains:
-            conversations.check_labels()
+    conversations = decoder.load_conversations(model, arguments)
+    turns, system, tokens = _read_shape(samples, made)
+    turns = min(turns, MOST_TURNS)
+    conversations.check_turns(turns, system)
+    if trains:
+        conversations.check_labels(turns, system)
+        if "</think>" in tokens:
+            conversations.tokenize_samples([THOUGHTS], exact=True)
+        _check_target("the data", tokens, conversations)
+        if inputs.train is not None:
+            check_answers(inputs.train, conversations)
     return Result()
+
+
+def _read_shape(samples: Path | None, made: Result) -> tuple[int, bool, str]:
+    """Return the metrics of `describe_samples`, of samples, or of the step that makes them."""
+    if samples is None:
+        return int(made.metrics.get("turns", 1)), "system" in made.metrics, str(made.metrics.get("special_tokens", ""))
+    from ratchet.data.tables import read_shards
+
+    table = read_shards(samples, ["system", "questions"])
+    turns = max(map(len, table["questions"].to_pylist()), default=1)
+    return turns, any(table["system"].to_pylist()), ""

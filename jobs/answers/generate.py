@@ -18,8 +18,11 @@ from ratchet.extras import require_extra
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
-from ratchet.jobs.model_checks import check_decoder_model, check_length
+from ratchet.jobs.model_checks import check_decoder_model, check_length, describe_length, fit_length
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Seed, Unit
+
+MAX_PROMPT_LENGTH = 4096
+"""Maximum length of a prompt in tokens, where `max_prompt_length` is None."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,9 @@ class Config(InferenceConfig):
     """Sample only from this number of most likely tokens. 0: from all tokens."""
     max_new_tokens: Annotated[int, Ge(1), Unit("tokens")] = 512
     """Maximum length of an answer. A longer answer is cut off there and marked as truncated."""
-    max_prompt_length: Annotated[int, Ge(1), Unit("tokens")] = 4096
-    """Maximum length of a prompt. A longer prompt is an error; prompts are never truncated."""
+    max_prompt_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
+    """Maximum length of a prompt. A longer prompt is an error; prompts are never truncated. None: 4096, or as many as
+    the model has positions beside max_new_tokens."""
     measure_latency: bool = False
     """Answer one group at a time and record the seconds it takes. Slower, and the result differs from run to run."""
     allow_other_task: bool = False
@@ -66,7 +70,7 @@ def check(config: Config, inputs: Inputs) -> None:
     check_adapter("generate", inputs.adapter, inputs.model, "decoder")
     if inputs.model is not None:
         check_decoder_model(inputs.model)
-        length = config.max_prompt_length + config.max_new_tokens
+        length = find_prompt_length(config, inputs.model) + config.max_new_tokens
         check_length("generate: max_prompt_length + max_new_tokens", inputs.model, length)
     check_engine(config, inputs)
 
@@ -79,7 +83,16 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     task = read_task_name(inputs.samples) if inputs.samples is not None else made
     if task is not None:
         check_same_task(config, inputs, str(task))
-    return check_chat(config, inputs, parents)
+    check_chat(config, inputs, parents)
+    fitting = find_prompt_length(config, inputs.model)
+    return Result(note=describe_length("max_prompt_length", config.max_prompt_length, MAX_PROMPT_LENGTH, fitting))
+
+
+def find_prompt_length(config: Config, model: Path | None) -> int:
+    """Return the maximum length of a prompt. model: None: not made yet."""
+    if config.max_prompt_length is not None:
+        return config.max_prompt_length
+    return fit_length(MAX_PROMPT_LENGTH, model, config.max_new_tokens)
 
 
 def check_same_task(config: Config, inputs: Inputs, task: str) -> None:
@@ -134,7 +147,7 @@ def check_engine(config: Config, inputs: Inputs) -> None:
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     folder = needs.find_model("model", inputs, parents)
-    length = config.max_prompt_length + config.max_new_tokens
+    length = find_prompt_length(config, folder) + config.max_new_tokens
     kept = max(length, resources.batch_tokens)
     return needs.infer(folder, "causal", config, inputs, resources, parents, length=length, kept=kept)
 

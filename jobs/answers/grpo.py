@@ -21,13 +21,21 @@ from ratchet.extras import require_extra
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.answers.sft import LABELS
-from ratchet.jobs.model_checks import check_decoder_model, check_length
+from ratchet.jobs.model_checks import (
+    check_decoder_model,
+    check_length,
+    check_target_modules,
+    describe_length,
+    fit_length,
+)
 from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Seed, Unit
 
 LEARNING_RATES = {"lora": 1e-5, "full": 1e-6}
 """Method -> learning rate if the setting is None."""
+MAX_PROMPT_LENGTH = 1024
+"""Maximum length of a prompt in tokens, where `max_prompt_length` is None."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +52,9 @@ class Config(training.OptimizerConfig):
     """Sampling temperature of the completions."""
     max_new_tokens: Annotated[int, Ge(1), Unit("tokens")] = 512
     """Maximum length of a completion."""
-    max_prompt_length: Annotated[int, Ge(1), Unit("tokens")] = 1024
-    """Maximum length of a prompt. Samples with longer prompts are left out and counted (metric `too_long`)."""
+    max_prompt_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
+    """Maximum length of a prompt. Samples with longer prompts are left out and counted (metric `too_long`). None: 1024,
+    or as many as the model has positions beside max_new_tokens."""
     kl_weight: Annotated[float, Ge(0)] = 0.0
     """Weight of the KL divergence from the model that training starts from (TRL's `beta`). 0: no KL divergence, which
     saves a forward pass, and with method=full a second copy of the model."""
@@ -58,7 +67,7 @@ class Config(training.OptimizerConfig):
     lr_scheduler_type: Literal["cosine", "linear", "constant"] = "constant"
     """Decay of the learning rate after the warm-up."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    """Weight decay of AdamW."""
+    """Weight decay of AdamW. Biases and the weights of norms are not decayed."""
     valid_samples: Annotated[int, Ge(1), Unit("samples")] = 256
     """Number of held-out samples that the model answers greedily at each evaluation. The accuracy selects the model."""
     seed: Seed = 42
@@ -104,7 +113,9 @@ def check(config: Config, inputs: Inputs) -> None:
     training.check_config("grpo", make_options(config, adapter is not None), inputs.base, adapter)
     if inputs.base is not None:
         check_decoder_model(inputs.base)
-        length = config.max_prompt_length + config.max_new_tokens
+        if config.method == "lora":
+            check_target_modules("grpo", inputs.base, "causal", config.target_modules)
+        length = find_prompt_length(config, inputs.base) + config.max_new_tokens
         check_length("grpo: max_prompt_length + max_new_tokens", inputs.base, length)
     if inputs.train is not None:
         check_samples(inputs.train)
@@ -131,11 +142,21 @@ def check_samples(train: Path) -> None:
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the inputs at plan time. Raises InputError for an adapter as `current_best` with method=full."""
     training.check_no_adapter("grpo", config.method, inputs, parents)
-    return check_chat(config, inputs, parents)
+    check_chat(config, inputs, parents)
+    fitting = find_prompt_length(config, inputs.base)
+    return Result(note=describe_length("max_prompt_length", config.max_prompt_length, MAX_PROMPT_LENGTH, fitting))
+
+
+def find_prompt_length(config: Config, base: Path | None) -> int:
+    """Return the maximum length of a prompt. base: None: not made yet."""
+    if config.max_prompt_length is not None:
+        return config.max_prompt_length
+    return fit_length(MAX_PROMPT_LENGTH, base, config.max_new_tokens)
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    length = config.max_prompt_length + config.max_new_tokens
+    folder = needs.find_model("base", inputs, parents)
+    length = find_prompt_length(config, folder) + config.max_new_tokens
     rows = config.batch_size * config.num_completions
     options = make_options(config, False)
     tokens = needs.graph_tokens(options, resources, rows, length)
@@ -146,7 +167,6 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
         "passes": 2 + (config.kl_weight > 0),
         "labels": min(tokens, LABELS),  # their logits take at least as much memory as TRL's tiles
     }
-    folder = needs.find_model("base", inputs, parents)
     found = needs.train(folder, "causal", options, resources, length=length, tokens=tokens, **counts)
     # With a single worker nothing is sharded.
     return found and replace(found, remedies=tuple(one for one in found.remedies if "zero_stage" not in one))

@@ -16,7 +16,7 @@ from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
 from ratchet.files import read_text
-from ratchet.jobs.answers.chat_options import CHAT_FILE, describe_chat
+from ratchet.jobs.answers.chat_options import CHAT_FILE, describe_chat, describe_samples
 from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, Result, Seed, Unit
 
 if TYPE_CHECKING:  # they import numpy and pyarrow
@@ -77,7 +77,14 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
         )
     splits = split_samples(config, inputs)
     train = sum(map(len, splits.groups["train"]))
-    return Result({"train": train, **known}, note=describe_repeated(splits))
+    return Result({"train": train, **known, **describe_samples(list_samples(splits))}, note=describe_repeated(splits))
+
+
+def list_samples(splits: Splits) -> Iterator[Sample]:
+    """Yield the samples of all splits."""
+    for groups in splits.groups.values():
+        for group in groups:
+            yield from group
 
 
 def make_task(config: Config, inputs: Inputs) -> Task:
@@ -139,7 +146,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             (context.out / name / CHAT_FILE).write_text(chat["chat"] + "\n")
     counts = {name: sum(map(len, chosen)) for name, chosen in splits.items()}
     return Result(
-        {"task": config.task, **counts, "also_in_test": found.also_in_test, **chat},
+        {
+            "task": config.task,
+            **counts,
+            "also_in_test": found.also_in_test,
+            **chat,
+            **describe_samples(list_samples(found)),
+        },
         {"splits": [_describe(name, chosen) for name, chosen in splits.items()]},
         note=describe_repeated(found),
         cases={"samples": [_make_case(sample) for sample in splits["train"][0][:1]]},
@@ -172,6 +185,9 @@ def _make_case(sample: Sample) -> dict[str, Any]:
     return {"title": f"sample {sample.id}", "columns": columns}
 
 
+SHAPE = ("turns", "system", "special_tokens")
+"""Metrics of `describe_samples`."""
+
 JOB = Job(
     "prepare_tasks",
     config=Config,
@@ -180,5 +196,5 @@ JOB = Job(
     resources=("retries",),
     predict=predict,
     outputs=("train", "valid", "test"),
-    metrics=lambda config: ("task", "train", "valid", "test", "also_in_test", "chat"),
+    metrics=lambda config: ("task", "train", "valid", "test", "also_in_test", "chat", *SHAPE),
 )

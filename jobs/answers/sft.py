@@ -15,7 +15,13 @@ from annotated_types import Ge, Gt, Interval
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
-from ratchet.jobs.model_checks import check_decoder_model, check_length
+from ratchet.jobs.model_checks import (
+    check_decoder_model,
+    check_length,
+    check_target_modules,
+    describe_length,
+    fit_length,
+)
 from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
@@ -40,7 +46,7 @@ class Config(training.FinetuneConfig):
     """LoRA alpha: the adapter's update is scaled by lora_alpha / lora_r."""
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
     """Maximum length of a sample of `train` and `valid`. Longer samples are not truncated, but left out and counted
-    (metrics `too_long` and `valid/too_long`). None: 2048."""
+    (metrics `too_long` and `valid/too_long`). None: 2048, or as many as the model has positions."""
     packing: bool = False
     """Pack samples into rows of up to `max_length` tokens, without attention between samples: no padding, same loss."""
     checkpoints: tuple[Annotated[int, Ge(1)], ...] = ()
@@ -88,9 +94,16 @@ def check(config: Config, inputs: Inputs) -> None:
 
         check_decoder_model(inputs.base)
         decoder.check_head(inputs.base)
-        check_length("sft.max_length", inputs.base, config.max_length or DEFAULT_MAX_LENGTH)
+        if config.method == "lora":
+            check_target_modules("sft", inputs.base, "causal", config.target_modules)
+        check_length("sft.max_length", inputs.base, find_max_length(config, inputs.base))
         if config.packing:
             check_packing(config, inputs.base)
+
+
+def find_max_length(config: Config, base: Path | None) -> int:
+    """Return the maximum length of a sample. base: None: not made yet."""
+    return fit_length(DEFAULT_MAX_LENGTH, base) if config.max_length is None else config.max_length
 
 
 def check_packing(config: Config, base: Path) -> None:
@@ -106,7 +119,7 @@ def check_packing(config: Config, base: Path) -> None:
             f" (they do not in {', '.join(ARCHITECTURES)}); set packing=false"
         )
     window = get_sliding_window(base)
-    if window is not None and window < (config.max_length or DEFAULT_MAX_LENGTH):
+    if window is not None and window < find_max_length(config, base):
         raise InputError(
             f"sft.packing: true given, for a model whose layers attend to {window} tokens back; expected false where"
             " rows are longer, since packed rows have a mask without a window; set packing=false, or max_length to"
@@ -121,7 +134,8 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     check_chat(config, inputs, parents, trains=True)
     if (samples := needs.count(parents, "train", "train")) is not None:
         check_steps(config, -(-samples // config.batch_size) * config.epochs)
-    return Result()
+    fitting = find_max_length(config, inputs.base)
+    return Result(note=describe_length("max_length", config.max_length, DEFAULT_MAX_LENGTH, fitting))
 
 
 def list_metrics(config: Config) -> list[str]:
@@ -129,10 +143,10 @@ def list_metrics(config: Config) -> list[str]:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    length = config.max_length or DEFAULT_MAX_LENGTH
+    folder = needs.find_model("base", inputs, parents)
+    length = find_max_length(config, folder)
     tokens = needs.graph_tokens(config, resources, config.batch_size, length)
     rows = needs.count(parents, "train", "train")
-    folder = needs.find_model("base", inputs, parents)
     options: dict[str, Any] = {"tokens": tokens, "rows": rows, "row_tokens": length, "labels": min(tokens, LABELS)}
     return needs.train(folder, "causal", config, resources, length=length, **options)
 

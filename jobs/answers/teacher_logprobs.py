@@ -15,16 +15,19 @@ from annotated_types import Ge
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
-from ratchet.jobs.model_checks import check_decoder_model, check_length
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Unit
+from ratchet.jobs.model_checks import check_decoder_model, check_length, describe_length, fit_length
+from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Unit
+
+MAX_LENGTH = 2048
+"""Maximum length of a sample in tokens, where `max_length` is None."""
 
 
 @dataclass(frozen=True)
 class Config(InferenceConfig):
     top_k: Annotated[int, Ge(2), Unit("tokens")] = 32
     """Number of most likely tokens to store per label."""
-    max_length: Annotated[int, Ge(1), Unit("tokens")] = 2048
-    """Maximum length of a sample. A longer sample is an error."""
+    max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
+    """Maximum length of a sample. A longer sample is an error. None: 2048, or as many as the teacher has positions."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,26 @@ def check(config: Config, inputs: Inputs) -> None:
         check_decoder_model(folder)
     check_quantization("teacher_logprobs", config.quantization, inputs.model)
     decoder.check_head(inputs.model)
-    check_length("teacher_logprobs.max_length", inputs.model, config.max_length)
+    check_length("teacher_logprobs.max_length", inputs.model, find_max_length(config, inputs.model))
     decoder.check_same_tokens(inputs.model, inputs.student)
+
+
+def find_max_length(config: Config, model: Path | None) -> int:
+    """Return the maximum length of a sample. model: None: not made yet."""
+    return fit_length(MAX_LENGTH, model) if config.max_length is None else config.max_length
+
+
+def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+    """Check the arguments of the chat template, and note a maximum length that is shorter than usual."""
+    check_chat(config, inputs, parents)
+    fitting = find_max_length(config, inputs.model)
+    return Result(note=describe_length("max_length", config.max_length, MAX_LENGTH, fitting))
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     folder = needs.find_model("model", inputs, parents)
-    return needs.infer(folder, "causal", config, inputs, resources, parents, length=config.max_length)
+    length = find_max_length(config, folder)
+    return needs.infer(folder, "causal", config, inputs, resources, parents, length=length)
 
 
 JOB = Job(
@@ -66,7 +82,7 @@ JOB = Job(
     resources=(*MAP_RESOURCES, "batch_tokens"),
     is_worker=lambda config: True,
     check=check,
-    predict=check_chat,
+    predict=predict,
     needs=estimate_needs,
     metrics=lambda config: ("samples", "tokens", "top_k", "dtype"),
 )

@@ -9,7 +9,7 @@ from typing import Literal
 from ratchet.data.formats.examples import read_examples
 from ratchet.jobs import needs
 from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
-from ratchet.jobs.model_checks import check_embedder_model, read_width
+from ratchet.jobs.model_checks import check_embedder_model, read_size
 from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.model_files import check_folder
@@ -65,7 +65,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     rows = needs.count(parents, "texts", *names, "test/statements")
     own = needs.infer(folder, "backbone", config, inputs, resources, parents, length=length, rows=rows)
     size = 4 * config.npy + (4 if config.storage_dtype == "float32" else 2)
-    disk = (rows or 0) * read_width(folder) * size / 1e9
+    disk = (rows or 0) * read_size(folder, "hidden_size") * size / 1e9
     return replace(own or Needs(0.0, 0.0), disk=disk) if disk > 0.05 else own
 
 

@@ -12,11 +12,10 @@ from annotated_types import Ge, Gt, Interval
 from ratchet.data.formats.examples import read_examples
 from ratchet.errors import DataError, InputError
 from ratchet.jobs import needs
-from ratchet.jobs.model_checks import check_embedder_model, read_width
+from ratchet.jobs.model_checks import check_embedder_model, check_target_modules, read_size
 from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import Example, read_encoding_config
-from ratchet.models.model_kind import read_config
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
 
 CPU_GRAPH = 2**15 * 6 * 384
@@ -84,6 +83,8 @@ def check(config: Config, inputs: Inputs) -> None:
     examples = list_examples(config, fixed)
     found = resolve_encoding_config(job, config, start, adapter, examples, uses_task=known)
     check_embedder_model(start, found, adapter)
+    if config.method == "lora":
+        check_target_modules(job, inputs.base, "backbone", config.target_modules)
     each = found.example_query_max_length + found.example_answer_max_length
     left = found.max_length - config.num_examples * (each + TEMPLATE_TOKENS) - TEMPLATE_TOKENS
     if config.num_examples and left < (config.query_max_length or 1):
@@ -98,7 +99,7 @@ def check_dims(job: str, config: Config, base: Path) -> None:
     """Raise InputError for `matryoshka_dims` that are not ascending, or not less than the base's dimensions."""
     if not (dims := config.matryoshka_dims):
         return
-    size = read_width(base)
+    size = read_size(base, "hidden_size")
     if folder := read_encoding_config(base).projection:
         from ratchet.models.embedder.projection import read_dim
 
@@ -142,8 +143,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     limit = config.max_length or read_encoding_config(folder).max_length
     length = limit if config.num_examples or inputs.examples else needs.bound_length(limit, parents, "corpus")
     texts = config.batch_size * (2 + config.num_negatives)
-    shape = read_config(folder)
-    kept = CPU_GRAPH // (shape.get("num_hidden_layers", 6) * shape.get("hidden_size", 384))
+    kept = CPU_GRAPH // (read_size(folder, "num_hidden_layers") * read_size(folder, "hidden_size"))
     tokens = needs.graph_tokens(config, resources, texts, length, on_cpu=kept)
     queries = needs.count(parents, "mined", "queries", "train/queries")
     passes = 1 if texts * length <= tokens * (resources.workers or 1) else 2

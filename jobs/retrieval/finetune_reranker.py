@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from ratchet.jobs import needs
-from ratchet.jobs.model_checks import check_reranker_model
+from ratchet.jobs.model_checks import check_reranker_model, check_target_modules
 from ratchet.jobs.model_settings import RerankerSettings, predict_prompts, resolve_reranker_config
 from ratchet.jobs.training import config as training
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
@@ -44,7 +44,13 @@ def check(config: Config, inputs: Inputs) -> None:
     ]
     training.require("finetune_reranker", config, rules)
     if inputs.base is not None:
-        check_reranker_model(inputs.base, resolve_reranker_config(config, inputs.base))
+        given = resolve_reranker_config(config, inputs.base)
+        check_reranker_model(inputs.base, given)
+        if config.method == "lora":
+            answers = given.kind == "yes_no"
+            check_target_modules(
+                "finetune_reranker", inputs.base, "causal" if answers else "classifier", config.target_modules
+            )
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:

@@ -9,6 +9,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt
 
 from ratchet.jobs import needs
+from ratchet.jobs.model_checks import check_as_used
 from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import read_object
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
@@ -46,6 +47,7 @@ def check(config: Config, inputs: Inputs) -> None:
         from ratchet.models.adapters.merging import check_inputs
 
         check_inputs(inputs.base, inputs.adapter, inputs.projection)
+        check_as_used(inputs.base, inputs.adapter)
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:

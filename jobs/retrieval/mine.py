@@ -16,6 +16,9 @@ from annotated_types import Ge, Interval
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Seed
 
+SMALL = 3
+"""In a smaller corpus the default window may be empty: all negatives are then drawn at random."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -63,6 +66,23 @@ def check(config: Config, inputs: Inputs) -> None:
     start, end = config.window
     if not 0 <= start < end:
         raise InputError(f"mine.window: {start},{end} given; expected 0 <= first < second, such as 2,200")
+    if config.min_score is not None and config.max_score is not None and config.min_score > config.max_score:
+        raise InputError(
+            f"mine.min_score: {config.min_score:g} given, with max_score={config.max_score:g}; expected at most"
+            " max_score, since no document has both; correct one"
+        )
+
+
+def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+    """Return the counts of the queries. Raises InputError for a window that begins behind the corpus."""
+    known = parents["corpus"].metrics.get("documents") if "corpus" in parents else None
+    start, end = config.window
+    if isinstance(known, int) and start >= max(known, SMALL):
+        raise InputError(
+            f"mine.window: {start},{end} given, for {known:,} documents; expected ranks in the corpus, since all"
+            " negatives would be drawn at random; lower it"
+        )
+    return Result(parents["queries"].metrics if "queries" in parents else {})
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
@@ -80,7 +100,7 @@ JOB = Job(
     is_worker=lambda config: True,
     check=check,
     needs=estimate_needs,
-    predict=lambda config, inputs, parents: Result(parents["queries"].metrics if "queries" in parents else {}),
+    predict=predict,
     metrics=lambda config: (
         "queries",
         "candidates",

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs.inference import check_quantization
-from ratchet.models.model_files import check_folder, list_expert_layers, read_header, read_weight_names
+from ratchet.models.model_files import check_folder, check_no_experts, read_header, read_weight_names
 from ratchet.models.model_kind import read_object
 from ratchet.orchestrator.job_interface import Parents, Seed, Unit
 
@@ -41,7 +41,7 @@ class OptimizerConfig:
     lr_scheduler_type: Literal["cosine", "linear", "constant"] = "cosine"
     """Decay of the learning rate after the warm-up."""
     weight_decay: Annotated[float, Ge(0)] = 0.01
-    """Weight decay of AdamW."""
+    """Weight decay of AdamW. Biases and the weights of norms are not decayed."""
     max_grad_norm: Annotated[float, Ge(0)] = 1.0
     """Gradient norm above which gradients are clipped. 0: no clipping."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -211,7 +211,8 @@ def check_config(job: str, config: FinetuneConfig, base: Path | None, current_be
         check_folder(base)
         check_quantization(job, config.quantization, base)
         if not full:
-            check_no_experts(job, base, config.target_modules)
+            names = read_weight_names(base)
+            check_no_experts(f"{job}.target_modules", base, names, config.target_modules)
         check_target_modules(job, base, config.target_modules)
 
 
@@ -236,18 +237,6 @@ def check_adapter(job: str, config: FinetuneConfig, adapter: Path | None) -> str
             )
         notes += [f"{name}={stays}"] * (given != stays)
     return f"continued the adapter with its own {', '.join(notes)}" if notes else ""
-
-
-def check_no_experts(job: str, base: Path, target_modules: str) -> None:
-    """Raise InputError for an adapter of a mixture of experts that would adapt its experts, or leave them out unsaid:
-    PEFT's adapter of fused experts cannot be merged into the files, where each expert has layers of its own."""
-    experts = list_expert_layers(base)
-    names = {name.strip().rpartition(".")[2] for name in target_modules.split(",")}
-    if experts and names & {*experts, "all-linear"}:
-        raise InputError(
-            f"{job}.target_modules: {target_modules} given, for a mixture of experts ({base}); expected names of layers"
-            " outside of its experts, such as q_proj,k_proj,v_proj,o_proj; name them"
-        )
 
 
 def check_target_modules(job: str, base: Path, target_modules: str) -> None:

@@ -74,7 +74,7 @@ class FinetuneTask:
             if config.gradient_checkpointing:
                 model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
             return model
-        names, resumes = config.target_modules, config.start_from == "current_best"
+        resumes = config.start_from == "current_best"
         if current_best is not None and resumes:
             with_adapter = lora.load(model, current_best, trainable=True, lora_dropout=config.lora_dropout)
         else:
@@ -83,7 +83,7 @@ class FinetuneTask:
                 lora_r=config.lora_r,
                 lora_alpha=config.lora_alpha,
                 lora_dropout=config.lora_dropout,
-                target_modules=names if names == "all-linear" else [name.strip() for name in names.split(",")],
+                target_modules=lora.split_names(config.target_modules),
                 seed=config.seed,
                 **options,
             )

@@ -22,6 +22,7 @@ from transformers import PrinterCallback, TrainerCallback
 from ratchet.jobs.training.finetuning import FinetuneTask
 from ratchet.jobs.training.loop import TrainingLoop, seed_generators
 from ratchet.jobs.training.schedule import learning_rate_at
+from ratchet.models.engine import group_weights
 from ratchet.models.loading import silence_transformers
 
 
@@ -64,8 +65,8 @@ class TrainerLoop(TrainingLoop, TrainerCallback):
             return
         # On the same disk as the checkpoints, into which it is renamed. `Checkpoints.restore` removes leftovers.
         folder = self.engine.folder = self.checkpoints.folder / f"unfinished-trainer-{self.checkpoints.start_id}"
-        trained = [weight for weight in self.task.model.parameters() if weight.requires_grad]
-        optimizer = torch.optim.AdamW(trained, lr=options.learning_rate, weight_decay=options.weight_decay)
+        decay = {"layer_decay": options.layer_decay, "weight_decay": options.weight_decay}
+        optimizer = torch.optim.AdamW(group_weights(self.task.model, **decay), lr=options.learning_rate)
         schedule = LambdaLR(optimizer, lambda step: self._learning_rate(step) / options.learning_rate)
         trainer = self.task.make_trainer(folder, (optimizer, schedule), self)
         trainer.remove_callback(PrinterCallback)

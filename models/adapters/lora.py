@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 
 from ratchet.errors import ModelError
+from ratchet.models.model_files import check_no_experts
 
 if TYPE_CHECKING:
     from peft import PeftModel  # seconds of imports, which models without adapters do not need
@@ -36,9 +37,15 @@ def attach(
 
     target_modules: `all-linear`, or names of layers. modules_to_save: layers whose full weights are trained and saved,
     such as a new head. task: PEFT's `task_type`, by which `AutoPeftModel...` finds the class. Raises ModelError for
-    target_modules that the model does not have."""
+    target_modules that the model does not have, or that are experts of a mixture."""
     from peft import LoraConfig, get_peft_model
 
+    given = target_modules if isinstance(target_modules, str) else ",".join(target_modules)
+    weight_names = [name for name, _ in model.named_parameters()]
+    check_no_experts("target_modules", getattr(model, "name_or_path", ""), weight_names, given)
+    left_out = list(modules_to_save)
+    if task == "FEATURE_EXTRACTION":  # an embedder does not use the output of a pooler, which its files may lack
+        left_out += [name for name, _ in model.named_modules() if "pooler" in name]
     config = LoraConfig(
         r=lora_r,
         lora_alpha=lora_alpha,  # type: ignore[arg-type]  # PEFT divides by the rank: it need not be whole
@@ -47,14 +54,23 @@ def attach(
         bias="none",
         task_type=task,
         modules_to_save=list(modules_to_save) or None,
-        exclude_modules=list(modules_to_save) or None,
+        exclude_modules=left_out or None,
     )
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):
             torch.manual_seed(seed)
             return get_peft_model(model, config)
     except ValueError as error:
-        raise ModelError(f"target_modules: {target_modules} given; {error}; `all-linear` fits any model") from None
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(
+            f"target_modules: {given} given, which PEFT refuses ({reason}); expected linear layers of the model that it"
+            " adapts; name others, or set method=full"
+        ) from None
+
+
+def split_names(target_modules: str) -> str | list[str]:
+    """Return the setting `target_modules` as PEFT takes it: `all-linear`, or a list of names."""
+    return target_modules if target_modules == "all-linear" else [name.strip() for name in target_modules.split(",")]
 
 
 def save(model: PeftModel, folder: Path) -> None:
@@ -69,7 +85,7 @@ def save(model: PeftModel, folder: Path) -> None:
     # so that equal adapters are equal bytes.
     config = json.loads((folder / CONFIG).read_text())
     config["base_model_name_or_path"] = None
-    for name in ("target_modules", "modules_to_save"):
+    for name in ("target_modules", "modules_to_save", "exclude_modules"):
         if isinstance(config.get(name), list):
             config[name] = sorted(config[name])
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -126,10 +126,7 @@ def match_adapter(base: Path, adapter: Path) -> tuple[float, bool, Changes, list
         changes, scaling = read_changes(adapter), config["lora_alpha"] / config["r"]
     stored, transposed = list_tensors(base), bool(config.get("fan_in_fan_out"))
     prefix, changed = _match(adapter, changes, [tensor.name for tensor in stored])
-    about = transformers.AutoConfig.from_pretrained(base)  # with the defaults of its class
-    tied = about.tie_word_embeddings or about.get_text_config().tie_word_embeddings
-    if shared := [name for name in changes if tied and name.split(".")[-2] in TIED]:
-        raise ModelError(f"adapter {adapter}: it changes {shared[0]}, which is tied; expected other layers; train anew")
+    check_not_tied(f"adapter {adapter}", base, changes)
     for name, parts in changes.items():
         if name not in changed.values() and name.endswith(OUTPUTS) and len(parts["whole"]) != 1:
             raise ModelError(
@@ -149,6 +146,16 @@ def match_adapter(base: Path, adapter: Path) -> tuple[float, bool, Changes, list
                 " adapter of this base"
             )
     return scaling, transposed, changes, stored, prefix, changed
+
+
+def check_not_tied(where: str, base: Path, names: Iterable[str]) -> None:
+    """Raise ModelError, beginning with `where`, for a change of a weight that a model shares between two layers. names:
+    of the weights that are changed."""
+    about = transformers.AutoConfig.from_pretrained(base)  # with the defaults of its class
+    tied = about.tie_word_embeddings or about.get_text_config().tie_word_embeddings
+    for name in names:
+        if tied and name.split(".")[-2] in TIED:
+            raise ModelError(f"{where}: it changes {name}, which is tied; expected other layers; train anew")
 
 
 def check_base_is_kept(adapter: Path) -> None:

@@ -14,7 +14,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from itertools import cycle, zip_longest
+from itertools import cycle, groupby, zip_longest
+from operator import itemgetter
 from typing import Any
 
 import jinja2
@@ -92,9 +93,12 @@ class Conversations:
         questions, the conversation stops where the next answer begins."""
         return self.tokenize_samples([(system, questions, answers)])[0]
 
-    def tokenize_samples(self, talks: Iterable[tuple[str, Sequence[str], Sequence[str]]]) -> list[Tokens]:
-        """Tokenize many (system, questions, answers) as `tokenize_sample` does. Fast tokenizers use all processors."""
-        split = [self._split_segments(*talk) for talk in talks]
+    def tokenize_samples(
+        self, talks: Iterable[tuple[str, Sequence[str], Sequence[str]]], *, exact: bool = False
+    ) -> list[Tokens]:
+        """Tokenize many (system, questions, answers) as `tokenize_sample` does. Fast tokenizers use all processors.
+        exact: raise ModelError for an answer that the template does not render whole."""
+        split = [self._split_segments(*talk, exact=exact) for talk in talks]
         texts = [text for segments in split for text, _ in segments]
         ids = iter(self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else ())
         return [self._join_segments((next(ids), is_answer) for _, is_answer in segments) for segments in split]
@@ -127,18 +131,33 @@ class Conversations:
                 " chat_template_kwargs"
             )
 
-    def check_labels(self) -> None:
-        """Raise ModelError for a template with which the labels of a sample are not its answer and the end of it."""
+    def check_turns(self, turns: int, system: bool) -> None:
+        """Raise ModelError for a template that cannot render conversations of so many turns, or with a system
+        message."""
         question, answer, _ = PROBE
-        tokens = self.tokenize_sample("", [question], [answer])
-        labels = [token for token, trained in zip(tokens.ids, tokens.trained, strict=True) if trained]
+        self.tokenize_sample("Be brief." if system else "", [question] * turns, [answer] * (turns - 1))
+
+    def check_labels(self, turns: int = 1, system: bool = False) -> None:
+        """Raise ModelError for a template with which the labels of a sample are not its answers, each with its end.
+        turns, system: the number of its turns, and whether it has a system message."""
+        question, answer, _ = PROBE
+        tokens = self.tokenize_sample("Be brief." if system else "", [question] * turns, [answer] * turns)
+        pairs = zip(tokens.ids, tokens.trained, strict=True)
+        spans = [[token for token, _ in own] for trained, own in groupby(pairs, key=itemgetter(1)) if trained]
         answer = self.tokenizer.decode(self.tokenizer(answer, add_special_tokens=False)["input_ids"])
-        if self.tokenizer.decode(labels[:-1]).strip() != answer.strip():
+        wrong = [labels for labels in spans if self.tokenizer.decode(labels[:-1]).strip() != answer.strip()]
+        if wrong or len(spans) != turns:
+            labels = wrong[0] if wrong else spans[0]
             raise self._refuse(
                 f"makes the labels {self.tokenizer.decode(labels)!r} of the answer {answer!r}; expected the answer and"
                 " one token that ends it; if the template has an argument for it, such as Qwen3's, set"
                 " prepare_tasks.chat_template_kwargs=enable_thinking=false, or give another template"
             )
+
+    def find_end(self, text: str) -> str | None:
+        """Return a token of a text that would end it as an answer; None if it has none."""
+        tokens: list[str] = self.tokenizer.convert_ids_to_tokens(sorted(self.ends))
+        return next((token for token in tokens if token in text), None)
 
     def _check_prompt(self) -> None:
         question, answer, _ = PROBE
@@ -180,7 +199,9 @@ class Conversations:
             (token for token in self.tokenizer.get_added_vocab() if text.startswith(token)), key=len, default=None
         )
 
-    def _split_segments(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> list[tuple[str, bool]]:
+    def _split_segments(
+        self, system: str, questions: Sequence[str], answers: Sequence[str], *, exact: bool = False
+    ) -> list[tuple[str, bool]]:
         """Return the segments (text, whether it is an answer), alternating."""
         messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
         segments: list[tuple[str, bool]] = []
@@ -190,6 +211,11 @@ class Conversations:
             messages.append({"role": role, "content": text})
             rendered = self._render(messages, role == "user")
             piece = self._remove_prefix(rendered, done)
+            if exact and role == "assistant" and text.strip() not in piece:
+                raise self._refuse(
+                    f"changes the answer {text[:100]!r} to {piece[:100]!r}; expected its whole text, but templates of"
+                    " reasoning models drop thoughts; give another template, or answers that it keeps"
+                )
             if segments and role == "user" and self.begins_turn and piece.startswith(self.end):
                 segments[-1] = (segments[-1][0] + self.end, True)
                 piece = piece.removeprefix(self.end)

@@ -210,6 +210,22 @@ def set_filler(config: Any, tokenizer: Any) -> None:
         own.pad_token_id = free if tokenizer.pad_token_id is None else tokenizer.pad_token_id
 
 
+def check_filler(base: Path, config: Any, tokenizer: Any) -> None:
+    """Raise ModelError for a decoder as a classifier whose config names no padding token, and whose tokenizer pads with
+    the token that ends a pair: with a config that names it, as other libraries need it, the token before would be
+    scored."""
+    if find_filler(config) is not None or describe_kind({"model_type": config.model_type}) == "an encoder":
+        return
+    padding = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    if tokenizer("a", "a")["input_ids"][-1:] == [padding]:
+        raise ModelError(
+            f"model {base}: no pad_token_id in config.json, and its tokenizer pads with"
+            f" {tokenizer.convert_ids_to_tokens(padding)!r}, which also ends its pairs; expected another token, since a"
+            " decoder is scored at the last token that is not padding; set pad_token in tokenizer_config.json, and its"
+            " id in config.json"
+        )
+
+
 def can_score(base: Path) -> bool:
     """Whether a model folder can score without an adapter: a decoder, or an encoder with a classification head."""
     return read_reranker_config(base).kind == "yes_no" or describe_kind(read_config(base)) == "a reranker"

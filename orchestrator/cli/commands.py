@@ -30,14 +30,18 @@ from ratchet.orchestrator.run_log import read_last_step_ids
 from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
 from ratchet.orchestrator.store import Store
 
+FOLDERS = ("TMPDIR", "RAY_TMPDIR", "RATCHET_STORE")
+"""Environment variables that name a folder which a run writes to."""
+
 
 def execute(argv: Sequence[str]) -> int:
     """Run a command and return its exit status. Errors that the command raises are reported here."""
     store = None
     debug = "--debug" in argv
     try:
-        _check_locale([*argv, os.getcwd()])
         arguments = parse(argv)
+        folders = [os.environ[name] for name in FOLDERS if name in os.environ]
+        _check_locale([*argv, os.getcwd(), *folders], getattr(arguments, "recipe", ""))
         store = arguments.store
         return COMMANDS[arguments.command](arguments) or 0
     except BaseException as error:
@@ -46,9 +50,12 @@ def execute(argv: Sequence[str]) -> int:
         return report_error(error, store, debug)
 
 
-def _check_locale(texts: Sequence[str]) -> None:
-    """Raise InputError for a path that the locale cannot write. Ray would fail on it after its start."""
+def _check_locale(texts: Sequence[str], recipe_name: str | None) -> None:
+    """Raise InputError for a path that the locale cannot write. Ray would fail on it after its start. The name of a
+    recipe is no path, unless there is such a path or it looks like one."""
     for text in texts:
+        if text == recipe_name and os.sep not in text and not text.endswith(".py") and not os.path.exists(text):
+            continue
         try:
             text.encode()
         except UnicodeEncodeError:

@@ -11,9 +11,11 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -57,11 +59,14 @@ def choose_ray_folder() -> str | None:
     """Return the folder for Ray's sockets and logs. None: Ray's own default, `ray` in the folder of temporary files.
 
     The path of a socket has at most 107 bytes, of which Ray's names take about 62. If TMPDIR is too long, as job
-    folders of Slurm are, Ray gets the system's folder. Raises InputError if RAY_TMPDIR is too long."""
+    folders of Slurm are, Ray gets the system's folder. Raises InputError if RAY_TMPDIR is too long or not writable.
+    """
     for variable, given in (("RAY_TMPDIR", os.environ.get("RAY_TMPDIR")), ("TMPDIR", tempfile.gettempdir())):
         if given is None:
             continue
         if len(os.fsencode(os.path.join(given, "ray"))) <= MAX_RAY_FOLDER:
+            if variable == "RAY_TMPDIR":
+                _make_ray_folder(given)
             return None
         if variable == "TMPDIR" and os.access(SYSTEM_TEMPORARY, os.W_OK):
             return os.path.join(SYSTEM_TEMPORARY, "ray")
@@ -70,6 +75,30 @@ def choose_ray_folder() -> str | None:
             " since Ray puts sockets there; set RAY_TMPDIR to a shorter path"
         )
     return None
+
+
+def _make_ray_folder(given: str) -> None:
+    try:
+        os.makedirs(os.path.join(given, "ray"), exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"RAY_TMPDIR: {given} given ({error.strerror}); expected a folder that can be written; set it to one, or"
+            " unset it"
+        ) from None
+
+
+@contextmanager
+def _name_home() -> Iterator[None]:
+    """Let the error of a home folder in which Ray cannot keep its token name that folder."""
+    try:
+        yield
+    except OSError as error:
+        if ".ray" not in Path(str(error.filename)).parts:
+            raise
+        raise InputError(
+            f"{error.filename}: {error.strerror}; expected a folder that can be written, since Ray keeps its token"
+            " there; set HOME to one"
+        ) from None
 
 
 class Cluster:
@@ -107,7 +136,8 @@ class Cluster:
             if self.owns_ray:
                 handler = signal.getsignal(signal.SIGTERM)  # Ray sets its own, which ends the process at once
                 try:
-                    self._init_ray(runtime_env=runtime_env, **options)
+                    with _name_home():
+                        self._init_ray(runtime_env=runtime_env, **options)
                 except (ConnectionError, RuntimeError, ValueError) as error:
                     if not self.address:
                         raise

@@ -37,6 +37,8 @@ from ratchet.orchestrator.store.read_only import (
     set_read_only,
 )
 
+MAX_PATH_BYTES = 3000
+"""Longest path of a store. Linux allows 4,096 bytes for the path of a file."""
 PLACE_TRIES = 5
 """Maximum number of repairs of a damaged object while a result is moved to its address."""
 
@@ -89,6 +91,12 @@ class Store:
         exclusive creation.
         """
         store = cls(prefix, read_only=False)
+        length = len(os.fsencode(store.root))
+        if length > MAX_PATH_BYTES:
+            raise StoreError(
+                f"store {str(store.root)[:60]}...: a path of {length:,} bytes given; expected at most"
+                f" {MAX_PATH_BYTES:,}, since files in it have longer paths; choose a shorter one"
+            )
         try:
             if not find_format(store.backend):
                 if not create:

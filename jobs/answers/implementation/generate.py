@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from ratchet.data.tasks.task import (
     write_task_name,
 )
 from ratchet.jobs.answers.chat_options import read_chat
-from ratchet.jobs.answers.generate import Config, Inputs, check_engine, check_same_task
+from ratchet.jobs.answers.generate import Config, Inputs, check_engine, check_same_task, find_prompt_length
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows
 from ratchet.jobs.distributed.vllm_shards import Request, run_engine
@@ -74,7 +74,7 @@ class Worker:
         """Return rows of COMPLETIONS. All conversations finish a turn before the next begins."""
         start = time.perf_counter()
         talks = _start_conversations(samples, self.config.num_completions)
-        limits = {"batch_tokens": self.batch_tokens, "max_prompt_length": self.config.max_prompt_length}
+        limits: dict[str, Any] = {"batch_tokens": self.batch_tokens, "max_prompt_length": self.config.max_prompt_length}
         converse(self.decoder, talks, self.sampling, progress=progress, **limits)
         seconds = (time.perf_counter() - start) / len(samples) if self.config.measure_latency else None
         return _make_rows(samples, talks, self.decoder.tokenizer, seconds)
@@ -159,6 +159,7 @@ def count_shared_tokens(sample: Sample, tokenizer: Any) -> int:
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     check_same_task(config, inputs, read_task_name(inputs.samples))  # at plan time the model may not have existed
+    config = replace(config, max_prompt_length=find_prompt_length(config, inputs.model))
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
     conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])

@@ -16,7 +16,7 @@ from ratchet.data.tables import read_shards
 from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, Task, row_to_sample
 from ratchet.errors import InputError
 from ratchet.jobs.answers.answering_task import AnsweringTask
-from ratchet.jobs.answers.grpo import Config, Inputs, Options, check_samples, make_options
+from ratchet.jobs.answers.grpo import Config, Inputs, Options, check_samples, find_prompt_length, make_options
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.finetuning import run_finetuning
 from ratchet.jobs.training.task import WorkerInfo
@@ -38,9 +38,10 @@ class GrpoTask(AnsweringTask, TrainerTask):
         self.table = read_shards(inputs.train, SAMPLES.names)
         parts = (map(row_to_sample, part.to_pylist()) for part in self.table.to_batches(1024))
         size_N = np.array([len(ids) for part in parts for ids in self._tokenize(part)])
-        if not len(kept_N := np.flatnonzero(size_N <= config.max_prompt_length)):
+        limit = find_prompt_length(config, inputs.base)
+        if not len(kept_N := np.flatnonzero(size_N <= limit)):
             raise InputError(
-                f"grpo.max_prompt_length: {config.max_prompt_length} given, and all {len(size_N)} prompts of"
+                f"grpo.max_prompt_length: {limit} given, and all {len(size_N)} prompts of"
                 f" {inputs.train} are longer; expected some that fit; raise it"
             )
         counts.write_text(json.dumps({"samples": len(kept_N), "too_long": len(size_N) - len(kept_N)}))

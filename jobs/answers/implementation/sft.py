@@ -20,7 +20,8 @@ from ratchet.data.tasks.task import SAMPLES
 from ratchet.data.triplets import distribute, split_epoch
 from ratchet.errors import InputError
 from ratchet.jobs.answers.answering_task import AnsweringTask
-from ratchet.jobs.answers.sft import DEFAULT_MAX_LENGTH, LEARNING_RATES, Config, Inputs, check_packing
+from ratchet.jobs.answers.chat_options import check_answers
+from ratchet.jobs.answers.sft import LEARNING_RATES, Config, Inputs, check_packing, find_max_length
 from ratchet.jobs.answers.token_table import TALK, TOKENS, Teacher, TokenTable
 from ratchet.jobs.distributed.shard_map import count_rows
 from ratchet.jobs.training.evaluation import Evaluation
@@ -49,8 +50,10 @@ class TrainTask(AnsweringTask):
             check_packing(config, inputs.base)
         super().__init__(worker, config, inputs, resources)
         self.decoder.conversations.check_labels()
+        for folder in (inputs.train, inputs.valid):
+            check_answers(folder, self.decoder.conversations)
         self.zero3_sync = Zero3Sync(self.decoder.causal.base_model, self.device, needed=config.zero_stage == 3)
-        self.max_length = config.max_length or DEFAULT_MAX_LENGTH
+        self.max_length = find_max_length(config, inputs.base)
         self.train, too_long = self._tokenize(inputs.train)
         self.valid, left_out = self._tokenize(inputs.valid)
         self.teacher = Teacher(inputs.teacher, self.train) if inputs.teacher is not None else None
@@ -68,7 +71,7 @@ class TrainTask(AnsweringTask):
 
         def tokenize(path: Path) -> pa.Table:
             rows = pq.read_table(path, columns=SAMPLES.names).to_pylist()
-            found = zip(rows, self.decoder.conversations.tokenize_samples(map(TALK, rows)), strict=True)
+            found = zip(rows, self.decoder.conversations.tokenize_samples(map(TALK, rows), exact=True), strict=True)
             fitting = [(row["id"], tokens) for row, tokens in found if len(tokens.ids) <= self.max_length]
             made = [{"id": name, "labels": tokens.labels, **vars(tokens)} for name, tokens in fitting]
             return pa.Table.from_pylist(made, TOKENS)

@@ -14,7 +14,7 @@ from ratchet.data.tasks.answers import TEACHER_LOGPROBS
 from ratchet.data.tasks.task import SAMPLES, read_task_file, write_task_name
 from ratchet.errors import InputError
 from ratchet.jobs.answers.chat_options import read_chat
-from ratchet.jobs.answers.teacher_logprobs import Config, Inputs
+from ratchet.jobs.answers.teacher_logprobs import Config, Inputs, find_max_length
 from ratchet.jobs.answers.token_table import TALK
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
@@ -59,13 +59,14 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
     conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
+    limit = find_max_length(config, inputs.model)
     # Check lengths before the model runs: a higher limit is another step, and computed shards would be lost.
     for rows in (pq.read_table(path).to_pylist() for path in shards):
         for row, tokens in zip(rows, conversations.tokenize_samples(map(TALK, rows)), strict=True):
-            if len(tokens.ids) > config.max_length:
+            if len(tokens.ids) > limit:
                 raise InputError(
                     f"teacher_logprobs.max_length: sample {row['id']} has {len(tokens.ids)} tokens; expected at most"
-                    f" {config.max_length}; raise it, or remove the sample"
+                    f" {limit}; raise it, or remove the sample"
                 )
     device = name_device(context.resources.gpus)
     config = resolve_dtype(context, config)

@@ -56,7 +56,7 @@ def test_merging_holds_one_tensor(tmp_path: Path) -> None:
     """Each of 24 tensors has 8 MB. Measured in a process of its own, whose peak, unlike ru_maxrss, is not
     that of its parent."""
     layers = {f"layers.{i}.q.weight": torch.randn(2048, 2048).to(torch.bfloat16) for i in range(24)}
-    (tmp_path / "config.json").write_text("{}")
+    transformers.Qwen2Config().save_pretrained(tmp_path)
     save_file(layers, tmp_path / "model.safetensors", metadata={"format": "pt"})
     adapter, target = tmp_path / "adapter", tmp_path / "merged"
     adapter.mkdir()

@@ -24,7 +24,10 @@ SHAPES: dict[str, dict[str, Any]] = {
             "num_key_value_heads": 8, "vocab_size": 152_064, "tie_word_embeddings": False},
 }  # fmt: skip
 """Qwen2.5's."""
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+PROJECTIONS = (
+    *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
+    *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+)
 
 
 def save_shape(folder: Path, shape: str) -> Path:
@@ -40,7 +43,7 @@ def save_shape(folder: Path, shape: str) -> Path:
     fast.add_tokens(["Yes", "No", START, END])
     fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(folder)
-    names = [f"model.layers.0.{part}.weight" for part in (*map("self_attn.{}".format, PROJECTIONS), "norm")]
+    names = [f"model.layers.0.{part}.weight" for part in (*PROJECTIONS, "norm")]
     header = {n: {"dtype": "BF16", "shape": [1], "data_offsets": [2 * i, 2 * i + 2]} for i, n in enumerate(names)}
     text = json.dumps(header).encode()
     (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(2 * len(names)))

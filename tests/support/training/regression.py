@@ -40,7 +40,7 @@ def rows(epoch: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, x @ torch.arange(15.0).reshape(5, 3) / 10
 
 
-def fresh() -> torch.nn.Module:
+def fresh() -> torch.nn.Sequential:
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
 
@@ -93,13 +93,16 @@ def context(folder: Path, workers: int) -> Context:
 def by_hand() -> tuple[list[float], list[float], dict[str, Any]]:
     """Train with plain torch; return (losses, gradient norms before clipping, final weights)."""
     model = fresh()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, weight_decay=0.1)
+    weights = {0.1: [model[0].weight, model[2].weight], 0.0: [model[0].bias, model[2].bias]}
+    groups: list[dict[str, Any]] = [{"params": own, "weight_decay": decay} for decay, own in weights.items()]
+    optimizer = torch.optim.AdamW(groups, lr=1.0)
     losses, norms = [], []
     for epoch in range(2):
         for step in range(STEPS):
             x, y = rows(epoch, step)
             loss = ((model(x) - y) ** 2).mean()
-            optimizer.param_groups[0]["lr"] = learning_rate_at(epoch * STEPS + step, 2 * STEPS, OPTIONS)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate_at(epoch * STEPS + step, 2 * STEPS, OPTIONS)
             optimizer.zero_grad()
             loss.backward()
             norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)))

@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from architectures import ALL_ARCHITECTURES, make
+from architectures import ALL_ARCHITECTURES, make, trained
 from safetensors.torch import save_file
+from tokenizers import processors
 
 from ratchet.errors import RatchetError
-from ratchet.jobs.answers import generate, sft
+from ratchet.jobs.answers import generate, grpo, sft, teacher_logprobs
 from ratchet.jobs.export import export_model
 from ratchet.jobs.indexes import build_index
-from ratchet.jobs.model_checks import check_as_used, check_embedder_model, read_width
-from ratchet.jobs.retrieval import embed, finetune_embedder, finetune_reranker, rerank
+from ratchet.jobs.model_checks import check_as_used, check_embedder_model, read_size
+from ratchet.jobs.retrieval import embed, finetune_embedder, finetune_reranker, merge, rerank
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import read_encoding_config
 
@@ -170,17 +171,82 @@ def test_rerankers(job: Any, field: str, others: Any, tiny: dict[str, Path], tmp
     assert "the answer '12' is 2 tokens" in refusal(job, field, others, causal)
 
 
-@pytest.mark.parametrize(("job", "field", "others"), DECODER_JOBS)
-def test_decoders_with_learned_positions(job: Any, field: str, others: Any, tiny: dict[str, Path]) -> None:
-    assert "expected at most 64, the number of positions" in refusal(job, field, others, tiny["gpt2"])
-    lengths = {"max_prompt_length": 32, "max_new_tokens": 32} if job is generate else {"max_length": 64}
-    job.JOB.check(job.Config(**lengths), job.Inputs(**{field: tiny["gpt2"], **others}))
+@pytest.mark.parametrize(
+    ("job", "name", "most", "given"),
+    [
+        (generate, "max_prompt_length", 32, {"max_new_tokens": 32}),
+        (grpo, "max_prompt_length", 32, {"max_new_tokens": 32, "steps": 9}),
+        (sft, "max_length", 64, {}),
+        (teacher_logprobs, "max_length", 64, {}),
+    ],
+)
+def test_default_lengths_fit_learned_positions(
+    job: Any, name: str, most: int, given: dict[str, int], tiny: dict[str, Path]
+) -> None:
+    """A default adapts to the model, and the plan names it. A length that is given and too large is refused."""
+    folder, names = tiny["gpt2"], job.Inputs.__dataclass_fields__
+    others = {field: folder if field in ("model", "base", "student") else None for field in names}
+    inputs = job.Inputs(**others)
+    job.JOB.check(job.Config(**given), inputs)
+    assert job.JOB.predict(job.Config(**given), inputs, {}).note == f"{name}={most}, by the positions of the model"
+    job.JOB.check(job.Config(**given, **{name: most}), inputs)
+    assert job.JOB.predict(job.Config(**given, **{name: most}), inputs, {}).note == ""
+    with pytest.raises(RatchetError, match=f"{most + 1 if most == 64 else 65} tokens given; expected at most 64"):
+        job.JOB.check(job.Config(**given, **{name: most + 1}), inputs)
 
 
 def test_widths_have_the_names_of_their_architectures(tiny: dict[str, Path], tmp_path: Path) -> None:
     for name in ("bert", "distilbert", "gpt2", "bloom", "opt", "qwen3_moe"):
         folder = make(name, transformers.AutoModel, tmp_path / name, tiny["qwen2"])
-        assert read_width(folder) == 128
+        assert read_size(folder, "hidden_size") == 128
+        assert read_size(folder, "num_hidden_layers") == read_size(folder, "num_attention_heads") == 2
+
+
+def test_sizes_that_are_not_written_are_those_of_the_class(tiny: dict[str, Path], tmp_path: Path) -> None:
+    folder = make("llama", transformers.AutoModel, tmp_path / "model", tiny["qwen2"])
+    about = json.loads((folder / "config.json").read_text())
+    for name in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
+        del about[name]
+    (folder / "config.json").write_text(json.dumps(about))
+    usual = transformers.LlamaConfig()
+    assert read_size(folder, "hidden_size") == usual.hidden_size
+    assert read_size(folder, "num_hidden_layers") == usual.num_hidden_layers
+
+
+def test_merging_opens_the_tokenizer(tiny: dict[str, Path], tmp_path: Path) -> None:
+    base = make("bert", transformers.AutoModel, tmp_path / "base", tiny["bert"], pad_token_id=0)
+    trained(transformers.AutoModel.from_pretrained(base), [], "FEATURE_EXTRACTION", tmp_path / "adapter")
+    inputs = merge.Inputs(base, tmp_path / "adapter", None)  # type: ignore[arg-type]
+    merge.JOB.check(merge.Config(), inputs)
+    change("config.json", vocab_size=20)(base)
+    with pytest.raises(RatchetError, match="has ids up to"):
+        merge.JOB.check(merge.Config(), inputs)
+    change("config.json", vocab_size=200)(base)
+    drop_tokens(base)
+    with pytest.raises(RatchetError, match="no padding token and no end-of-sequence token"):
+        merge.JOB.check(merge.Config(), inputs)
+
+
+def test_a_decoder_that_pads_with_the_end_of_a_pair_is_no_classifier(tiny_decoder: Path, tmp_path: Path) -> None:
+    """Scored at the end before its merge, and at the token before the end with the merged config."""
+    options: dict[str, Any] = {"vocab_size": 400, "pad_token_id": None}
+    folder = make("qwen2", transformers.AutoModel, tmp_path / "model", tiny_decoder, **options)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.pad_token = end = tokenizer.eos_token
+    tokenizer.save_pretrained(folder)
+    jobs: list[tuple[Any, str, dict[str, None]]] = [*RERANKER_JOBS]
+    change("reranker_config.json", kind="cross_encoder", max_length=64)(folder)
+    for job, field, others in jobs:
+        job.JOB.check(job.Config(), job.Inputs(**{field: folder, **others}))
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {end}", pair=f"$A $B {end}", special_tokens=[(end, tokenizer.eos_token_id)]
+    )
+    tokenizer.save_pretrained(folder)
+    for job, field, others in jobs:
+        assert "which also ends its pairs" in refusal(job, field, others, folder)
+    change("config.json", pad_token_id=tokenizer.eos_token_id)(folder)  # as other libraries read it
+    for job, field, others in jobs:
+        job.JOB.check(job.Config(), job.Inputs(**{field: folder, **others}))
 
 
 @pytest.mark.parametrize("name", ALL_ARCHITECTURES)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -17,6 +18,8 @@ from ratchet.models.adapters import lora
 from ratchet.models.decoder import decoder
 from ratchet.models.embedder import encoder
 from ratchet.models.loading import move_model, train_in_float32
+from ratchet.models.reranker import reranker
+from ratchet.models.reranker.reranker_config import RerankerConfig
 
 pytestmark = pytest.mark.slow
 
@@ -106,3 +109,25 @@ def test_a_text_is_cut_where_the_positions_end(name: str, tiny: dict[str, Path],
     assert one.encoding_config.max_length == 512
     assert len(one.tokenize(["w1 " * 2000], "passage")[0]) == 512
     assert one.encode(["w1 " * 2000], "passage").shape == (1, 128)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", ["bert", "xlm-roberta", "modernbert", "deberta-v2", "qwen2"])
+def test_scores_of_classifiers_are_not_rounded_to_bfloat16(
+    name: str, packed: bool, minilm: Path, tmp_path: Path
+) -> None:
+    folder = make(
+        name,
+        transformers.AutoModelForSequenceClassification,
+        tmp_path / "base",
+        minilm,
+        vocab_size=30528,
+        pad_token_id=0,
+        num_labels=1,
+    )
+    given = RerankerConfig("cross_encoder", 64)
+    rows = ["river", "teapot"], [[f"w{i} and {i * 7} stones" for i in range(4)]] * 2
+    one = reranker.load(folder, dtype="bfloat16", device="cpu", reranker_config=given, packed=packed)
+    scores = np.concatenate(one.score(*rows))
+    rounded = torch.from_numpy(scores).bfloat16().float().numpy()
+    assert np.mean(scores != rounded) > 0.5

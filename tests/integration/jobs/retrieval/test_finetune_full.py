@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from ratchet.models.embedder import encoder
 from ratchet.models.reranker import reranker
 from ratchet.orchestrator.job_interface import Result
 
-FULL = dataclasses.replace(FAST, method="full", learning_rate=2e-3, layer_decay=0.5, epochs=3)
+FULL = dataclasses.replace(FAST, method="full", learning_rate=2e-3, layer_decay=0.5, epochs=3, weight_decay=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,13 @@ def test_training_is_what_plain_torch_does_with_a_rate_per_layer(tuned: tuple[Re
     tokenizer = AutoTokenizer.from_pretrained(inputs.base)
     model = AutoModel.from_pretrained(inputs.base, add_pooling_layer=False).eval()
     rates = [(one, 0.5**n) for n, one in enumerate([*reversed(model.encoder.layer), model.embeddings])]
-    optimizer = torch.optim.AdamW([{"params": part.parameters()} for part, _ in rates], weight_decay=0.01)
+    groups: list[dict[str, Any]] = []
+    for part, scale in rates:
+        matrices = [one for one in part.parameters() if one.ndim > 1]
+        vectors = [one for one in part.parameters() if one.ndim == 1]
+        groups.append({"params": matrices, "scale": scale, "weight_decay": 0.5})
+        groups.append({"params": vectors, "scale": scale, "weight_decay": 0.0})
+    optimizer = torch.optim.AdamW(groups)
     assert sum(p.numel() for p in model.parameters()) == tuned[0].metrics["trainable_weights"]
 
     def embed(texts: list[str]) -> torch.Tensor:
@@ -68,8 +75,8 @@ def test_training_is_what_plain_torch_does_with_a_rate_per_layer(tuned: tuple[Re
             columns = [j for j, text in enumerate(passages) if text == right or text not in known]
             total = total - torch.log_softmax(score_QP[i, columns], 0)[columns.index(passages.index(right))]
         rate = learning_rate_at(len(found), len(losses(tuned[0])), FULL)
-        for group, (_, scale) in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * scale
+        for group in optimizer.param_groups:
+            group["lr"] = rate * group["scale"]
         optimizer.zero_grad()
         (total / len(queries)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -51,7 +51,9 @@ def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], in
     sizes["target_modules"] = "all-linear"
     ours.model = model = lora.attach(ours.model, **sizes, seed=config.seed, modules_to_save=head, task="SEQ_CLS")
     weights = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(weights, weight_decay=0.01)
+    vectors = [one for one in weights if one.ndim == 1]
+    matrices = [one for one in weights if one.ndim > 1]
+    optimizer = torch.optim.AdamW([{"params": vectors, "weight_decay": 0.0}, {"params": matrices}], weight_decay=0.01)
     names = ("teacher_positive_scores", "teacher_negative_scores")
     scores = [[statistics.fmean(row[name]) for name in names] for row in read_shards(inputs.mined).to_pylist()]
     temperature = statistics.fmean(right - wrong for right, wrong in scores) / 4
@@ -70,7 +72,8 @@ def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], in
                 smooth_G[0] += 0.8
                 total = total - (log_G * (smooth_G + torch.softmax(torch.from_numpy(teacher) / temperature, 0))).sum()
             loss = total / step.queries
-            optimizer.param_groups[0]["lr"] = learning_rate_at(len(found), total_steps, config)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate_at(len(found), total_steps, config)
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(weights, 1.0)

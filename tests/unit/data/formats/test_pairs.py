@@ -283,3 +283,17 @@ def test_real_pairs_are_those_of_flag_embeddings_reader(tmp_path: Path) -> None:
     assert {(q, p) for q, positives, _ in texts(ours) for p in positives} == relation
     assert len(ours.queries) == len({q for q, _ in relation})
     assert {q.task for q in ours.queries} == {q.task for q in theirs.queries}
+
+
+@pytest.mark.parametrize("positive", ["positive", "pos"])
+def test_rows_that_repeat_a_query_have_one_group(tmp_path: Path, positive: str) -> None:
+    rows: list[dict[str, Any]] = [
+        {"query": f"q {n // 2}", positive: [f"p {n}"], "group": f"g {n // 4}"} for n in range(8)
+    ]
+    del rows[2]["group"]
+    write_jsonl(path := tmp_path / "x.jsonl", rows)
+    assert [query.group for query in load_retrieval(path).queries] == ["g 0", "g 0", "g 1", "g 1"]
+    rows[5]["group"] = "g 7"
+    write_jsonl(path, rows)
+    with pytest.raises(DataError, match=r"x\.jsonl:6: group 'g 7' given for a query that has group 'g 1' at .*:5"):
+        load_retrieval(path)

@@ -234,6 +234,7 @@ def test_an_adapter_of_another_task_does_not_answer(made: Path, tmp_path: Path, 
     given = generate.Inputs(made / "base", made / "prepared/test", tmp_path / "adapter")
     with pytest.raises(InputError, match=r"generate.adapter: .* was trained on task gsm8k"):
         generate.JOB.load()(context(), generate.Config(), given)
+    shutil.copytree(made / "base", tmp_path / "model")
     write_task_name(tmp_path / "model", "gsm8k")
     given = generate.Inputs(tmp_path / "model", made / "prepared/test")
     with pytest.raises(InputError, match=r"generate.model: .* was trained on task gsm8k"):

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -170,3 +171,85 @@ def test_the_file_is_read_as_json(made: Path) -> None:
     found = json.loads((made / "asked/train/chat.json").read_text())
     assert found == {"template_arguments": {"enable_thinking": False}, "stop": ["</answer>", "\n\n\n"]}
     assert not (made / "prepared/train/chat.json").exists()
+
+
+RULES: dict[str, str] = {
+    "no system message": "{% if message.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}",
+    "one turn": "{% if loop.index > 2 and message.role == 'user' %}{{ raise_exception('one turn') }}{% endif %}",
+    "earlier answers shortened": "{% if not loop.last and message.role == 'assistant' %}(cut){% endif %}",
+}
+"""What a template does before a message."""
+LOOP = "{% for message in messages %}"
+
+
+def prepare(rows: list[list[tuple[str, str]]], folder: Path) -> tuple[Result, Path]:
+    """Prepare conversations of (role, content). Return (the predicted result, the folder of the splits)."""
+    lines = [{"messages": [{"role": role, "content": text} for role, text in row]} for row in rows]
+    (folder / "chat.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = prepare_tasks.Config("chat", test_fraction=0.3, validation_fraction=0.3)
+    inputs = prepare_tasks.Inputs(folder / "chat.jsonl")
+    planned = prepare_tasks.predict(config, inputs, {})
+    result = prepare_tasks.JOB.load()(make_context(folder / "made"), config, inputs)
+    shapes = [{name: one.metrics.get(name) for name in prepare_tasks.SHAPE} for one in (planned, result)]
+    assert shapes[0] == shapes[1]
+    return planned, folder / "made"
+
+
+@pytest.mark.parametrize("kind", RULES)
+def test_a_plan_renders_conversations_like_those_of_the_data(kind: str, made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "base", base := tmp_path / "base")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    tokenizer.chat_template = tokenizer.chat_template.replace(LOOP, LOOP + RULES[kind], 1)
+    tokenizer.save_pretrained(base)
+    first = ("system", "Be brief.") if kind == "no system message" else ("user", "Hello")
+    second = [] if kind == "no system message" else [("assistant", "Hi")]
+    rows = [[first, *second, ("user", f"Question {i}"), ("assistant", str(i))] for i in range(9)]
+    planned, out = prepare(rows, tmp_path)
+    for model in (made / "base", base):
+        calls: list[tuple[Any, Any, dict[str, Result]]] = [
+            (generate, generate.Inputs(model, None), {"samples": planned}),  # type: ignore[arg-type]
+            (generate, generate.Inputs(model, out / "train"), {}),
+            (sft, sft.Inputs(model, None, None), {"train": planned, "valid": planned}),  # type: ignore[arg-type]
+            (sft, sft.Inputs(model, out / "train", out / "valid"), {}),
+        ]
+        for job, inputs, parents in calls:
+            if model == base:
+                with pytest.raises(ModelError, match="its chat template"):
+                    job.predict(job.Config(), inputs, parents)
+            else:
+                job.predict(job.Config(), inputs, parents)
+
+
+def test_answers_with_the_end_of_an_answer_in_them_are_refused(made: Path, tmp_path: Path) -> None:
+    rows = [[("user", str(i)), ("assistant", f"{i}<|im_end|> and more")] for i in range(9)]
+    planned, out = prepare(rows, tmp_path)
+    assert planned.metrics["special_tokens"] == "<|im_end|>"
+    given = sft.Inputs(made / "base", out / "train", out / "valid")
+    later = sft.Inputs(made / "base", None, None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"the data: '<\|im_end\|>' in an answer, which ends answers of the model"):
+        sft.predict(sft.Config(), later, {"train": planned, "valid": planned})
+    with pytest.raises(InputError, match=r"made/train: sample .*'<\|im_end\|>' in an answer"):
+        sft.predict(sft.Config(), given, {})
+    one = Resources(workers=1, cpus=1.0, gpus=0.0)
+    with pytest.raises(InputError, match=r"made/train: sample .*'<\|im_end\|>' in an answer"):
+        training.TrainTask(
+            WorkerInfo(0, 1, "cpu"), sft.Config(learning_rate=1e-4), given, one, tmp_path / "lengths.json"
+        )
+
+
+def test_answers_whose_thoughts_the_template_drops_are_refused(made: Path, tmp_path: Path) -> None:
+    """As the templates of DeepSeek-R1 and Qwen3 do."""
+    shutil.copytree(made / "base", base := tmp_path / "base")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    dropping = "{{ message.content.split('</think>')[-1] }}"
+    tokenizer.chat_template = tokenizer.chat_template.replace("{{ message.content }}", dropping, 1)
+    tokenizer.save_pretrained(base)
+    rows = [[("user", str(i)), ("assistant", f"<think>\nHm {i}.\n</think>\n\n{i}")] for i in range(9)]
+    planned, out = prepare(rows, tmp_path)
+    known = {"train": planned, "valid": planned}
+    sft.predict(sft.Config(), sft.Inputs(made / "base", None, None), known)  # type: ignore[arg-type]
+    sft.predict(sft.Config(), sft.Inputs(made / "base", out / "train", out / "valid"), {})
+    with pytest.raises(ModelError, match="changes the answer '<think>"):
+        sft.predict(sft.Config(), sft.Inputs(base, None, None), known)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="changes the answer '<think>"):
+        sft.predict(sft.Config(), sft.Inputs(base, out / "train", out / "valid"), {})

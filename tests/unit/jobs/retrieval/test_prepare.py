@@ -252,26 +252,49 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrieval, "SAMPLE", 10)
 
 
-@pytest.mark.parametrize("parquet", [False, True])
+def write_published(folder: Path, corpus: str, qrels: str) -> Path:
+    """Write a BEIR folder as published ones are: with empty documents, ids that are numbers, labels of documents that
+    are not there, and in tables scores that are floats."""
+    documents = [{"_id": n, "title": "" if n % 9 else "A title", "text": "x" * (n % 7)} for n in range(50)]
+    queries = [{"_id": n, "text": f"question {n}"} for n in range(20)]
+    labels = [{"query-id": n, "corpus-id": 3 * n, "score": 1.0 + n % 2} for n in range(20)]
+    labels += [{"query-id": n, "corpus-id": n + 40, "score": 1.0} for n in range(20)]
+    for name, suffix, rows in (("corpus", corpus, documents), ("queries", corpus, queries), ("qrels", qrels, labels)):
+        (folder / name).mkdir(parents=True)
+        path = folder / name / f"train.{suffix}"
+        if name != "qrels" and suffix == "jsonl":
+            path = folder / f"{name}.jsonl"
+        if suffix == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        elif suffix == "jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        else:
+            path.write_text("".join("\t".join(map(str, row.values())) + "\n" for row in rows))
+    return folder
+
+
+@pytest.mark.parametrize("other", [False, True])
+@pytest.mark.parametrize("corpus", ["jsonl", "parquet"])
+@pytest.mark.parametrize("qrels", ["tsv", "jsonl", "parquet"])
 def test_a_large_corpus_is_copied_to_the_same_bytes_as_a_small_one(
-    parquet: bool, context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    other: bool, corpus: str, qrels: str, context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inputs, config = Inputs((write_beir(tmp_path / "beir", DOCUMENTS),)), Config(shard_rows=8)
-    if parquet:
-        (tmp_path / "beir" / "corpus").mkdir()
-        pq.write_table(pa.Table.from_pylist(DOCUMENTS), tmp_path / "beir" / "corpus" / "a.parquet")
-        (tmp_path / "beir" / "corpus.jsonl").rename(tmp_path / "beir" / "unused")
-        for name in ("queries", "qrels"):
-            (tmp_path / "beir" / name).mkdir(exist_ok=True)
+    published = write_published(tmp_path / "published", corpus, qrels)
+    test = (write_beir(tmp_path / "beir", DOCUMENTS),) if other else ()
+    inputs, config = Inputs((published,), test=test), Config(shard_rows=8)
     small, before = made(context, config, inputs)
     monkeypatch.setattr(retrieval, "LARGE", 0)
     monkeypatch.setattr(retrieval, "SAMPLE", 10)
     out, result = made(context, config, inputs)
     assert contents(out) == contents(small)
-    assert (result.metrics, result.tables) == (before.metrics, before.tables)
+    assert (result.metrics, result.tables, result.note) == (before.metrics, before.tables, before.note)
+    assert result.metrics["labels of documents that are not in the corpus, left out"] == 13
+    assert result.metrics["documents without text"] == 7
+    assert result.metrics["queries"] == (37 if other else 17)
+    assert result.metrics["queries without a relevant document, left out"] == 3
     planned = predict(config, inputs, {}).metrics
-    assert planned["documents"] == (50 if parquet else pytest.approx(50, rel=0.4))
-    assert planned["train/queries"] == result.metrics["train/queries"]
+    assert planned["documents"] == pytest.approx(result.metrics["documents"], rel=0.4)
+    assert planned["train/queries"] == pytest.approx(result.metrics["train/queries"], abs=4)
 
 
 @pytest.mark.usefixtures("large")
@@ -280,7 +303,7 @@ def test_a_large_corpus_is_copied_to_the_same_bytes_as_a_small_one(
     [
         ({"_id": "d3"}, "d1", r"corpus\.jsonl:41: document id 'd3' is also at .*corpus\.jsonl:4; expected unique ids"),
         ({"_id": 7.5}, "d1", r"corpus\.jsonl:41: field '_id' is float; expected str"),
-        ({}, "nowhere", r"train\.tsv:2: query 'q0' names document 'nowhere', which is not in the corpus"),
+        ({}, "nowhere", r"qrels: no query has a document of the corpus with a score of 1 or more"),
     ],
 )
 def test_all_of_a_large_corpus_is_checked_while_it_is_copied(
@@ -303,7 +326,7 @@ def test_the_first_documents_of_a_large_corpus_are_checked_while_planning(tmp_pa
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("kind", ["pairs", "flag", "parquet", "csv", "mixture"])
 def test_large_files_are_planned_from_their_first_rows_and_checked_when_they_are_copied(
-    kind: str, context: MakeContext, tmp_path: Path
+    kind: str, context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [f"question {n} {'x' * (n % 7)}" for n in range(300)]
     rows = [{"query": text, "pos": [f"answer {n // 3}"], "neg": [f"other {n // 4}"]} for n, text in enumerate(texts)]
@@ -318,7 +341,13 @@ def test_large_files_are_planned_from_their_first_rows_and_checked_when_they_are
         (file := tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in plain))
     files = (file, write_beir(tmp_path / "beir", DOCUMENTS)) if kind == "mixture" else (file,)
     planned = predict(Config(), Inputs(files), {}).metrics
-    result = run(context(), Config(), Inputs(files))
+    copied = context()
+    result = run(copied, Config(), Inputs(files))
+    with monkeypatch.context() as patch:
+        patch.setattr(retrieval, "LARGE", 1 << 30)
+        small, before = made(context, Config(), Inputs(files))
+        assert contents(copied.out) == contents(small)
+        assert (result.metrics, result.note) == (before.metrics, before.note)
     assert result.metrics["queries"] == (320 if kind == "mixture" else 300)
     assert planned["documents"] == pytest.approx(result.metrics["documents"], rel=1.0)
     for name in SPLITS:
