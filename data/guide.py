@@ -26,7 +26,9 @@ class Guide:
         self._rows = triplets.list_passages()
         self._query_QD = _normalize(read_selected(queries, triplets.queries["id"]))
         self._passage_PD = _normalize(read_selected(passages, corpus["id"].take(self._rows)))
-        sizes = [vectors.shape[1] for vectors in (self._query_QD, self._passage_PD)]
+        sizes = []
+        for vectors in (self._query_QD, self._passage_PD):
+            sizes.append(vectors.shape[1])
         if sizes[0] != sizes[1]:
             raise DataError(
                 f"{queries}: vectors of {sizes[0]} dimensions, and {passages}: of {sizes[1]}; expected those of one"

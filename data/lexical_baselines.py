@@ -35,7 +35,9 @@ def _split_characters(found: re.Match[str]) -> str:
 
 
 def _tokenize(texts: Sequence[str], **options: Any) -> Any:
-    split = [WITHOUT_SPACES.sub(_split_characters, text) for text in texts]
+    split = []
+    for text in texts:
+        split.append(WITHOUT_SPACES.sub(_split_characters, text))
     pattern = rf"[\w{MARKS}]{{2,}}"
     return bm25s.tokenize(split, token_pattern=pattern, stopwords=None, show_progress=False, **options)
 
@@ -49,7 +51,8 @@ class BM25:
             raise DataError(
                 "BM25: no document has a word of two or more letters or digits; expected some; leave BM25 out"
             )
-        self.index, self.documents = bm25s.BM25(k1=1.5, b=0.75, method="lucene"), len(corpus)
+        self.index = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
+        self.documents = len(corpus)
         self.index.index(tokens, show_progress=False)
 
     def score(self, queries: Sequence[str]) -> np.ndarray:

@@ -64,7 +64,8 @@ class PairSampler:
         """Number of pairs per epoch."""
         self.papers = int((counts >= 2).sum())
         """Number of papers with at least two statements."""
-        self.batch_size, self.drop_last = tuple(batch_size), drop_last
+        self.batch_size = tuple(batch_size)
+        self.drop_last = drop_last
         self._drawn: tuple[tuple[int, int], np.ndarray] = ((-1, -1), np.zeros((0, 2), np.int64))
         check_pairs(self.pairs, self.batch_size, drop_last=drop_last)
 
@@ -75,20 +76,24 @@ class PairSampler:
     def num_batches(self, epoch: int) -> int:
         """Return the number of batches of an epoch."""
         batch_size = self.get_batch_size(epoch)
-        return self.pairs // batch_size if self.drop_last else -(-self.pairs // batch_size)
+        if self.drop_last:
+            return self.pairs // batch_size
+        return -(-self.pairs // batch_size)
 
     def draw_pairs(self, seed: int, epoch: int) -> np.ndarray:
         """Draw the pairs of an epoch, in the order of its batches: int64 [pairs, 2]."""
         if self._drawn[0] == (seed, epoch):
             return self._drawn[1]
         random = np.random.default_rng([seed, epoch])
-        usable_U, paper_U = self._usable_U, self._paper_S[self._usable_U]
+        usable_U = self._usable_U
+        paper_U = self._paper_S[self._usable_U]
         shuffled_U = usable_U[np.lexsort((random.random(len(usable_U)), paper_U))]
         first_U = np.flatnonzero(np.r_[True, np.diff(paper_U) != 0])
         count_P = np.diff(np.r_[first_U, len(usable_U)])
         position_U = np.arange(len(usable_U)) - np.repeat(first_U, count_P)
         left = np.flatnonzero(position_U % 2 == 0)
-        size, position = np.repeat(count_P, count_P)[left], position_U[left]
+        size = np.repeat(count_P, count_P)[left]
+        position = position_U[left]
         # The last of an odd number is paired with any of those before it.
         other = np.where(position + 1 < size, position + 1, random.integers(0, np.maximum(size - 1, 1)))
         pairs = np.stack([shuffled_U[left], shuffled_U[left - position + other]], axis=1)

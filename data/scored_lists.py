@@ -29,7 +29,8 @@ class Lists:
 
     def __init__(self, lists: Path, corpus: Path, depth: int | None) -> None:
         self.text_of = read_texts(corpus, read_listed(lists))
-        self.corpus, self.depth = corpus, depth
+        self.corpus = corpus
+        self.depth = depth
 
     def read(self, source: Path) -> tuple[pa.Table, list[list[str]]]:
         """Return the table of a shard, without scores of a teacher, and the texts of each row, column by column."""
@@ -37,7 +38,8 @@ class Lists:
         table = table.drop_columns([name for name in TEACHER_SCORES.values() if name in table.column_names])
         if "documents" in table.column_names and self.depth is not None:
             for name in ("documents", "scores"):
-                field, cut = table.field(name), pc.list_slice(table[name], 0, self.depth)
+                field = table.field(name)
+                cut = pc.list_slice(table[name], 0, self.depth)
                 table = table.set_column(table.column_names.index(name), field, cut.cast(field.type))
         lists = zip(*(table[name].to_pylist() for name in _list_columns(table)), strict=True)
         return table, [
@@ -52,7 +54,11 @@ class Lists:
 
 
 def _list_columns(table: pa.Table) -> list[str]:
-    return [name for name in TEACHER_SCORES if name in table.column_names]
+    found: list[str] = []
+    for name in TEACHER_SCORES:
+        if name in table.column_names:
+            found.append(name)
+    return found
 
 
 def write_scores(target: Path, table: pa.Table, scores: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
@@ -77,7 +83,10 @@ def _compare(table: pa.Table) -> tuple[int, int]:
     if not set(columns) <= set(table.column_names):
         return 0, 0
     rows = zip(*(table[name].to_pylist() for name in columns), strict=True)
-    is_first = [max(right) > max(wrong) for right, wrong in rows if right and wrong]
+    is_first = []
+    for right, wrong in rows:
+        if right and wrong:
+            is_first.append(max(right) > max(wrong))
     return len(is_first), sum(is_first)
 
 

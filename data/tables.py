@@ -26,7 +26,8 @@ from ratchet.files import open_regular
 HELD_BYTES = 1 << 30
 """Largest table that is held in memory, in bytes; see `join_tables`."""
 
-IDS, SCORES = pa.list_(pa.string()), pa.list_(pa.float32())
+IDS = pa.list_(pa.string())
+SCORES = pa.list_(pa.float32())
 
 CORPUS = pa.schema({"id": pa.string(), "text": pa.string()})
 """Documents. `id` is unique."""
@@ -82,7 +83,8 @@ class DocumentRows:
     def __init__(self, ids: pa.ChunkedArray) -> None:
         hash_N = hash_texts(ids)
         self._row_N = np.argsort(hash_N, kind="stable")
-        self._hash_N, self._ids = hash_N[self._row_N], ids.cast(pa.large_string()).combine_chunks()
+        self._hash_N = hash_N[self._row_N]
+        self._ids = ids.cast(pa.large_string()).combine_chunks()
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -92,11 +94,14 @@ class DocumentRows:
         return np.concatenate([np.zeros(0, np.int64), *map(self._find, names.chunks)])
 
     def _find(self, names: pa.Array) -> np.ndarray:
-        hash_M, row_M, left = hash_texts(pa.chunked_array([names])), np.full(len(names), -1), np.arange(len(names))
+        hash_M = hash_texts(pa.chunked_array([names]))
+        row_M = np.full(len(names), -1)
+        left = np.arange(len(names))
         place_M = np.searchsorted(self._hash_N, hash_M)
         while len(left := left[place_M[left] < len(self._hash_N)]):
             left = left[self._hash_N[place_M[left]] == hash_M[left]]
-            found, wanted = self._row_N[place_M[left]], names.take(pa.array(left)).cast(pa.large_string())
+            found = self._row_N[place_M[left]]
+            wanted = names.take(pa.array(left)).cast(pa.large_string())
             same = pc.equal(self._ids.take(pa.array(found)), wanted).to_numpy(zero_copy_only=False)
             row_M[left[same]] = found[same]
             left = left[~same]  # two ids have the same hash
@@ -108,7 +113,8 @@ class Texts(Mapping[str, str]):
     """Id -> text of the documents of a table (CORPUS)."""
 
     def __init__(self, corpus: pa.Table) -> None:
-        self._table, self._rows = corpus, DocumentRows(corpus["id"])
+        self._table = corpus
+        self._rows = DocumentRows(corpus["id"])
 
     def __getitem__(self, name: str) -> str:
         return self.find([name])[0]
@@ -133,7 +139,9 @@ def hash_texts(texts: pa.ChunkedArray) -> np.ndarray:
     have the same hash with a probability of 3 in a million."""
     import pandas as pd  # a third of a second, which plans would take too
 
-    parts = [pd.util.hash_array(part.to_numpy(zero_copy_only=False), categorize=False) for part in texts.chunks]
+    parts = []
+    for part in texts.chunks:
+        parts.append(pd.util.hash_array(part.to_numpy(zero_copy_only=False), categorize=False))
     return np.concatenate([np.zeros(0, np.uint64), *parts]).view(np.int64)
 
 
@@ -145,7 +153,10 @@ def hash_queries(queries: pa.Table) -> np.ndarray:
 
 def take_texts(texts: pa.ChunkedArray, rows: Sequence[int] | np.ndarray) -> list[str]:
     """Return the texts of rows, one by one: Arrow's `take` would copy all into one array, and fails above 2 GB."""
-    return [texts[row].as_py() for row in np.asarray(rows, np.int64).tolist()]
+    found: list[str] = []
+    for row in np.asarray(rows, np.int64).tolist():
+        found.append(texts[row].as_py())
+    return found
 
 
 def embeddings_schema(dim: int, dtype: str = "float32") -> pa.Schema:
@@ -162,7 +173,8 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 def write_shards(folder: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, rows_per_shard: int) -> list[Path]:
     """Write rows as shards of `rows_per_shard`; at least one shard, which may be empty."""
-    paths, rest = list[Path](), iter(rows)
+    paths = list[Path]()
+    rest = iter(rows)
     while (part := list(islice(rest, rows_per_shard))) or not paths:
         paths.append(folder / f"shard-{len(paths):05d}.parquet")
         write_table(paths[-1], pa.Table.from_pylist(part, schema=schema))
@@ -207,7 +219,8 @@ def open_mapped_shard(path: Path) -> pa.Table:
 def list_shards(folder: Path, suffix: str = "parquet") -> list[Path]:
     """List the shards of a folder, in order. Raises DataError if there are none, and for one that is no
     regular file."""
-    if not (paths := sorted(folder.glob(f"shard-*.{suffix}"))):
+    paths = sorted(folder.glob(f"shard-*.{suffix}"))
+    if not paths:
         raise DataError(f"{folder}: no shard-*.{suffix} in it; expected the output folder of a step; check the path")
     for path in paths:
         open_regular(path).close()  # Arrow would wait for a named pipe
@@ -246,7 +259,9 @@ def hash_shards(folder: Path) -> np.ndarray:
 def join_tables(tables: Iterable[pa.Table]) -> pa.Table:
     """Join tables of one schema. A result of more than HELD_BYTES is in a temporary file (in TMPDIR), which the kernel
     maps into memory as it is used, and removes with the process."""
-    rest, held, size = iter(tables), list[pa.Table](), 0
+    rest = iter(tables)
+    held = list[pa.Table]()
+    size = 0
     for table in rest:
         held.append(table)
         size += table.nbytes

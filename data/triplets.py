@@ -59,8 +59,12 @@ class Triplets:
         self._known = KnownPositives(np.repeat(self._hash_Q, np.diff(self._positive_ends)), self._positive_rows)
         # `mine` writes suspects; tables with negatives from the data have none.
         listed = "suspects" in mined.column_names
-        self._suspects = find_corpus_rows(mined, "suspects", rows, "mined") if listed else None
-        self._teacher = [_read_teacher_scores(mined, name) for name in ("positives", "negatives")] if teacher else None
+        self._suspects: tuple[np.ndarray, np.ndarray] | None = None
+        if listed:
+            self._suspects = find_corpus_rows(mined, "suspects", rows, "mined")
+        self._teacher: list[np.ndarray] | None = None
+        if teacher:
+            self._teacher = [_read_teacher_scores(mined, name) for name in ("positives", "negatives")]
         self.text_of_row: np.ndarray = hash_texts(self.corpus_text)
         """int64 [corpus]: the hash of each row's text."""
         self._lengths = pc.utf8_length(self.corpus_text).to_numpy(), pc.utf8_length(self.query_text).to_numpy()
@@ -91,7 +95,10 @@ class Triplets:
         ]
         right_Q, wrong_Q = (total / np.maximum(size, 1) for total, size in zip(sums, sizes, strict=True))
         both_Q = sizes[1] > 0
-        margin = float((right_Q - wrong_Q)[both_Q].mean()) if both_Q.any() else 0.0
+        if both_Q.any():
+            margin = float((right_Q - wrong_Q)[both_Q].mean())
+        else:
+            margin = 0.0
         if margin <= 0:
             raise DataError(
                 f"mined: a mean difference of {margin:.3g} between the teacher scores of positives and negatives;"
@@ -136,7 +143,8 @@ class Triplets:
 
         No example has the query's own text, or one of its positives as the answer."""
         random = np.random.default_rng([seed, epoch, query + 1, 1])
-        wanted, found = int(random.integers(0, most + 1)), list[tuple[int, int]]()
+        wanted = int(random.integers(0, most + 1))
+        found = list[tuple[int, int]]()
         own = set(self.text_of_row[self._known.find(self._hash_Q[query])].tolist())
         text = self.query_text[query].as_py()
         # A few more candidates than wanted, since most of them qualify. Rarely a query gets fewer examples.
@@ -152,7 +160,8 @@ class Triplets:
         """Draw as `draw` does, and return positions in the flat arrays."""
         random = np.random.default_rng([seed, epoch, query + 1])
         (first, last), (start, stop) = (ends[query : query + 2] for ends in (self._positive_ends, self._negative_ends))
-        wrong, known = np.arange(start, stop), self._known.find(self._hash_Q[query])
+        wrong = np.arange(start, stop)
+        known = self._known.find(self._hash_Q[query])
         if len(known) > last - first:  # other queries equal this one
             wrong = wrong[~np.isin(self.text_of_row[self._negative_rows[wrong]], self.text_of_row[known])]
         return int(random.choice(np.arange(first, last))), random.permutation(wrong)[:num_negatives]
@@ -162,8 +171,12 @@ class Triplets:
     ) -> TripletBatch:
         """Make batch `number` of an epoch for one worker. All workers get about as many texts of each length."""
         queries = self.split_epoch(seed, epoch, batch_size)[number]
-        drawn = [self._draw_positions(seed, epoch, int(query), num_negatives) for query in queries]
-        rows = [np.array([self._positive_rows[one], *self._negative_rows[others]], np.int64) for one, others in drawn]
+        drawn = []
+        for query in queries:
+            drawn.append(self._draw_positions(seed, epoch, int(query), num_negatives))
+        rows = []
+        for one, others in drawn:
+            rows.append(np.array([self._positive_rows[one], *self._negative_rows[others]], np.int64))
         _, first, text_of = np.unique(self.text_of_row[np.concatenate(rows)], return_index=True, return_inverse=True)
         passages = np.concatenate(rows)[first]
         parts = distribute(self._lengths[0][passages], workers)
@@ -193,12 +206,14 @@ class KnownPositives:
     def __init__(self, hash_P: np.ndarray, row_P: np.ndarray) -> None:
         """hash_P, row_P: for each positive, the hash of its query (`hash_queries`) and its corpus row, int64."""
         order = np.argsort(hash_P, kind="stable")
-        self._hash_P, self._row_P = hash_P[order], row_P[order]
+        self._hash_P = hash_P[order]
+        self._row_P = row_P[order]
 
     @classmethod
     def read(cls, queries: Path, corpus: DocumentRows, corpus_name: Path) -> KnownPositives:
         """Read shards of queries, one at a time. Raises DataError as `find_corpus_rows` does."""
-        hashes, rows = list[np.ndarray](), list[np.ndarray]()
+        hashes = list[np.ndarray]()
+        rows = list[np.ndarray]()
         for path in list_shards(queries):
             shard = read_queries(path)
             ends, own = find_corpus_rows(shard, "positives", corpus, str(path), corpus_name)

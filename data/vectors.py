@@ -67,7 +67,8 @@ def view_embeddings(table: pa.Table) -> np.ndarray:
 def read_selected(folder: Path, ids: pa.ChunkedArray) -> np.ndarray:
     """Return the [N, D] float16 embeddings of the texts with these ids, one shard in memory at a time. Raises DataError
     for an id without an embedding."""
-    rows, is_known_N = DocumentRows(ids), np.zeros(len(ids), bool)
+    rows = DocumentRows(ids)
+    is_known_N = np.zeros(len(ids), bool)
     found = np.zeros((len(ids), read_dim(folder)), np.float16)
     for path in list_shards(folder, "arrow"):
         table = open_mapped_shard(path)

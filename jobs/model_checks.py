@@ -98,13 +98,20 @@ def check_length(where: str, folder: Path, length: int) -> None:
 def fit_length(default: int, folder: Path | None, used: int = 0) -> int:
     """Return the default of a length in tokens, or what a model's learned positions leave of it beside `used` tokens.
     folder: None: the model is not made yet."""
-    positions = None if folder is None else count_learned_positions(folder)
-    return default if positions is None else max(1, min(default, positions - used))
+    if folder is None:
+        positions = None
+    else:
+        positions = count_learned_positions(folder)
+    if positions is None:
+        return default
+    return max(1, min(default, positions - used))
 
 
 def describe_length(name: str, given: int | None, default: int, fitting: int) -> str:
     """Return a note for the plan on a length that was not given and is shorter than its default; empty for others."""
-    return f"{name}={fitting}, by the positions of the model" if given is None and fitting < default else ""
+    if given is None and fitting < default:
+        return f"{name}={fitting}, by the positions of the model"
+    return ""
 
 
 def read_size(folder: Path, name: Literal["hidden_size", "num_hidden_layers", "num_attention_heads"]) -> int:
@@ -118,7 +125,8 @@ def read_size(folder: Path, name: Literal["hidden_size", "num_hidden_layers", "n
 
 def _is_usual(folder: Path) -> bool:
     """Whether the files of an encoder show by themselves what `_open` checks, which takes seconds for its imports."""
-    config, file = read_config(folder), folder / "tokenizer.json"
+    config = read_config(folder)
+    file = folder / "tokenizer.json"
     sizes = [config.get(name) for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")]
     if config.get("model_type") not in USUAL or not all(isinstance(size, int) and size > 0 for size in sizes):
         return False
@@ -224,7 +232,10 @@ def _check_reranker(folder: Path, changed: int, reranker_config: RerankerConfig)
         _check_classes(folder, config.num_labels)
         reranker.check_filler(folder, config, tokenizer)
     if type(config) not in known:
-        what = "causal language model" if reranker_config.kind == "yes_no" else "sequence classifier"
+        if reranker_config.kind == "yes_no":
+            what = "causal language model"
+        else:
+            what = "sequence classifier"
         raise ModelError(f"model {folder}: transformers has no {what} for {config.model_type}; give another model")
     check_length("reranker_config.max_length", folder, reranker_config.max_length)
     PairTokenizer(transformers.AutoTokenizer.from_pretrained(folder), reranker_config)

@@ -95,7 +95,10 @@ def resolve_encoding_config(
     given = read_encoding_config(find_config_folder(base, adapter))
     changes = _find_changes(settings, EncodingSettings)
     if examples is not None:
-        known = "" if "query_template" in changes else given.example_template
+        if "query_template" in changes:
+            known = ""
+        else:
+            known = given.example_template
         query = changes.setdefault("query_template", given.query_template if known else ICL_TEMPLATE)
         changes.setdefault("example_template", known or query + "{answer}")
         changes["examples"] = tuple(examples)
@@ -113,7 +116,10 @@ def resolve_reranker_config(settings: RerankerSettings, base: Path, adapter: Pat
     """Return the reranker config of an adapter, or of its base, with the given settings applied."""
     given = read_reranker_config(find_config_folder(base, adapter))
     changes = _find_changes(settings, RerankerSettings)
-    asks = [name for name in ("prompt", "separator", "answer", "against", "prefix", "suffix") if name in changes]
+    asks = []
+    for name in ("prompt", "separator", "answer", "against", "prefix", "suffix"):
+        if name in changes:
+            asks.append(name)
     if asks and given.kind == "cross_encoder":
         raise ModelError(f"model {base}: {asks[0]} given, for a cross-encoder; expected a decoder; leave it out")
     if "max_length" in changes:
@@ -123,7 +129,10 @@ def resolve_reranker_config(settings: RerankerSettings, base: Path, adapter: Pat
 
 def list_instructions(settings: EncodingSettings | RerankerSettings, queries: Any) -> list[str]:
     """Return the task (embedders) or prompt (rerankers) of each query; empty for none, or if a setting overrides it."""
-    name = "task" if isinstance(settings, EncodingSettings) else "prompt"
+    if isinstance(settings, EncodingSettings):
+        name = "task"
+    else:
+        name = "prompt"
     if getattr(settings, name) is not None or name not in queries.column_names:
         return [""] * len(queries)
     return [text or "" for text in queries[name].to_pylist()]
@@ -133,35 +142,66 @@ def predict_prompts(config: Any, inputs: Any, parents: Parents, role: Role = "qu
     """Describe for the plan, in the result's note, the preset of a job's model, and whether the model uses the data's
     instructions (counted by the metrics `tasks` and `prompts` of a parent step)."""
     base: Path | None = getattr(inputs, "model", None) or getattr(inputs, "base", None)
-    known = parents["lists"].metrics if "lists" in parents else {}
+    if "lists" in parents:
+        known = parents["lists"].metrics
+    else:
+        known = {}
     if base is None:
         return Result(known)
     starts = getattr(config, "start_from", "") == "current_best"
-    adapter: Path | None = inputs.current_best if starts else getattr(inputs, "adapter", None)
+    adapter: Path | None
+    if starts:
+        adapter = inputs.current_best
+    else:
+        adapter = getattr(inputs, "adapter", None)
     found: EncodingConfig | RerankerConfig
     if isinstance(config, EncodingSettings):
         examples = read_examples(getattr(inputs, "examples", None)) or None
         found = resolve_encoding_config("", config, base, adapter, examples, uses_task=False)
-        name, how, file = "task", str(found.pooling), ENCODING_CONFIG_FILE
-        used = "used" if "{task}" in found.query_template else "not used: the query template has no {task}"
+        name = "task"
+        how = str(found.pooling)
+        file = ENCODING_CONFIG_FILE
+        if "{task}" in found.query_template:
+            used = "used"
+        else:
+            used = "not used: the query template has no {task}"
     else:
         found = resolve_reranker_config(config, base, adapter)
-        name, how, file = "prompt", str(found.kind), RERANKER_CONFIG_FILE
-        used = "used" if found.kind == "yes_no" else "not used by a cross-encoder"
-    role, lines = getattr(config, "role", role), []
+        name = "prompt"
+        how = str(found.kind)
+        file = RERANKER_CONFIG_FILE
+        if found.kind == "yes_no":
+            used = "used"
+        else:
+            used = "not used by a cross-encoder"
+    role = getattr(config, "role", role)
+    lines = []
     preset = find_preset(base, "embedder" if name == "task" else "reranker")
     if preset is not None and not (find_config_folder(base, adapter) / file).is_file():
-        template = found.query_template if role == "query" else found.passage_template
+        if role == "query":
+            template = found.query_template
+        else:
+            template = found.passage_template
         shown = f"{how}, max {found.max_length}, {json.dumps(template, ensure_ascii=False)}"
         lines.append(f"{'encoding' if name == 'task' else 'reranking'}: preset {preset.family} ({shown})")
     count = next((one.metrics[f"{name}s"] for one in parents.values() if f"{name}s" in one.metrics), 0)
     if count and role == "query":
-        used = used if getattr(config, name) is None else f"not used: {name} is set"
+        if getattr(config, name) is not None:
+            used = f"not used: {name} is set"
         lines.append(f"{count} distinct {name}{'s' * (count != 1)} in the data, {used}")
     return Result(known, note="; ".join(lines))
 
 
 def _find_changes(settings: Any, kind: type) -> dict[str, Any]:
     """Return the settings that are not None, with `\\n` replaced by a line break."""
-    given = {field.name: getattr(settings, field.name) for field in fields(kind)}
-    return {k: v.replace("\\n", "\n") if isinstance(v, str) else v for k, v in given.items() if v is not None}
+    given = {}
+    for field in fields(kind):
+        given[field.name] = getattr(settings, field.name)
+    found: dict[str, Any] = {}
+    for k, v in given.items():
+        if v is not None:
+            if isinstance(v, str):
+                found[k] = v.replace("\\n", "\n")
+            else:
+                found[k] = v
+    return found

@@ -43,7 +43,9 @@ def add_architecture(result: Result, inputs: Any, parents: Parents) -> Result:
     """Return the predicted result with the metric `architecture`, the folder of the input `base`: a model that the job
     makes of `base` has the same architecture."""
     folder = find_model("base", inputs, parents)
-    return result if folder is None else replace(result, metrics={**result.metrics, "architecture": str(folder)})
+    if folder is None:
+        return result
+    return replace(result, metrics={**result.metrics, "architecture": str(folder)})
 
 
 def find_model(field: str, inputs: Any, parents: Parents) -> Path | None:
@@ -51,7 +53,9 @@ def find_model(field: str, inputs: Any, parents: Parents) -> Path | None:
     given = getattr(inputs, field)
     if given is None and field in parents and "architecture" in parents[field].metrics:
         given = Path(str(parents[field].metrics["architecture"]))
-    return given if given is not None and (given / "config.json").is_file() else None
+    if given is not None and (given / "config.json").is_file():
+        return given
+    return None
 
 
 def infer(
@@ -82,16 +86,24 @@ def infer(
     one = _measure(folder, kind, dtype=dtype, rows=batch, length=length, quantization=config.quantization)
     if one is None:
         return None
-    size = 2 if dtype == "bfloat16" else 4
+    if dtype == "bfloat16":
+        size = 2
+    else:
+        size = 4
     # An adapter is merged in float32.
     adapter = inputs.adapter is not None or "adapter" in parents
     loaded = one.loaded * (4 // size if adapter and config.quantization == "none" else 1)
     working = one.peak + kept * one.cache + (kept > 0) * 3 * 4 * batch * one.head // max(1, one.width)
-    operations = None if rows is None else 2.0 * (one.multiplied + (kept > 0) * one.head) * rows * length
+    if rows is None:
+        operations = None
+    else:
+        operations = 2.0 * (one.multiplied + (kept > 0) * one.head) * rows * length
     if gpus:
         host = _gb(LIBRARIES + CUDA + (config.quantization == "none") * loaded)
         # A model on several GPUs is split by layers, which run one after the other: no faster than on one GPU.
-        weights = one.weights if gpus <= 1 else one.weights * (1 / gpus + 1.25 / one.layers)
+        weights: float = one.weights
+        if gpus > 1:
+            weights = one.weights * (1 / gpus + 1.25 / one.layers)
         operations = operations and operations * max(1.0, gpus)
         return Needs(_gb(CUDA + weights + working), host, 0.0, operations, LESS["inference"])
     host = _gb(LIBRARIES + max(loaded, one.loaded + working))
@@ -126,24 +138,45 @@ def train(
         return None
     dtype = _dtype(config, resources)
     full = getattr(config, "method", "lora") == "full"
-    counted = min(tokens, max(length, CPU_TOKENS)) if config.gradient_checkpointing and not resources.gpus else tokens
+    if config.gradient_checkpointing and not resources.gpus:
+        counted = min(tokens, max(length, CPU_TOKENS))
+    else:
+        counted = tokens
     options = {"dtype": dtype, "rows": max(1, counted // length), "length": length, "training": True}
     options |= {"gradient_checkpointing": config.gradient_checkpointing, "quantization": config.quantization}
     options |= {"eager": not resources.gpus}
-    names = "all-linear" if full else config.target_modules
+    if full:
+        names = "all-linear"
+    else:
+        names = config.target_modules
     one = _measure(folder, kind, lora_r=0 if full else config.lora_r, target_modules=names, **options)
     # Activations are counted with one LoRA rank: the gradients of all weights, counted below, would hide them.
-    active = _measure(folder, kind, lora_r=1, target_modules=names, **options) if full else one
+    if full:
+        active = _measure(folder, kind, lora_r=1, target_modules=names, **options)
+    else:
+        active = one
     if one is None or active is None:
         return None
     workers = resources.workers or 1
-    sharded = {stage: workers if config.zero_stage >= stage else 1 for stage in (1, 2, 3)}
+    sharded = {}
+    for stage in (1, 2, 3):
+        if config.zero_stage >= stage:
+            sharded[stage] = workers
+        else:
+            sharded[stage] = 1
     # Moments and master weights are float32; so are gradients, which are also in the bucket that sums them.
-    states, gradients = 12 * one.trained / sharded[1], one.trained * ((4 + TRAINED) / sharded[3] + 4 / sharded[2])
-    trained = 0 if full else 4 * one.trained
+    states = 12 * one.trained / sharded[1]
+    gradients = one.trained * ((4 + TRAINED) / sharded[3] + 4 / sharded[2])
+    if full:
+        trained = 0
+    else:
+        trained = 4 * one.trained
     # On CPUs the file of a base in 4 bits stays mapped into memory.
     weights = (one.weights if resources.gpus else one.loaded) / sharded[3]
-    size = 2 if dtype == "bfloat16" else 4
+    if dtype == "bfloat16":
+        size = 2
+    else:
+        size = 4
     gathered = saved = 0.0
     if config.zero_stage == 3:
         # Not sharded: the layer that runs and the next one, which is prefetched; or the head and its gradient. Also the
@@ -152,7 +185,10 @@ def train(
         gathered += (5 * size if full else 8) * min(BUCKET, one.trained)
         saved = one.weights * full
     # The forward passes of a step run one after the other. With checkpointing only the inputs of layers are kept.
-    kept = (tokens - counted) * one.layers * one.width * size if config.gradient_checkpointing else 0
+    if config.gradient_checkpointing:
+        kept = (tokens - counted) * one.layers * one.width * size
+    else:
+        kept = 0
     logits = labels * (one.head // max(1, one.width))
     working = active.peak + kept + gathered + 12 * vectors * one.width + 3 * 4 * logits
     held = weights + trained + gradients + working
@@ -164,18 +200,27 @@ def train(
         operations = float((forward + backward) * config.epochs * rows * row_tokens)
     evaluations = len(config.kept_steps) or config.epochs
     if config.eval_steps and rows is not None:
-        smallest = min(config.batch_size) if isinstance(config.batch_size, tuple) else config.batch_size
+        if isinstance(config.batch_size, tuple):
+            smallest = min(config.batch_size)
+        else:
+            smallest = config.batch_size
         evaluations = -(-config.epochs * -(-rows // smallest) // config.eval_steps)
     # Three checkpoints, one of them being written: moments and master weights, the weights, and the best model of each.
     # If the models of all evaluations are kept, they are both in the work folder and in the result.
-    model = one.weights if full else 4 * one.trained
+    if full:
+        model = one.weights
+    else:
+        model = 4 * one.trained
     disk = 3 * (12 * one.trained + 2 * model) + 2 * model * evaluations * config.keeps_all
     if not resources.gpus:
         return Needs(0.0, _gb(host + states + max(held, weights + saved)), _gb(disk), operations, LESS["training"])
     offloaded = states * (config.offload != "none") + weights * (config.offload == "parameters")
     device = CUDA + held + states - offloaded
     # A base is loaded into host memory first, unless ZeRO-3 loads it layer by layer.
-    loading = 0 if config.zero_stage == 3 or config.quantization != "none" else one.weights
+    if config.zero_stage == 3 or config.quantization != "none":
+        loading = 0
+    else:
+        loading = one.weights
     host += CUDA + max(offloaded + saved, loading)
     return Needs(_gb(device), _gb(host), _gb(disk), operations, LESS["training"])
 
@@ -187,12 +232,18 @@ def merge(folder: Path | None, adapter: Path | None, resources: Resources) -> Ne
         return None
     from ratchet.models.adapters.shard_merge import read_main_dtype
 
-    dtype = "bfloat16" if read_main_dtype(folder) == "bfloat16" else "float32"
-    if (one := _measure(folder, "backbone", dtype=dtype, rows=8, length=256, eager=True)) is None:
+    if read_main_dtype(folder) == "bfloat16":
+        dtype = "bfloat16"
+    else:
+        dtype = "float32"
+    one = _measure(folder, "backbone", dtype=dtype, rows=8, length=256, eager=True)
+    if one is None:
         return None
-    files = [] if adapter is None else adapter.glob("*.safetensors")
+    held = 0
+    if adapter is not None:
+        held = sum(file.stat().st_size for file in adapter.glob("*.safetensors"))
     # Linear layers are at least about as wide as the hidden states.
-    held = sum(file.stat().st_size for file in files) or 4 * 32 * 2 * one.multiplied // one.width
+    held = held or 4 * 32 * 2 * one.multiplied // one.width
     return Needs(0.0, _gb(LIBRARIES + held + max(12 * one.largest, 6 * one.largest + one.peak)), _gb(one.weights))
 
 
@@ -209,7 +260,9 @@ def bound_length(limit: int, parents: Parents, field: str, texts: int = 1) -> in
     """Return the maximum tokens of a row of `texts` texts: `limit`, or less if the longest text of the data is known.
     A text has at most as many tokens as characters."""
     longest = count(parents, field, "longest_text")
-    return limit if longest is None else min(limit, texts * longest + TEMPLATE)
+    if longest is None:
+        return limit
+    return min(limit, texts * longest + TEMPLATE)
 
 
 def graph_tokens(config: Any, resources: Resources, texts: int, length: int, *, on_cpu: int = CPU_TOKENS) -> int:
@@ -224,7 +277,10 @@ def graph_tokens(config: Any, resources: Resources, texts: int, length: int, *, 
 
 def count(parents: Parents, field: str, *names: str) -> int | None:
     """Return the first of the metrics `names` that the step behind an input has; None if it has none of them."""
-    metrics = parents[field].metrics if field in parents else {}
+    if field in parents:
+        metrics = parents[field].metrics
+    else:
+        metrics = {}
     return next((int(metrics[name]) for name in names if name in metrics), None)
 
 
@@ -262,7 +318,9 @@ def _dtype(config: Any, resources: Resources) -> str:
         return "bfloat16"
     from ratchet.models.devices import multiplies_bfloat16, resolve_device
 
-    return "bfloat16" if multiplies_bfloat16(resolve_device("cpu")) else "float32"
+    if multiplies_bfloat16(resolve_device("cpu")):
+        return "bfloat16"
+    return "float32"
 
 
 def _gb(size: float) -> float:

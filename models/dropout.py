@@ -91,7 +91,8 @@ class DropoutMasks:
 
     @contextmanager
     def _use(self, pattern_MBL: Tensor | None) -> Iterator[None]:
-        before, self._pattern_MBL = self._pattern_MBL, pattern_MBL
+        before = self._pattern_MBL
+        self._pattern_MBL = pattern_MBL
         try:
             yield
         finally:
@@ -111,10 +112,14 @@ class Dropout(nn.Module):
 
     def __init__(self, p: float, masks: DropoutMasks, layer: int) -> None:
         super().__init__()
-        self.p, self.masks, self.layer = p, masks, layer
+        self.p = p
+        self.masks = masks
+        self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.masks.apply(x, self.p, self.layer) if self.training else x
+        if self.training:
+            return self.masks.apply(x, self.p, self.layer)
+        return x
 
 
 class _ApplyMask(torch.autograd.Function):
@@ -123,7 +128,8 @@ class _ApplyMask(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, table_PD: Tensor, pattern: Tensor, scale: float) -> Tensor:
-        ctx.table_PD, ctx.scale = table_PD, scale
+        ctx.table_PD = table_PD
+        ctx.scale = scale
         ctx.save_for_backward(pattern)
         return torch.where(table_PD[pattern], x, 0).mul_(scale)
 

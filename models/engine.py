@@ -48,7 +48,10 @@ def start_engine(
     """
     deepspeed = _import_deepspeed(device)
     os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed reads it
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = []
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            trained.append(parameter)
     is_half = trained[0].dtype == torch.bfloat16
     # Without torch's Adam DeepSpeed compiles its own.
     adam = {"lr": learning_rate, "torch_adam": True, "adam_w_mode": True}
@@ -90,11 +93,17 @@ def group_weights(model: Any, *, layer_decay: float, weight_decay: float) -> lis
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     depths = {name: _find_depth(name) for name in trained}
     last = max((depth for depth in depths.values() if depth < math.inf), default=-1)
-    top = last + 1 if math.inf in depths.values() else last
+    if math.inf in depths.values():
+        top = last + 1
+    else:
+        top = last
     groups: dict[tuple[float, float], list[Any]] = {}
     for name in sorted(trained, key=depths.__getitem__):
         scale = layer_decay ** (top - min(depths[name], top))
-        decay = weight_decay if _is_decayed(name, trained[name]) else 0.0
+        if _is_decayed(name, trained[name]):
+            decay = weight_decay
+        else:
+            decay = 0.0
         groups.setdefault((scale, decay), []).append(trained[name])
     return [{"params": own, "lr_scale": scale, "weight_decay": decay} for (scale, decay), own in groups.items()]
 
@@ -104,7 +113,9 @@ def _find_depth(name: str) -> float:
     for part in name.split("."):
         if part.isdecimal():
             return int(part)
-    return -1 if EMBEDDINGS.search(name) else math.inf
+    if EMBEDDINGS.search(name):
+        return -1
+    return math.inf
 
 
 def _is_decayed(name: str, weight: torch.Tensor) -> bool:
@@ -152,7 +163,11 @@ def is_partitioned(weight: torch.Tensor) -> bool:
 @contextmanager
 def gather_weights(weights: Sequence[torch.Tensor]) -> Iterator[None]:
     """Context manager in which these weights are whole on every worker. Collective if one is partitioned."""
-    if not (cut := [weight for weight in weights if is_partitioned(weight)]):
+    cut = []
+    for weight in weights:
+        if is_partitioned(weight):
+            cut.append(weight)
+    if not cut:
         yield
         return
     import deepspeed
@@ -168,7 +183,10 @@ def gather_on_first_worker(weights: Sequence[torch.Tensor]) -> Iterator[None]:
     kept = []
     for weight in filter(is_partitioned, weights):
         with gather_weights([weight]):
-            copy = weight.detach().to("cpu", copy=True) if torch.distributed.get_rank() == 0 else None
+            if torch.distributed.get_rank() == 0:
+                copy = weight.detach().to("cpu", copy=True)
+            else:
+                copy = None
         if copy is not None:
             kept.append((weight, weight.data))
             weight.data = copy
@@ -182,7 +200,10 @@ def gather_on_first_worker(weights: Sequence[torch.Tensor]) -> Iterator[None]:
 def _configure_offload(offload: str) -> dict[str, Any]:
     """Return DeepSpeed's settings for `FinetuneConfig.offload`."""
     names = {"none": (), "optimizer": ("offload_optimizer",), "parameters": ("offload_optimizer", "offload_param")}
-    return {name: {"device": "cpu", "pin_memory": torch.cuda.is_available()} for name in names[offload]}
+    found: dict[str, Any] = {}
+    for name in names[offload]:
+        found[name] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    return found
 
 
 def _import_deepspeed(device: str) -> Any:
@@ -209,7 +230,8 @@ def configure_malloc(model: Any) -> None:
     It is kept for small models, so that it is not faulted in again at each training step. It is returned at once for
     large models: kept memory is in pieces that fit nothing else, which doubles the memory of the process.
     """
-    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is None:
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
         return
     trim_threshold, top_pad, mmap_threshold = MALLOC
     if sum(weight.nbytes for weight in model.parameters()) > KEEP_FREED_BYTES:

@@ -83,14 +83,26 @@ def measure(
     """
     config = transformers.AutoConfig.from_pretrained(folder, **({"num_labels": 1} if kind == "classifier" else {}))
     turn_off_dropout(config)
-    config._attn_implementation = "eager" if eager else "footprint"
+    if eager:
+        config._attn_implementation = "eager"
+    else:
+        config._attn_implementation = "footprint"
     compute = getattr(torch, dtype)
     with silence_transformers(), torch.device("meta"), no_init_weights():
         model = CLASSES[kind].from_config(config, dtype=compute)
         model.tie_weights()
-    blocks = {id(layer.weight): layer.weight.numel() for layer in model.modules() if isinstance(layer, torch.nn.Linear)}
-    head = model.get_output_embeddings() if kind == "causal" else None
-    of_head = 0 if head is None else blocks.pop(id(head.weight), 0)
+    blocks = {}
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Linear):
+            blocks[id(layer.weight)] = layer.weight.numel()
+    if kind == "causal":
+        head = model.get_output_embeddings()
+    else:
+        head = None
+    if head is None:
+        of_head = 0
+    else:
+        of_head = blocks.pop(id(head.weight), 0)
     multiplied = sum(blocks.values())
     whole = weights = sum(weight.numel() for weight in model.parameters()) * compute.itemsize
     if quantization == "nf4":
@@ -125,10 +137,16 @@ def measure(
 
 def _run(model: Any, rows: int, length: int, *, training: bool) -> int:
     """Return the largest number of bytes of live tensors beside the model's own in a pass of the layers."""
-    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if hasattr(model, "get_base_model"):
+        plain = model.get_base_model()
+    else:
+        plain = model
     backbone = getattr(plain, "base_model", plain)
     ids_BL = torch.zeros((rows, length), dtype=torch.int64, device="meta")
-    options = {"use_cache": False} if hasattr(model.config, "use_cache") else {}
+    if hasattr(model.config, "use_cache"):
+        options = {"use_cache": False}
+    else:
+        options = {}
     live = _LiveBytes(model)
     with live, torch.set_grad_enabled(training):
         hidden_BLD = backbone(input_ids=ids_BL, **options).last_hidden_state

@@ -66,10 +66,16 @@ def open_model(
         if resolve_device(device).type == "cpu":
             options["attn_implementation"] = "eager"
     if quantization == "nf4":
-        whole = [*HEADS, ".*pooler"] if kind is transformers.AutoModelForSequenceClassification else None
+        if kind is transformers.AutoModelForSequenceClassification:
+            whole = [*HEADS, ".*pooler"]
+        else:
+            whole = None
         how = {**NF4, "bnb_4bit_compute_dtype": kept, "llm_int8_skip_modules": whole}
         options["quantization_config"] = transformers.BitsAndBytesConfig(**how)
-        options["device_map"] = device if device == BALANCED else {"": resolve_device(device)}
+        if device == BALANCED:
+            options["device_map"] = device
+        else:
+            options["device_map"] = {"": resolve_device(device)}
     if streamed:
         spare = tempfile.TemporaryDirectory(prefix="ratchet-")  # for weights that transformers stores in another layout
         logging.getLogger("accelerate.big_modeling").setLevel("ERROR")  # it warns that weights are on disk
@@ -97,7 +103,8 @@ def open_model(
     if adapter is not None and not training:
         check_base_is_kept(adapter)
         model = lora.load(model, adapter)
-        model = model.merge_and_unload() if is_merged else model
+        if is_merged:
+            model = model.merge_and_unload()
     model = move_model(model, torch.device("cpu") if device == BALANCED else resolve_device(device), kept)
     if device == BALANCED and is_merged:
         model = spread_model(model)
@@ -194,7 +201,10 @@ def train_in_float32(model: Any) -> None:
 def score_in_float32(model: Any) -> None:
     """Make a classifier with one output compute it in float32, over a model of any dtype: scores of about 20 that are
     rounded to bfloat16 differ by 0.125 or not at all."""
-    outputs = [layer for layer in model.modules() if type(layer) is torch.nn.Linear and layer.out_features == 1]
+    outputs = []
+    for layer in model.modules():
+        if type(layer) is torch.nn.Linear and layer.out_features == 1:
+            outputs.append(layer)
     if outputs:  # other layers with one output, such as gates of experts, come before it
         outputs[-1].__class__ = _ScoreLayer
 
@@ -213,7 +223,8 @@ def add_other_adapter(model: Any, folder: Path) -> None:
 def other_adapter(model: Any, folder: Path) -> Iterator[None]:
     """Context manager in which a PEFT model has a saved adapter instead of the one that it trains, over the same base
     weights. It is loaded unless `add_other_adapter` has loaded it. Raises ModelError as `lora.load` does."""
-    if not (added := OTHER in model.peft_config):
+    added = OTHER in model.peft_config
+    if not added:
         add_other_adapter(model, folder)
     model.set_adapter(OTHER)
     try:
@@ -231,7 +242,10 @@ class _Linear(torch.nn.Linear):
     """Float32 weights, cast to the dtype of the input in each pass."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        bias = None if self.bias is None else self.bias.to(input.dtype)
+        if self.bias is None:
+            bias = None
+        else:
+            bias = self.bias.to(input.dtype)
         return functional.linear(input, self.weight.to(input.dtype), bias)
 
 
@@ -239,7 +253,10 @@ class _ScoreLayer(torch.nn.Linear):
     """Weights of any dtype, cast to float32 with the input in each pass, so that the scores are float32."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        bias = None if self.bias is None else self.bias.float()
+        if self.bias is None:
+            bias = None
+        else:
+            bias = self.bias.float()
         return functional.linear(input.float(), self.weight.float(), bias)
 
 
@@ -259,7 +276,8 @@ FLOAT32_LAYERS: dict[type, type] = {torch.nn.Linear: _Linear, torch.nn.LayerNorm
 def silence_transformers() -> Iterator[None]:
     """Context manager that hides the progress bars and warnings of transformers."""
     logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
@@ -277,7 +295,10 @@ def make_attention_options(
     token (third axis) attends to another. Eager attention gets the mask as a term of the logits."""
     seen = torch.from_numpy(seen_B1LL).to(device)
     by_hand = model.config._attn_implementation == "eager"  # which adds the mask to the logits
-    mask = torch.where(seen, 0.0, -1e9) if by_hand else seen
+    if by_hand:
+        mask = torch.where(seen, 0.0, -1e9)
+    else:
+        mask = seen
     return {"position_ids": torch.from_numpy(positions_BL).to(device), "attention_mask": mask}
 
 
@@ -285,7 +306,8 @@ def make_attention_options(
 def eval_mode(model: Any) -> Iterator[None]:
     """Context manager that puts the model into eval mode and restores its mode afterwards. Where `open_model` chose
     eager attention for training, SDPA is used meanwhile, which needs a quarter less time on CPUs."""
-    before, attention = model.training, model.config._attn_implementation
+    before = model.training
+    attention = model.config._attn_implementation
     switches = attention == "eager" and getattr(model, "eager_for_training", False)
     model.eval()
     if switches:

@@ -93,7 +93,8 @@ def resolve(name: str) -> Path:
         check_is_folder(folder)
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise ModelError(f"model '{name}': no such folder; expected a folder or a hub id (owner/name); check the path")
-    if (cached := _from_hub(name, local=True)) is not None:
+    cached = _from_hub(name, local=True)
+    if cached is not None:
         return cached
     if is_hub_reachable() and (fetched := _from_hub(name, local=False)) is not None:
         return fetched
@@ -148,11 +149,16 @@ def _check_one_model(folder: Path) -> None:
             f"model {folder}: holds config.json of a whole model and {ADAPTER_CONFIG} of an adapter, which may be"
             " merged already; expected one of the two; move the adapter's files into a folder of their own"
         )
-    parts = {path.name for path in folder.glob("model-*-of-*.safetensors")}
+    parts = set()
+    for path in folder.glob("model-*-of-*.safetensors"):
+        parts.add(path.name)
     if (folder / INDEX).is_file():
         parts.update(list_weight_files(folder))
     if (folder / WEIGHTS).is_file() and (others := sorted(parts - {WEIGHTS})):
-        named = f", which {INDEX} names" if (folder / INDEX).is_file() else ""
+        if (folder / INDEX).is_file():
+            named = f", which {INDEX} names"
+        else:
+            named = ""
         raise ModelError(
             f"model {folder}: two sets of weights, {WEIGHTS} and {others[0]}{named}; expected one; move the other"
             " one away, with its index"
@@ -164,9 +170,15 @@ def _check_not_quantized(folder: Path) -> None:
     adapters nor other dtypes apply to them."""
     config = read_config(folder)
     for part in (config, config.get("text_config")):
-        given = part.get("quantization_config") if isinstance(part, dict) else None
+        if isinstance(part, dict):
+            given = part.get("quantization_config")
+        else:
+            given = None
         if given:
-            method = given.get("quant_method") if isinstance(given, dict) else None
+            if isinstance(given, dict):
+                method = given.get("quant_method")
+            else:
+                method = None
             raise ModelError(
                 f"model {folder}: quantization_config in config.json ({method or 'without quant_method'}); expected"
                 " weights in float32, bfloat16 or float16; give the model that it was made from, with quantization=nf4"
@@ -178,11 +190,17 @@ def count_learned_positions(folder: Path) -> int | None:
     """Return the number of tokens for which a model's table of position embeddings has a row: longer texts cannot be
     computed. None for a model without such a table, or without weights."""
     for file in list_weight_files(folder):
-        tensors = read_header(folder / file)[1] if (folder / file).is_file() else {}
+        if (folder / file).is_file():
+            tensors = read_header(folder / file)[1]
+        else:
+            tensors = {}
         for name, about in tensors.items():
             if name.endswith(POSITION_TABLES) and len(about["shape"]) == 2:
                 config = read_config(folder)
-                unused = 2 if config.get("model_type") in ("opt", "biogpt") else count_unused_positions(config)
+                if config.get("model_type") in ("opt", "biogpt"):
+                    unused = 2
+                else:
+                    unused = count_unused_positions(config)
                 return int(about["shape"][0]) - unused
     return None
 
@@ -224,7 +242,9 @@ def check_no_experts(where: str, model: str | Path, weight_names: Iterable[str],
     leave them out unsaid: PEFT's adapter of fused experts cannot be merged into the files, where each expert has layers
     of its own. model: its name or folder, for the message."""
     experts = list_expert_layers(weight_names)
-    names = {name.strip().rpartition(".")[2] for name in target_modules.split(",")}
+    names = set()
+    for name in target_modules.split(","):
+        names.add(name.strip().rpartition(".")[2])
     if experts and names & {*experts, *EXPERT_LAYERS, "all-linear"}:
         raise ModelError(
             f"{where}: {target_modules} given, for a mixture of experts ({model}); expected names of layers outside of"
@@ -244,7 +264,11 @@ def check_quantizable(where: str, folder: Path) -> None:
 
 def read_weight_names(folder: Path) -> list[str]:
     """Return the names of a model's weights, from the headers of its safetensors files."""
-    return [name for file in list_weight_files(folder) for name in read_header(folder / file)[1]]
+    found: list[str] = []
+    for file in list_weight_files(folder):
+        for name in read_header(folder / file)[1]:
+            found.append(name)
+    return found
 
 
 def _check_vocabulary(folder: Path) -> None:
@@ -298,7 +322,9 @@ def _from_hub(name: str, *, local: bool) -> Path | None:
     except Exception:  # also of its HTTP library: a proxy that refuses, a SOCKS proxy without the package for it
         return None
     # An interrupted download leaves a folder without weights.
-    return folder if (folder / "config.json").is_file() and list(folder.glob("*.safetensors")) else None
+    if (folder / "config.json").is_file() and list(folder.glob("*.safetensors")):
+        return folder
+    return None
 
 
 def is_hub_reachable() -> bool:

@@ -41,7 +41,10 @@ def check_is_folder(path: Path) -> None:
         ".json": "a JSON file; expected the folder of the model",
     }
     kind = kinds.get(path.suffix.lower(), "a file; expected a Hugging Face model folder")
-    hint = f"; give {path.parent}" if (path.parent / "config.json").is_file() else "; give a folder"
+    if (path.parent / "config.json").is_file():
+        hint = f"; give {path.parent}"
+    else:
+        hint = "; give a folder"
     raise ModelError(f"model {path}: this is {kind}{hint}")
 
 
@@ -64,7 +67,9 @@ def read_object(file: Path) -> dict[str, Any]:
 
 def read_optional(file: Path) -> dict[str, Any]:
     """Return the JSON object in a file, empty if there is no file. Raises ModelError for any other content."""
-    return read_object(file) if file.is_file() else {}
+    if file.is_file():
+        return read_object(file)
+    return {}
 
 
 def read_json(file: Path) -> Any:
@@ -80,12 +85,19 @@ def read_json(file: Path) -> Any:
 def check_no_custom_code(folder: Path) -> None:
     """Raise ModelError for a model whose classes are Python files of its own, which are never run."""
     config = read_config(folder)
-    if not (own_code := config.get("auto_map")):
+    own_code = config.get("auto_map")
+    if not own_code:
         return
     # A known model_type would load as the plain architecture, without what the code changes (such as the attention).
     kind = config.get("model_type")
-    plain = f"; if it is a plain {kind!r}, remove auto_map from config.json" if kind else ""
-    first = next(iter(own_code.values())) if isinstance(own_code, dict) else own_code
+    if kind:
+        plain = f"; if it is a plain {kind!r}, remove auto_map from config.json"
+    else:
+        plain = ""
+    if isinstance(own_code, dict):
+        first = next(iter(own_code.values()))
+    else:
+        first = own_code
     raise ModelError(
         f"model {folder}: needs its own code ({first}); expected a model of transformers, since code from a model"
         f" folder is never run; give another model{plain}"
@@ -131,7 +143,8 @@ def check_embedder(folder: Path) -> None:
 
 def _refuse(folder: Path, kinds: Sequence[str], expected: str) -> None:
     config = read_config(folder)
-    if (kind := describe_kind(config)) in kinds:
+    kind = describe_kind(config)
+    if kind in kinds:
         names = ", ".join(config.get("architectures") or [str(config.get("model_type"))])
         raise ModelError(f"model {folder}: this is {kind} ({names}); expected {expected}; give another model")
 
@@ -141,18 +154,23 @@ def count_positions(config: dict[str, Any]) -> int | None:
 
     RoBERTa and its relatives number positions from `pad_token_id` + 1 on, so that 512 of 514 can be used."""
     positions = config.get("max_position_embeddings") or config.get("n_positions")
-    return None if positions is None else int(positions) - count_unused_positions(config)
+    if positions is None:
+        return None
+    return int(positions) - count_unused_positions(config)
 
 
 def count_unused_positions(config: dict[str, Any]) -> int:
     """Return the number of a model's first positions that no token has."""
     after_padding = str(config.get("model_type", "")) in POSITIONS_AFTER_PADDING
-    return int(config.get("pad_token_id", 1)) + 1 if after_padding else 0
+    if after_padding:
+        return int(config.get("pad_token_id", 1)) + 1
+    return 0
 
 
 def describe_kind(config: dict[str, Any]) -> str:
     """Return the kind of model that a config.json describes, with its article, such as `a decoder`."""
-    names, kind = " ".join(config.get("architectures") or []), str(config.get("model_type", "")).lower()
+    names = " ".join(config.get("architectures") or [])
+    kind = str(config.get("model_type", "")).lower()
     if "SequenceClassification" in names:
         return "a reranker"
     if "CausalLM" in names:
@@ -182,6 +200,11 @@ def _describe_other(folder: Path) -> str:
         )
     if files := sorted(folder.glob("*.gguf")):
         return f"holds GGUF ({files[0].name}), which is not read; expected the model that it was made from"
-    inside = [path.parent.name for path in sorted(folder.glob("*/config.json"))]
-    hint = f"; did you mean '{folder / inside[0]}'?" if len(inside) == 1 else "; check the path"
+    inside = []
+    for path in sorted(folder.glob("*/config.json")):
+        inside.append(path.parent.name)
+    if len(inside) == 1:
+        hint = f"; did you mean '{folder / inside[0]}'?"
+    else:
+        hint = "; check the path"
     return f"no config.json; expected a Hugging Face model folder{hint}"

@@ -28,7 +28,8 @@ class PackedLinear(nn.Module):
     def __init__(self, linear: nn.Linear, activation: str = "none") -> None:
         super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), CPU_TOKENS)
-        self.bias, self.activation = linear.bias, activation
+        self.bias = linear.bias
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Any:
         # The last argument: the exact GELU, not the one by tanh.
@@ -38,7 +39,8 @@ class PackedLinear(nn.Module):
 def pack_linear_layers(model: Any) -> None:
     """Replace the linear layers in bfloat16 on a CPU that multiplies it natively, except the head. Such a model cannot
     be saved or trained."""
-    place, head = next(model.parameters()).device, model.get_output_embeddings()
+    place = next(model.parameters()).device
+    head = model.get_output_embeddings()
     if place.type != "cpu" or not multiplies_bfloat16(place):
         return
     for module in list(model.modules()):

@@ -15,4 +15,6 @@ def size_passes(device: str, batch_tokens: int, *, training: bool = False) -> tu
     On CPUs nearly exact lengths save work. There `batch_tokens` matters in inference only, as an upper bound."""
     if device != "cpu":
         return MULTIPLE, batch_tokens
-    return (4, CPU_TOKENS) if training else (1, min(batch_tokens, CPU_TOKENS))
+    if training:
+        return (4, CPU_TOKENS)
+    return (1, min(batch_tokens, CPU_TOKENS))

@@ -16,7 +16,9 @@ ADAPTED: dict[str | None, Usage] = {"SEQ_CLS": "reranker", "CAUSAL_LM": "decoder
 
 def read_task(adapter: Path | None) -> str | None:
     """Return PEFT's `task_type` of an adapter; None for no adapter, and if it says nothing."""
-    return None if adapter is None else read_optional(adapter / "adapter_config.json").get("task_type")
+    if adapter is None:
+        return None
+    return read_optional(adapter / "adapter_config.json").get("task_type")
 
 
 def find_usage(model: Path, adapter: Path | None = None) -> Usage:
@@ -32,4 +34,6 @@ def find_usage(model: Path, adapter: Path | None = None) -> Usage:
     if task in ADAPTED:
         return ADAPTED[task]
     embeds = (folder / "modules.json").is_file() or find_preset(model, "embedder")
-    return "decoder" if kind == "a decoder" and not embeds else "embedder"
+    if kind == "a decoder" and not embeds:
+        return "decoder"
+    return "embedder"

@@ -59,7 +59,8 @@ def open_regular(path: Path, error: type[InputError] = DataError) -> BufferedRea
 def iterate_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line with its line end). Raises DataError for a file without any text, for a line of more
     than MAX_LINE_BYTES (which is not read to its end), and as `decode` does."""
-    number, blank = 0, True
+    number = 0
+    blank = True
     with open_regular(path) as file:
         while raw := file.readline(MAX_LINE_BYTES + 1):
             number += 1
@@ -113,5 +114,8 @@ def decode(path: Path, raw: bytes, first: int, error: type[InputError] = DataErr
 
 
 def _no_text(path: Path, length: int, error: type[InputError]) -> InputError:
-    given = "only blank lines" if length else "the file is empty"
+    if length:
+        given = "only blank lines"
+    else:
+        given = "the file is empty"
     return error(f"{path}: {given}; expected text; check the path, and whether the file is complete")

@@ -40,7 +40,10 @@ def chat(
 
     Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on."""
     file, colon, name = verifier.rpartition(":")
-    source = Source.find(file, "verifier") if colon else None
+    if colon:
+        source = Source.find(file, "verifier")
+    else:
+        source = None
     values: dict[str, Any] = {"task": "chat", "verifier": name, "verifier_file": source, "seed": seed}
     prepared = prepare_samples("prepare", data, test, max_train=max_train, max_test=max_test, **values)
     settings: dict[str, Any] = {"epochs": 2, "method": method, "seed": seed}

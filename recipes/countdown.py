@@ -51,10 +51,18 @@ def countdown(
     Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on."""
     tasks = data or step("tasks", make_countdown.JOB, seed=seed)["tasks"]
     prepared = prepare_samples("prepare", tasks, test, task="countdown", max_test=max_test, seed=seed)
-    model: Source | Output = (
-        find_model(base) if base else Output(step("base", init_decoder.JOB, samples=prepared["train"], seed=seed))
-    )
-    rate = 1e-3 if not base else 1e-4 if method == "lora" else None
+    model: Source | Output
+    if base:
+        model = find_model(base)
+    else:
+        model = Output(step("base", init_decoder.JOB, samples=prepared["train"], seed=seed))
+    if not base:
+        rate = 1e-3
+    else:
+        if method == "lora":
+            rate = 1e-4
+        else:
+            rate = None
     distilled: dict[str, Any] = {"teacher": teacher, "teacher_completions": teacher_completions, "ce_weight": ce_weight}
     values: dict[str, Any] = {"checkpoints": checkpoints, "epochs": 6, "learning_rate": rate, "max_new_tokens": 256}
     values |= {"method": method if base else "full", "num_completions": num_completions, "seed": seed}

@@ -18,5 +18,7 @@ def embed(*, model: str, texts: str, role: Literal["query", "passage"] = "passag
     role        the prompt template of the model to apply: passage (for documents) or query"""
     prepared = step("prepare", prepare_queries.JOB, queries=Source.find(texts, "texts"))
     vectors = step("embed", embedding.JOB, model=find_model(model), texts=prepared, role=role, npy=True)
-    columns = {name: vectors.metric(name) for name in ("rows", "dim", "tokens")}
+    columns = {}
+    for name in ("rows", "dim", "tokens"):
+        columns[name] = vectors.metric(name)
     return Summary([Row(model, columns, [vectors])], results={"vectors": Output(vectors)})

@@ -38,7 +38,10 @@ def evaluate(
     found: dict[str, Step] = {}
     first: Step | None = None
     for number, name in enumerate(models):
-        own = BM25 if name == BM25 else f"model{number}"
+        if name == BM25:
+            own = BM25
+        else:
+            own = f"model{number}"
         if name == BM25:
             ranked = step(f"{own}/evaluate", evaluate_retrieval.JOB, **asked, before=first, tag=own, system=BM25)
         else:

@@ -15,9 +15,14 @@ def export(*, model: str, name: str = "", adapter: bool = False, license: str = 
     adapter     write only the LoRA adapter, with the name of its base, instead of the merged model
     license     the license in the model card, as an identifier of the hub such as apache-2.0"""
     made = find_run_model(model)
-    card = find_card(made, name or made.name, license) if made else ""
+    if made:
+        card = find_card(made, name or made.name, license)
+    else:
+        card = ""
     written = make_export("export", model, adapter=adapter, card=card)
-    columns = {title: written.metric(title) for title in ("difference", "megabytes")}
+    columns = {}
+    for title in ("difference", "megabytes"):
+        columns[title] = written.metric(title)
     label = name or model
     if made and not made.changed:
         label += " (unchanged base)"

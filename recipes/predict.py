@@ -47,20 +47,28 @@ def predict(*, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm
                 " same documents and splits; give runs with the same data, seed and fractions"
             )
     parts = {part: prepared[0][part] if runs[0].digest("prepare", part) else None for part in ("valid", "test")}
-    corpus, valid, test = prepared[0]["corpus"], parts["valid"], parts["test"]
+    corpus = prepared[0]["corpus"]
+    valid = parts["valid"]
+    test = parts["test"]
     if test is None and not queries:
         raise InputError(
             f"queries: none given, and run {runs[0].run_id} has no test queries; expected some; give a file"
         )
     readings = [text for one in runs for text in one.settings["prepare"].get("reading") or [""]]
-    new = prepare_new_queries(queries, "queries", readings) if queries else None
+    if queries:
+        new = prepare_new_queries(queries, "queries", readings)
+    else:
+        new = None
     systems: Systems = {}
     for index, (one, iteration) in enumerate(zip(runs, last, strict=True)):
         systems |= find_systems(one, iteration, "model" if len(runs) == 1 else f"model{index}", new, corpus)
     if bm25 is None:
         bm25 = any("bm25/evaluate_valid" in one.step_ids for one in runs)
     if bm25:
-        held_out = rank_by_bm25(valid, corpus, "valid") if valid else None
+        if valid:
+            held_out = rank_by_bm25(valid, corpus, "valid")
+        else:
+            held_out = None
         systems["bm25"] = held_out, rank_by_bm25(new or test, corpus, "queries")
     if valid is None and (bm25 or len(runs) > 1):
         raise InputError("run: several systems given, without held-out queries; expected them, to weight the systems")
@@ -85,12 +93,16 @@ def find_systems(run: FinishedRun, last: str, name: str, new: Step | None, corpu
         ranked = {end: run.get(found) for end, found in steps.items()}
     else:
         made = "merge" if f"{last}/merge_embedder" in run.step_ids else "finetune"  # the latter with method=full
-        model, reranker = run.step(f"{last}/{made}_embedder")["model"], run.get(f"{last}/{made}_reranker")
+        model = run.step(f"{last}/{made}_embedder")["model"]
+        reranker = run.get(f"{last}/{made}_reranker")
         vectors = run.get(f"{last}/embed_corpus") or step(f"{name}/embed_corpus", embed.JOB, model=model, texts=corpus)
         train: TrainingQueries | None = None
         if f"{steps['_knn']}_valid" in run.step_ids:
             train = run.get("synthetic/filter") or run.step("prepare")["train"], run.step(f"{last}/embed_train")
-        folder = reranker["model"] if reranker else None
+        if reranker:
+            folder = reranker["model"]
+        else:
+            folder = None
         ranked = {**rank_queries(name, new, corpus, model, vectors, folder, train=train)}
     return list_systems(name, ranked, {end: run.get(f"{found}_valid") for end, found in steps.items()})
 

@@ -86,7 +86,9 @@ def retriever(
     test_fraction  fraction of the questions in the test split; 0: no test split. Not used with several folds
     validation_fraction  fraction of the other questions that selects checkpoints; 0: none, the last epoch is kept
     seed        seed of the split, mining and training"""
-    datasets, model, miner = find_datasets(data, valid, test), find_model(base), find_model(bootstrap or base)
+    datasets = find_datasets(data, valid, test)
+    model = find_model(base)
+    miner = find_model(bootstrap or base)
     if generator and mining != "each":
         raise InputError(
             f"generator: {generator} given, with mining={mining}; expected mining=each, since generated queries have no"
@@ -98,7 +100,10 @@ def retriever(
     split |= {"validation_fraction": validation_fraction, "seed": seed, "needs_negatives": mining != "each"}
     summaries = []
     for fold in range(folds):
-        folder = f"fold{fold}/" if folds > 1 else ""
+        if folds > 1:
+            folder = f"fold{fold}/"
+        else:
+            folder = ""
         prepared = step(f"{folder}prepare", prepare.JOB, **datasets, fold=fold, **split)
         one = RetrievalLoop(
             prepared,
@@ -119,4 +124,6 @@ def retriever(
         if generator:
             one = replace(one, train=add_synthetic_queries(one, miner, find_model(generator), queries_per_document))
         summaries.append(one.build_summary(miner, iterations, ablations=ablations))
-    return average(summaries) if folds > 1 else summaries[0]
+    if folds > 1:
+        return average(summaries)
+    return summaries[0]

@@ -17,8 +17,11 @@ def search(*, model: str, documents: str, index: Literal["flat", "ivf", "hnsw"] 
     model       an embedder: a folder, a hub id, or a model of a run (`ratchet models` lists them)
     documents   JSONL, CSV or Parquet with `text` and optionally `id`, or a text file with a document per line
     index       flat (exact), or ivf or hnsw (approximate, for millions of documents)"""
-    folder, texts = find_model(model), step("prepare", prepare_queries.JOB, queries=Source.find(documents, "documents"))
+    folder = find_model(model)
+    texts = step("prepare", prepare_queries.JOB, queries=Source.find(documents, "documents"))
     vectors = step("embed", embed.JOB, model=folder, texts=texts)
     built = step("build_index", build_index.JOB, model=folder, vectors=vectors, texts=texts, kind=index)
-    columns = {name: built.metric(name) for name in (f"recall@{built.config.k}", "documents", "megabytes")}
+    columns = {}
+    for name in (f"recall@{built.config.k}", "documents", "megabytes"):
+        columns[name] = built.metric(name)
     return Summary([Row(index, columns, [vectors, built])], results={"index": Output(built), "model": folder})

@@ -54,7 +54,12 @@ def theorems(
     rows = []
     if bm25:
         rows.append(make_row("BM25", step("bm25/evaluate", evaluate_papers.JOB, system="bm25", **sampled)))
-    label, name = ("given adapter", "start") if start else ("zero-shot", "zero_shot")
+    if start:
+        label = "given adapter"
+        name = "start"
+    else:
+        label = "zero-shot"
+        name = "zero_shot"
     rows.append(make_row(label, evaluate(name, prepared["test"], model, max_length)))
     finetuned = step(
         "finetune_embedder_pairs",
@@ -79,7 +84,11 @@ def theorems(
 
 def find_given(**paths: str) -> dict[str, Any]:
     """Return parameter -> Source for the paths that are not empty."""
-    return {name: Source.find(path, name) for name, path in paths.items() if path}
+    found: dict[str, Any] = {}
+    for name, path in paths.items():
+        if path:
+            found[name] = Source.find(path, name)
+    return found
 
 
 def evaluate(name: str, statements: Output, model: Source | Output, max_length: int | None, **inputs: Any) -> Step:
@@ -90,7 +99,10 @@ def evaluate(name: str, statements: Output, model: Source | Output, max_length: 
 
 def make_row(label: str, evaluation: Step, finetuned: Step | None = None, held_out: Step | None = None) -> Row:
     """Return a row of the summary table."""
-    columns = {"loss": finetuned.metric("loss")} if finetuned else {}
+    if finetuned:
+        columns = {"loss": finetuned.metric("loss")}
+    else:
+        columns = {}
     for name in ("mrr", "map", "p@1", "r@10", "r@100", "r@1000"):
         columns[name.upper()] = evaluation.metric(name)
     if held_out:

@@ -47,20 +47,27 @@ def read(folder: Path, *, labelled: bool = True, sampled: bool = False) -> Retri
     for where, row in _read_rows(folder, "queries", unread):
         name = _read_id(where, row, "_id")
         refuse_repeated(places, name, where, "query id")
-        text, group = read_field(where, row, "text", str), read_name(where, row, ["group"], "group")
+        text = read_field(where, row, "text", str)
+        group = read_name(where, row, ["group"], "group")
         unlabelled.append(Query(name, text, (), (), group=group or name, where=where))
     if not labelled:
         return RetrievalData([], unlabelled)
     corpus = _read_corpus(folder, unread)
     known = {query.id: query for query in unlabelled}
-    documents, empty = None, 0
+    documents = None
+    empty = 0
     if not sampled or not isinstance(corpus, LargeCorpus):
         documents, empty = _index_corpus(corpus)
     files = _find_qrels(folder / "qrels")
     queries: list[Query] = []
-    ungraded, absent, labelled_ids = 0, Counter[str](), set[str]()
+    ungraded = 0
+    absent = Counter[str]()
+    labelled_ids = set[str]()
     for stem, paths in files.items():
-        split = None if [*files] == ["train"] else SPLITS[stem]
+        if [*files] == ["train"]:
+            split = None
+        else:
+            split = SPLITS[stem]
         for name, (where, grades) in _read_qrels(paths, known, documents, absent, unread).items():
             labelled_ids.add(name)
             if relevant := {document: grade for document, grade in grades.items() if grade > 0}:
@@ -117,7 +124,8 @@ class _Ids:
 
 def _index_corpus(corpus: Corpus) -> tuple[_Ids, int]:
     """Return the ids of all documents, and the number of documents without text."""
-    hashes, empty = array("q"), 0
+    hashes = array("q")
+    empty = 0
     for document in corpus:
         hashes.append(hash(document.id))
         empty += not document.text
@@ -131,7 +139,8 @@ def is_folder(path: Path) -> bool:
 
 def _read_rows(folder: Path, name: str, unread: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, row) of each row of the corpus or the queries. Fields with other content are added to `unread`."""
-    tables, lines = sorted((folder / name).glob("[!.]*.parquet")), folder / f"{name}.jsonl"
+    tables = sorted((folder / name).glob("[!.]*.parquet"))
+    lines = folder / f"{name}.jsonl"
     if tables and lines.exists():
         raise DataError(f"{lines}: {tables[0]} is there too; expected one of the two; move the other one away")
     refuse_missing_shards(tables)
@@ -151,7 +160,9 @@ def _find_unread(row: Mapping[str, Any], fields: Container[str], unread: set[str
 def _find_qrels(folder: Path) -> dict[str, list[Path]]:
     """Return split -> its qrels files. Raises DataError for a name that is no split. Parquet files with
     other names are read as `all`, since each folder on the hub must have a split name."""
-    kinds = [sorted(folder.glob(f"[!.]*.{suffix}")) for suffix in ("parquet", "tsv", "jsonl")]
+    kinds = []
+    for suffix in ("parquet", "tsv", "jsonl"):
+        kinds.append(sorted(folder.glob(f"[!.]*.{suffix}")))
     found_files = [file for own in kinds for file in own]
     if len({file.suffix for file in found_files}) > 1:
         raise DataError(
@@ -217,14 +228,16 @@ def _read_labels(path: Path, unread: set[str]) -> Iterator[tuple[str, dict[str, 
         is_scored = None
         for where, row in read_table(path, list) if path.suffix == ".parquet" else read_json_objects(path):
             _find_unread(row, FIELDS["qrels"], unread)
-            is_scored = "score" in row if is_scored is None else is_scored
+            if is_scored is None:
+                is_scored = "score" in row
             if "score" not in row and (is_scored or len(row) > len(ID_COLUMNS)):
                 raise DataError(f"{where}: no field 'score'; found {show(', '.join(row))}; expected one; rename it")
             yield where, row, _read_grade(where, row.get("score", 1))
         return
     for number, line in iterate_lines(path):
         # Not str.strip(): Python counts control characters as white space.
-        where, fields = f"{path}:{number}", line.rstrip(BLANK).split("\t")
+        where = f"{path}:{number}"
+        fields = line.rstrip(BLANK).split("\t")
         is_header = number == 1 and len(fields) == 3 and not re.search(r"\d", fields[2])
         if is_header and ("query" in fields[1].lower() or re.search("corpus|doc", fields[0].lower())):
             raise DataError(
@@ -233,7 +246,10 @@ def _read_labels(path: Path, unread: set[str]) -> Iterator[tuple[str, dict[str, 
             )
         if is_header or not line.strip(BLANK):
             continue
-        score = SCORE.fullmatch(fields[2].strip(" ")) if len(fields) == 3 else None
+        if len(fields) == 3:
+            score = SCORE.fullmatch(fields[2].strip(" "))
+        else:
+            score = None
         if score is None:
             raise DataError(
                 f"{where}: {show(line.rstrip())} given; expected query-id, corpus-id and an integer score, separated by"

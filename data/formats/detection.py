@@ -46,10 +46,16 @@ def _read(path: Path, options: pairs.Options, *, labelled: bool, sampled: bool =
         open_regular(path).close()
     named = [key for key in options if key in (*pairs.COLUMNS, "template")]
     unknown = [*named, *(key for key in options if key in ("ignore", "split"))]
-    files = [path / name for name in ("test.csv", "train.csv")[labelled:] if (path / name).exists()]
+    files = []
+    for name in ("test.csv", "train.csv")[labelled:]:
+        if (path / name).exists():
+            files.append(path / name)
     if not labelled and path.suffix == ".csv" and "QuestionText" in next(read_csv(path, ()))[1]:
         files = [path]
-    jsonl = [path] if path.suffix in (".jsonl", ".json") else sorted(path.glob("[!.]*.jsonl"))
+    if path.suffix in (".jsonl", ".json"):
+        jsonl = [path]
+    else:
+        jsonl = sorted(path.glob("[!.]*.jsonl"))
     jsonl = [file for file in jsonl if file.name != flag_embedding.POOL]
     csv = sorted(path.glob("[!.]*.csv"))
     if (
@@ -60,11 +66,16 @@ def _read(path: Path, options: pairs.Options, *, labelled: bool, sampled: bool =
     ):
         files = []
     if files or (path / eedi.MAPPING).exists():
-        where = path if labelled else (*files, path / "test.csv")[0]
-        kind, data = "Eedi", eedi.read(where, labelled=labelled, template="".join(options.get("template", ())))
+        if labelled:
+            where = path
+        else:
+            where = (*files, path / "test.csv")[0]
+        kind = "Eedi"
+        data = eedi.read(where, labelled=labelled, template="".join(options.get("template", ())))
         unknown = [key for key in unknown if key != "template"]
     elif beir.is_folder(path):
-        kind, data = "BEIR", beir.read(path, labelled=labelled, sampled=sampled)
+        kind = "BEIR"
+        data = beir.read(path, labelled=labelled, sampled=sampled)
     elif len(jsonl) + len(csv) > 1 or (path.is_dir() and (jsonl or csv) and pairs.list_tables(path, {})):
         names = ", ".join(file.name for file in (*jsonl, *csv, *pairs.list_tables(path, {}))[:4])
         raise DataError(
@@ -72,7 +83,10 @@ def _read(path: Path, options: pairs.Options, *, labelled: bool, sampled: bool =
             " data, and others as valid and test"
         )
     elif len(jsonl) == 1:
-        row = {} if named or not labelled else next(read_json_objects(jsonl[0]))[1]
+        if named or not labelled:
+            row = {}
+        else:
+            row = next(read_json_objects(jsonl[0]))[1]
         if "query" in row and isinstance(row.get("pos"), list):
             return flag_embedding.read(jsonl[0], options, sampled=sampled)
         return pairs.read(jsonl[0], options, labelled=labelled, sampled=sampled)

@@ -30,11 +30,13 @@ def read(path: Path, *, labelled: bool = True, template: str = "") -> RetrievalD
     of a CSV file such as Eedi's `test.csv`. template: the text of a query, with columns of the file and
     {CorrectAnswerText} and {WrongAnswerText}; empty: `format_query`. Raises DataError naming file and line."""
     corpus = []
-    for where, row in read_csv(path / MAPPING, ("MisconceptionId", "MisconceptionName")) if labelled else ():
-        name, text = row["MisconceptionId"], row["MisconceptionName"]
-        if not text.strip():
-            raise DataError(f"{where}: document '{name}' has no text; expected some; remove it or fill it")
-        corpus.append(Document(name, text, where))
+    if labelled:
+        for where, row in read_csv(path / MAPPING, ("MisconceptionId", "MisconceptionName")):
+            name = row["MisconceptionId"]
+            text = row["MisconceptionName"]
+            if not text.strip():
+                raise DataError(f"{where}: document '{name}' has no text; expected some; remove it or fill it")
+            corpus.append(Document(name, text, where))
     known = {document.id for document in corpus}
     queries: list[Query] = []
     unlabelled = 0
@@ -43,7 +45,10 @@ def read(path: Path, *, labelled: bool = True, template: str = "") -> RetrievalD
         if correct not in LETTERS or not correct:
             raise DataError(f"{where}: CorrectAnswer is {show(correct)}; expected one of A, B, C, D; correct it")
         for letter in LETTERS:
-            label = row[f"Misconception{letter}Id"].strip() if labelled else ""
+            if labelled:
+                label = row[f"Misconception{letter}Id"].strip()
+            else:
+                label = ""
             if letter == correct:
                 continue
             if labelled and not label:
@@ -57,11 +62,13 @@ def read(path: Path, *, labelled: bool = True, template: str = "") -> RetrievalD
                 raise DataError(
                     f"{where}: Answer{letter}Text is empty, but is a wrong answer; expected its text; fill it"
                 )
-            right, wrong = row[f"Answer{correct}Text"], row[f"Answer{letter}Text"]
+            right = row[f"Answer{correct}Text"]
+            wrong = row[f"Answer{letter}Text"]
             if template:
                 text = fill_template(where, template, {**row, "CorrectAnswerText": right, "WrongAnswerText": wrong})
             else:
                 text = format_query(row["QuestionText"], row["ConstructName"], right, wrong)
-            labels, name = (label,) * labelled, f"{row['QuestionId']}_{letter}"
+            labels = (label,) * labelled
+            name = f"{row['QuestionId']}_{letter}"
             queries.append(Query(name, text, labels, (1,) * labelled, group=row["QuestionId"], where=where))
     return RetrievalData(corpus, queries, {"wrong answers without a label, left out": unlabelled})

@@ -39,7 +39,8 @@ def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
 def make_line(mined: Mapping[str, Any], find: Callable[[Sequence[str]], list[str]]) -> dict[str, Any]:
     """Convert a row of a mined table (ids of positives and negatives) to a line, with its teacher scores and
     instructions if it has any. find: ids -> their texts."""
-    texts, positives = find([*mined["positives"], *mined["negatives"]]), len(mined["positives"])
+    texts = find([*mined["positives"], *mined["negatives"]])
+    positives = len(mined["positives"])
     line = {"query": mined["text"], "pos": texts[:positives], "neg": texts[positives:]}
     optional = {
         "pos_scores": mined.get(TEACHER_SCORES["positives"]),
@@ -62,14 +63,16 @@ def read(path: Path, options: Options, *, sampled: bool = False) -> RetrievalDat
     """
     unread: set[str] = set()
     rows, share = take_sample(_read_rows(path, options, unread), [path], sampled)
-    pool = read_json_objects(path.parent / POOL) if (path.parent / POOL).exists() and share == 1 else ()
-    others = (read_filled(where, line, "text") for where, line in pool)
+    others: Iterator[str] = iter(())
+    if (path.parent / POOL).exists() and share == 1:
+        others = (read_filled(where, line, "text") for where, line in read_json_objects(path.parent / POOL))
     return replace(number_rows(rows, others, share), unread=sorted(unread))
 
 
 def _read_rows(path: Path, options: Options, unread: set[str]) -> Iterator[Row]:
     scored: dict[bool, str] = {}  # whether a line has scores -> the first such line
-    wanted, ignored = options.get("split", ("",))[0], options.get("ignore", ("",))[0].split(",")
+    wanted = options.get("split", ("",))[0]
+    ignored = options.get("ignore", ("",))[0].split(",")
     for where, line in read_json_objects(path):
         # `datasets` writes missing fields as null.
         row = {name: value for name, value in line.items() if value is not None or name in ("query", "pos")}
@@ -85,7 +88,8 @@ def _read_rows(path: Path, options: Options, unread: set[str]) -> Iterator[Row]:
         if wanted and split != read_split(wanted):
             continue
         check_labels(where, row, labels)
-        query, pos = read_filled(where, row, "query"), read_texts(where, row, "pos")
+        query = read_filled(where, row, "query")
+        pos = read_texts(where, row, "pos")
         neg = read_texts(where, row, "neg", [])
         if not pos:
             raise DataError(f"{where}: pos is empty; expected text; fill or remove the line")
@@ -94,10 +98,16 @@ def _read_rows(path: Path, options: Options, unread: set[str]) -> Iterator[Row]:
                 f"{where}: query {show(query)} has {show(min(both))} as a positive and as a negative; expected one of"
                 " the two; remove it from neg"
             )
-        pos_scores, neg_scores = read_scores(where, row, "pos_scores", pos), read_scores(where, row, "neg_scores", neg)
+        pos_scores = read_scores(where, row, "pos_scores", pos)
+        neg_scores = read_scores(where, row, "neg_scores", neg)
         # Without negatives, a line needs no scores of them.
         if neg and (pos_scores is None) != (neg_scores is None):
-            there, missing = ("pos_scores", "neg_scores") if neg_scores is None else ("neg_scores", "pos_scores")
+            if neg_scores is None:
+                there = "pos_scores"
+                missing = "neg_scores"
+            else:
+                there = "neg_scores"
+                missing = "pos_scores"
             raise DataError(f"{where}: has {there} but no {missing}; expected both or none; score the line again")
         scored.setdefault(pos_scores is not None, where)
         if len(scored) == 2:
@@ -106,9 +116,15 @@ def _read_rows(path: Path, options: Options, unread: set[str]) -> Iterator[Row]:
                 " lines or on none; score the rest, or remove them"
             )
         task, _, prompt = (read_field(where, row, name, str, "") for name in ("prompt", "type", "reranker_prompt"))
-        teacher = None if pos_scores is None else (pos_scores, neg_scores or ())
+        if pos_scores is None:
+            teacher = None
+        else:
+            teacher = (pos_scores, neg_scores or ())
         group = read_name(where, row, ["group"], "group") or query.split("\nHint:")[0]
-        assigned = None if wanted else split or None
+        if wanted:
+            assigned = None
+        else:
+            assigned = split or None
         key = (query, task, prompt, assigned)
         yield Row(key, query, pos, neg, group, where, "", task, prompt, teacher, assigned)
     if wanted and not scored:

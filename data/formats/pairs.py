@@ -133,9 +133,11 @@ def read(path: Path, options: Options, *, labelled: bool = True, sampled: bool =
 
 def _read_rows(path: Path, options: Options, labelled: bool, unread: set[str]) -> Iterator[Row]:
     seen: dict[tuple[str, ...], Options] = {}
-    template, wanted = options.get("template"), options.get("split", ("",))[0]
+    template = options.get("template")
+    wanted = options.get("split", ("",))[0]
     files = list_tables(path, options) or [path]
-    is_named, is_found = all(matches_split(file, path, wanted) for file in files), False
+    is_named = all(matches_split(file, path, wanted) for file in files)
+    is_found = False
     for number, (where, row, file_split) in enumerate(_read_objects(path, options, labelled, unread)):
         names = tuple(row)
         if names not in seen:
@@ -148,13 +150,21 @@ def _read_rows(path: Path, options: Options, labelled: bool, unread: set[str]) -
             raise refuse_split(where, wanted, names)
         is_found = True
         check_labels(where, row, columns["label"])
-        text = fill_template(where, template[0], row) if template else read_field(where, row, columns["query"][0], str)
+        if template:
+            text = fill_template(where, template[0], row)
+        else:
+            text = read_field(where, row, columns["query"][0], str)
         id, group, task, prompt = (read_name(where, row, columns[r], r) for r in ("id", "group", "task", "prompt"))
         positives, negatives = (list(_read_texts(where, row, columns[r], r)) for r in ("positive", "negative"))
         if path.suffix == ".csv":
             _refuse_lists(where, (*positives, *negatives))
-        assigned = None if wanted else split or None
-        key = (id, text, task, prompt, assigned) if labelled else number
+        if wanted:
+            assigned = None
+        else:
+            assigned = split or None
+        key: Any = number
+        if labelled:
+            key = (id, text, task, prompt, assigned)
         yield Row(key, text, positives, negatives, group or text, where, id, task, prompt, split=assigned)
     if wanted and not is_found:
         raise refuse_empty(path, wanted)
@@ -175,7 +185,10 @@ def refuse_split(where: str, wanted: str, names: Sequence[str]) -> DataError:
 
 def read_split_column(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> str:
     """Read the column `split`; empty without it. Raises DataError for a name that is no split."""
-    value = row.get(columns[0]) if columns else None
+    if columns:
+        value = row.get(columns[0])
+    else:
+        value = None
     if value is None or value == "":
         return ""
     if not isinstance(value, str) or value.lower() not in SPLITS:
@@ -238,7 +251,10 @@ def _read_objects(
         for where, row in read_json_objects(path):
             yield where, row, ""
     tables = list_tables(path, options)
-    splits = find_splits(tables, path) if labelled and "split" not in options else {}
+    if labelled and "split" not in options:
+        splits = find_splits(tables, path)
+    else:
+        splits = {}
     for file in tables:
         find = partial(_find_columns, str(file), options=options, labelled=labelled, unread=unread)
         rows = read_table(file, lambda names, find=find: chain(*find(names).values()))  # type: ignore[misc]
@@ -249,10 +265,15 @@ def _read_objects(
 def read_table(path: Path, choose: Callable[[list[str]], Iterable[str]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (`file: row N`, row) of a Parquet file, or of an Arrow stream (`.arrow`) as `datasets` writes it. choose:
     names of all columns -> names to read. Raises DataError for a damaged file and a file without rows."""
-    number, parquet = 0, path.suffix != ".arrow"
+    number = 0
+    parquet = path.suffix != ".arrow"
     with open_regular(path) as opened:
         try:
-            file: Any = pq.ParquetFile(opened) if parquet else pa.ipc.open_stream(opened)
+            file: Any
+            if parquet:
+                file = pq.ParquetFile(opened)
+            else:
+                file = pa.ipc.open_stream(opened)
             names = (file.schema_arrow if parquet else file.schema).names
             refuse_twice(str(path), columns := list(dict.fromkeys(choose(names))), names)
             for batch in file.iter_batches(4096, columns=columns) if parquet else file:
@@ -261,7 +282,11 @@ def read_table(path: Path, choose: Callable[[list[str]], Iterable[str]]) -> Iter
                     yield f"{path}: row {number}", row
         # A damaged page may be found at any row, as an error of Arrow, of the system or of the decoder.
         except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
-            said, kind = " ".join(str(error).split())[:200], "Parquet" if parquet else "Arrow"
+            said = " ".join(str(error).split())[:200]
+            if parquet:
+                kind = "Parquet"
+            else:
+                kind = "Arrow"
             raise DataError(
                 f"{path}: cannot be read as {kind} after row {number} ({said}); expected a complete {kind} file, or"
                 " .jsonl; copy the file again"
@@ -278,12 +303,17 @@ def _find_columns(where: str, names: Sequence[str], options: Options, labelled: 
     found: dict[str, Sequence[str]] = {}
     for role, defaults in COLUMNS.items():
         read = labelled or role not in ("positive", "negative")
-        fields = FIELD.findall(options["template"][0]) if role == "query" and "template" in options else ()
+        fields: list[str] = []
+        if role == "query" and "template" in options:
+            fields = FIELD.findall(options["template"][0])
         known = fields or options.get(role)
         if known:
             own = [name for name in known if name in names]
         else:
-            known = (*defaults, "text") if role == "query" and not labelled else defaults
+            if role == "query" and not labelled:
+                known = (*defaults, "text")
+            else:
+                known = defaults
             own = [name for name in known if name in names and name not in named]
             if role != "negative":
                 own = own[:1]
@@ -295,9 +325,15 @@ def _find_columns(where: str, names: Sequence[str], options: Options, labelled: 
                 f"{where}: no column for the {role}; found {show(', '.join(names))}; expected {' or '.join(known)};"
                 f" rename one, or name it behind the path as '?{role}=NAME'"
             )
-        found[role] = own if read else ()
+        if read:
+            found[role] = own
+        else:
+            found[role] = ()
     others = [name for name in names if name not in named and not any(name in own for own in found.values())]
-    found["split"], found["label"] = find_marks(where, others) if labelled else ([], [])
+    if labelled:
+        found["split"], found["label"] = find_marks(where, others)
+    else:
+        found["split"], found["label"] = ([], [])
     if "split" in options:
         found["split"] = [name for name in others if fold(name) == "split"][:1]
     used = {name for own in found.values() for name in own}
@@ -347,7 +383,12 @@ def _refuse_lists(where: str, texts: Sequence[str]) -> None:
 
 def read_name(where: str, row: Mapping[str, Any], columns: Sequence[str], role: str) -> str:
     """Read the first of `columns` as a text; empty if missing or blank. Raises DataError unless text or integer."""
-    value = row.get(columns[0]) if columns else None
+    if columns:
+        value = row.get(columns[0])
+    else:
+        value = None
     if isinstance(value, bool) or not isinstance(value, str | int | None):
         raise DataError(f"{where}: {role} {show(value)} given; expected a text or a whole number; correct the row")
-    return "" if value is None or not str(value).strip() else str(value)
+    if value is None or not str(value).strip():
+        return ""
+    return str(value)

@@ -53,7 +53,8 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
     # The default limit of a field is 131,072 characters. It is the module's, not the reader's.
     csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader((line for _, line in iterate_lines(path)), strict=True)
-    start, rows = 1, 0
+    start = 1
+    rows = 0
     try:
         header = next((row for row in reader if len(row) > 1 or "".join(row).strip(BLANK)), [])
         if missing := [column for column in columns if column not in header]:
@@ -112,7 +113,10 @@ def parse_json(where: str, text: str, expected: str = "one JSON object per line;
     except UnicodeEncodeError as error:
         given = f"\\u{ord(error.object[error.start]):04x} without its other half (a lone surrogate)"
     except ValueError as error:
-        given = "an integer of thousands of digits" if "int_max_str_digits" in str(error) else f"not JSON ({error})"
+        if "int_max_str_digits" in str(error):
+            given = "an integer of thousands of digits"
+        else:
+            given = f"not JSON ({error})"
     raise DataError(f"{where}: {given}; expected {expected}")
 
 
@@ -168,7 +172,8 @@ def read_field(where: str, row: dict[str, Any], name: str, kind: type, default: 
 
 def read_filled(where: str, row: dict[str, Any], name: str) -> str:
     """Read a field that is a text. Raises DataError if it is blank."""
-    if not (text := read_field(where, row, name, str)).strip():
+    text = read_field(where, row, name, str)
+    if not text.strip():
         raise DataError(f"{where}: {name} is empty; expected text; fill or remove the line")
     return str(text)
 
@@ -186,7 +191,8 @@ def read_texts(where: str, row: dict[str, Any], name: str, default: Any = ...) -
 
 def read_scores(where: str, row: dict[str, Any], name: str, texts: Sequence[str]) -> list[float] | None:
     """Read a field with one finite number per text; None if it is missing. Raises DataError for other values."""
-    if (values := read_field(where, row, name, list, None)) is None:
+    values = read_field(where, row, name, list, None)
+    if values is None:
         return None
     if len(values) != len(texts):
         raise DataError(

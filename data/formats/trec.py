@@ -10,7 +10,9 @@ from urllib.parse import quote
 
 def escape(name: str) -> str:
     """Return an id with percent-encoded white space (`%20`), since white space separates the fields of a line."""
-    return name if name.split() == [name] else re.sub(r"\s", lambda found: quote(found[0]), name)
+    if name.split() == [name]:
+        return name
+    return re.sub(r"\s", lambda found: quote(found[0]), name)
 
 
 def write_run(path: Path, rankings: Iterable[tuple[str, Sequence[tuple[str, float]]]], tag: str) -> None:

@@ -85,4 +85,6 @@ class RetrievalData:
 
 def sample(corpus: Corpus) -> Sequence[Document]:
     """Return the documents of a corpus that are checked while planning."""
-    return corpus.sample if isinstance(corpus, LargeCorpus) else corpus
+    if isinstance(corpus, LargeCorpus):
+        return corpus.sample
+    return corpus

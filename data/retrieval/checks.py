@@ -77,10 +77,12 @@ def _check_unique(items: Iterable[T], found: array[int], source: str, kind: str)
 
 def refuse_repeated(places: dict[str, str], name: str, where: str, what: str) -> None:
     """Record the place of a name. Raises DataError, with both places, if it already has another place."""
-    if (first := places.setdefault(name, where)) == where:
+    first = places.setdefault(name, where)
+    if first == where:
         return
     hint = ", or give one of the data sets a name, which then stands in front of its ids: '?name=NAME' behind it"
-    hint = hint if first.rpartition(":")[0] != where.rpartition(":")[0] else ""
+    if first.rpartition(":")[0] == where.rpartition(":")[0]:
+        hint = ""
     raise DataError(
         f"{where}: {what} '{name[:60]}' is also at {first}; expected unique ids; rename or remove one{hint}"
     )

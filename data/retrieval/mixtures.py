@@ -34,7 +34,8 @@ def unite(parts: Sequence[Part], *, sampled: bool = False) -> RetrievalData:
 
     def queries() -> Iterator[Query]:
         for number, (place, data, split, options) in enumerate(parts):
-            task, prefix = options.get("instruction", [""])[0], corpus.prefix(number, data.numbered)
+            task = options.get("instruction", [""])[0]
+            prefix = corpus.prefix(number, data.numbered)
             everything = split and not any(query.split == split for query in data.queries)
             for query in data.queries:
                 if not everything and (query.split != split if split else query.split in own):
@@ -63,9 +64,13 @@ class _UnitedCorpus:
         self._parts = [(place, sample(data.corpus) if sampled else data.corpus) for place, data, *_ in parts]
         hashes = [hash_each(document.text for document in documents) for _, documents in self._parts]
         number_N, first_U = number_by_appearance(np.concatenate(hashes))
-        part_N, first_N = np.repeat(np.arange(len(parts)), list(map(len, hashes))), first_U[number_N]
+        part_N = np.repeat(np.arange(len(parts)), list(map(len, hashes)))
+        first_N = first_U[number_N]
         self._dropped_N = part_N[first_N] < part_N
-        known = sum(len(data.corpus) for _, data, *_ in parts) if sampled else len(part_N)
+        if sampled:
+            known = sum(len(data.corpus) for _, data, *_ in parts)
+        else:
+            known = len(part_N)
         self.size = known - int(self._dropped_N.sum())
         self._names = [options.get("name", [""])[0] for *_, options in parts]
         self._is_numbered = [not next(iter(documents)).where for _, documents in self._parts]
@@ -85,7 +90,9 @@ class _UnitedCorpus:
     def prefix(self, number: int, is_numbered: bool) -> str:
         """Return the prefix of the ids of a data set. is_numbered: whether its reader assigned them."""
         name = self._names[number] or (str(number) if is_numbered and len(self._parts) > 1 else "")
-        return f"{name}/" if name else ""
+        if name:
+            return f"{name}/"
+        return ""
 
     def read(self) -> Iterator[Document]:
         for is_dropped, (number, document) in zip(self._dropped_N, self._number(), strict=True):

@@ -41,7 +41,11 @@ def number_rows(rows: Iterable[Row], others: Iterable[str] = (), share: float = 
     positives of all its rows, and the negatives of all its rows that are no positives, each with its first score:
     otherwise a positive of one row would be mined as a negative of another. Either all rows or none have a teacher,
     with a score for each text. share: see `RetrievalData`."""
-    keys, texts, sizes, named, scores = array("q"), array("q"), array("q", [0]), False, array("d")
+    keys = array("q")
+    texts = array("q")
+    sizes = array("q", [0])
+    named = False
+    scores = array("d")
     groups = array("q")
 
     def count(row: Row) -> Row:
@@ -60,7 +64,8 @@ def number_rows(rows: Iterable[Row], others: Iterable[str] = (), share: float = 
     document_T, first_D = number_by_appearance(np.asarray(texts))
     query_R, first_Q = number_by_appearance(np.asarray(keys))
     start_R = np.cumsum(np.asarray(sizes))
-    row_R, after_Q = np.argsort(query_R, kind="stable"), np.cumsum(np.bincount(query_R, minlength=1))
+    row_R = np.argsort(query_R, kind="stable")
+    after_Q = np.cumsum(np.bincount(query_R, minlength=1))
 
     is_first_T = np.isin(np.arange(len(document_T)), first_D, assume_unique=True)
 
@@ -74,13 +79,25 @@ def number_rows(rows: Iterable[Row], others: Iterable[str] = (), share: float = 
             if first_Q[query] != number:
                 continue
             same = row_R[after_Q[query - 1] if query else 0 : after_Q[query]].tolist()
-            ends = [[start_R[2 * row + side : 2 * row + side + 2] for row in same] for side in (0, 1)]
+            ends = []
+            for side in (0, 1):
+                ends.append([start_R[2 * row + side : 2 * row + side + 2] for row in same])
             positives, negatives = (find_first([t for start, end in own for t in range(start, end)]) for own in ends)
-            group = row.group if len({groups[other] for other in same}) == 1 else find_group(same)
-            left = {name: place for name, place in negatives.items() if name not in positives}
+            if len({groups[other] for other in same}) == 1:
+                group = row.group
+            else:
+                group = find_group(same)
+            left = {}
+            for name, place in negatives.items():
+                if name not in positives:
+                    left[name] = place
             right, wrong = (tuple(scores[t] for t in own.values()) if scores else () for own in (positives, left))
-            labels, about = (tuple(positives), (1,) * len(positives), tuple(left)), (row.task, row.prompt)
-            teacher = (right, wrong) if scores else None
+            labels = (tuple(positives), (1,) * len(positives), tuple(left))
+            about = (row.task, row.prompt)
+            if scores:
+                teacher = (right, wrong)
+            else:
+                teacher = None
             yield Query(row.id or f"q{query}", row.text, *labels, group, row.split, row.where, teacher, *about)
 
     def find_group(same: Sequence[int]) -> str:

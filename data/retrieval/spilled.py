@@ -34,7 +34,9 @@ class Spilled(Sequence[T]):
         # Open as long as this object is used. Several may be, so that each holds little in memory.
         self._file = tempfile.SpooledTemporaryFile(HELD_BYTES // 8, prefix="ratchet-")  # noqa: SIM115
         self._starts = array("q", [0])
-        self._length, self._number, self._block = 0, -1, list[T]()
+        self._length = 0
+        self._number = -1
+        self._block = list[T]()
         rest = iter(items)
         while block := list(islice(rest, BLOCK)):
             with name_tmpdir():
@@ -57,7 +59,8 @@ class Spilled(Sequence[T]):
         if number != self._number:
             self._file.seek(self._starts[number])
             content = self._file.read(self._starts[number + 1] - self._starts[number])
-            self._block, self._number = list(map(self._make, marshal.loads(content))), number
+            self._block = list(map(self._make, marshal.loads(content)))
+            self._number = number
         return self._block
 
 
@@ -66,7 +69,8 @@ class Selection(Sequence[T]):
 
     def __init__(self, items: Sequence[T], places: np.ndarray) -> None:
         """places: int64, not decreasing."""
-        self.items, self.places = items, places
+        self.items = items
+        self.places = places
 
     def __len__(self) -> int:
         return len(self.places)
@@ -83,7 +87,8 @@ def hash_each(texts: Iterable[str]) -> np.ndarray:
 def hash_names(names: Iterable[Collection[str]]) -> tuple[np.ndarray, np.ndarray]:
     """Return the hashes of the P names in all collections, int64 [P], and for each name the index of its collection,
     int64 [P]."""
-    hashes, sizes = array("q"), array("q")
+    hashes = array("q")
+    sizes = array("q")
     for own in names:
         hashes.extend(map(hash, own))
         sizes.append(len(own))

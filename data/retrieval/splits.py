@@ -52,7 +52,10 @@ def split_queries(
     side_Q = np.fromiter((NAMES.index(query.split or "train") for query in queries), np.int8, len(queries))
 
     def select(names: Sequence[str]) -> Splits:
-        return {name: Selection(queries, np.flatnonzero(side_Q == NAMES.index(name))) for name in names}
+        found: dict[str, Sequence[Query]] = {}
+        for name in names:
+            found[name] = Selection(queries, np.flatnonzero(side_Q == NAMES.index(name)))
+        return found
 
     if not (side_Q == 0).any():  # all queries are for evaluation
         if not (side_Q == 2).any():
@@ -79,14 +82,20 @@ def split_queries(
     groups = list(range(len(first_G)))
     random.Random(seed).shuffle(groups)
     sizes = np.bincount(group_F).tolist()
-    weights = sizes if by_document or folds > 1 else [1] * len(groups)
+    if by_document or folds > 1:
+        weights = sizes
+    else:
+        weights = [1] * len(groups)
 
     def count(total: int) -> tuple[int, int]:
         tests = round(total * shares["test"])
         return tests, count_valid(total - tests, shares["valid"], least_valid)
 
     total = sum(weights)
-    most = -(-total // folds) if folds > 1 else total - sum(count(total))
+    if folds > 1:
+        most = -(-total // folds)
+    else:
+        most = total - sum(count(total))
     if by_document and (largest := max(weights)) > most:
         name = free[int(first_G[weights.index(largest)])].positives[0]
         raise DataError(
@@ -103,7 +112,8 @@ def split_queries(
     sides = select([name for name in NAMES if name in members])
     for name, chosen in sides.items():
         if not chosen:
-            each, wanted = max(1, total // max(1, len(groups))), sum(share > 0 for share in shares.values())
+            each = max(1, total // max(1, len(groups)))
+            wanted = sum(share > 0 for share in shares.values())
             trials = ((n, n * each, count(n * each)) for n in range(1, 10_000))
             enough = next((n for n, all_, c in trials if all_ > sum(c) and sum(2 * k >= each for k in c) == wanted), 0)
             raise DataError(

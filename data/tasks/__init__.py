@@ -34,7 +34,9 @@ def read_task(folder: Path) -> Task:
     """Return the task of the samples or answers in a folder, with its verifier."""
     source = read_task_file(folder)
     name = source.pop("task")
-    return chat.make_task(**source) if source else get_task(name)
+    if source:
+        return chat.make_task(**source)
+    return get_task(name)
 
 
 def read_samples(task: Task, path: Path) -> Iterator[Sample]:

@@ -67,7 +67,8 @@ def find_collapses(accuracy_C: Sequence[float], rows: int) -> list[int]:
     more than two standard errors of the difference of two proportions, and by more than a tenth of its value."""
     found = []
     for number in range(1, len(accuracy_C)):
-        before, after = accuracy_C[number - 1], accuracy_C[number]
+        before = accuracy_C[number - 1]
+        after = accuracy_C[number]
         error = ((before * (1 - before) + after * (1 - after)) / max(1, rows)) ** 0.5
         if before - after > max(2 * error, 0.1 * before):
             found.append(number)

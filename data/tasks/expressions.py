@@ -53,9 +53,12 @@ def _evaluate(node: ast.expr, numbers: list[int], operations: list[str]) -> Frac
         return Fraction(node.value)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd | ast.USub):
         value = _evaluate(node.operand, numbers, operations)
-        return -value if isinstance(node.op, ast.USub) else value
+        if isinstance(node.op, ast.USub):
+            return -value
+        return value
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        left, right = _evaluate(node.left, numbers, operations), _evaluate(node.right, numbers, operations)
+        left = _evaluate(node.left, numbers, operations)
+        right = _evaluate(node.right, numbers, operations)
         sign = OPERATORS[type(node.op)]
         value = {"+": left.__add__, "-": left.__sub__, "*": left.__mul__, "/": left.__truediv__}[sign](right)
         operations.append(f"{left} {sign} {right} = {value}")

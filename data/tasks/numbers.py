@@ -77,7 +77,9 @@ def parse_number(text: str) -> Fraction | None:
         if not below:
             return None
         value /= below
-    return -value if sign == "-" else value
+    if sign == "-":
+        return -value
+    return value
 
 
 def format_number(value: Fraction) -> str:
@@ -88,8 +90,13 @@ def format_number(value: Fraction) -> str:
         if scale > 60:
             return str(value)
     whole = f"{abs(value) * 10**scale}".rjust(scale + 1, "0")
-    text = f"{whole[:-scale]}.{whole[-scale:]}" if scale else whole
-    return f"-{text}" if value < 0 else text
+    if scale:
+        text = f"{whole[:-scale]}.{whole[-scale:]}"
+    else:
+        text = whole
+    if value < 0:
+        return f"-{text}"
+    return text
 
 
 def _is_text(text: str, others: frozenset[str]) -> bool:

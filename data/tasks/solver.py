@@ -26,7 +26,11 @@ def find_reachable(numbers: tuple[int, ...], *, fractions: bool = False) -> dict
     """Return non-negative integer -> the first expression found, over all ways to combine all of the sorted `numbers`.
     fractions: allow fractions as intermediate results."""
     found = _combine(tuple(map(Fraction, numbers)) if fractions else numbers, fractions)
-    return {int(n): text.removeprefix("(").removesuffix(")") for n, text in found.items() if n == int(n)}
+    made: dict[int, str] = {}
+    for n, text in found.items():
+        if n == int(n):
+            made[int(n)] = text.removeprefix("(").removesuffix(")")
+    return made
 
 
 @lru_cache(maxsize=256)

@@ -29,7 +29,8 @@ def group_samples(task: Task, samples: Iterable[Sample]) -> list[list[Sample]]:
     groups: dict[str, list[Sample]] = {}
     seen: set[Any] = set()
     for sample in samples:
-        if (key := (task.key(sample), sample.turns if task.has_repeats else ())) not in seen:
+        key = (task.key(sample), sample.turns if task.has_repeats else ())
+        if key not in seen:
             seen.add(key)
             groups.setdefault(sample.group, []).append(sample)
     return list(groups.values())

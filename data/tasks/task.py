@@ -98,10 +98,16 @@ def verify_samples(task: Task, samples: Iterable[Sample]) -> Iterator[Sample]:
             where = sample.where or sample.id
             raise DataError(f"{where}: its target goes on after the stop string {stop!r}; expected it to end there")
         unverified = task.source.get("verifier") == "none"
-        verifications = [Verification(CORRECT)] if unverified else task.verify(sample.gold, targets)
+        if unverified:
+            verifications = [Verification(CORRECT)]
+        else:
+            verifications = task.verify(sample.gold, targets)
         failure = next((one.label for one in verifications if one.label != CORRECT), None)
         if failure or not verifications or not all(target.strip() for target in targets):
-            shown = targets[0] if len(targets[0]) <= 300 else targets[0][:300] + "..."
+            if len(targets[0]) <= 300:
+                shown = targets[0]
+            else:
+                shown = targets[0][:300] + "..."
             raise DataError(
                 f"{sample.where or sample.id}: the verifier of {task.name} returns {failure or 'nothing'} for the"
                 f" target {shown!r}; expected {CORRECT}, since the model is trained on it; correct the row, or choose"

@@ -69,11 +69,12 @@ class AnsweringTask(FinetuneTask):
         """Answer this worker's part of the held-out samples by greedy decoding. Return (correct answers, questions)."""
         sampling = Sampling(temperature=0, max_new_tokens=self.config.max_new_tokens, stop=self.stop)
         own = self.valid_samples[self.worker.rank :: self.worker.world_size]
-        conversations = [ConversationState(one.id, one.system, [question for question, _ in one.turns]) for one in own]
+        conversations = []
+        for one in own:
+            conversations.append(ConversationState(one.id, one.system, [question for question, _ in one.turns]))
         converse(self.decoder, conversations, sampling, batch_tokens=self.resources.batch_tokens)
-        labels = [
-            verification.label
-            for sample, conversation in zip(own, conversations, strict=True)
-            for verification in self.task.verify(sample.gold, conversation.answers)
-        ]
+        labels = []
+        for sample, conversation in zip(own, conversations, strict=True):
+            for verification in self.task.verify(sample.gold, conversation.answers):
+                labels.append(verification.label)
         return labels.count(CORRECT), len(labels)

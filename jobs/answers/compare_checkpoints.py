@@ -49,7 +49,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     history = json.loads((inputs.training / "history.json").read_text())
     training = {row["step"]: row for row in history["tables"]["steps"]}
     norms = history["curves"]["gradient norm against step"]["y"]
-    checkpoints = [("start", 0, inputs.before)] if inputs.before else []
+    if inputs.before:
+        checkpoints = [("start", 0, inputs.before)]
+    else:
+        checkpoints = []
     checkpoints += [(str(step), step, folder) for step, folder in zip(config.steps, inputs.evaluations, strict=True)]
     summaries = [json.loads((folder / "summary.json").read_text()) for _, _, folder in checkpoints if folder]
     if len({summary["questions"] for summary in summaries}) > 1:
@@ -72,23 +75,29 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         }
         for (label, step, _), summary in zip(checkpoints, summaries, strict=True)
     ]
-    accuracy, questions = [row["pass@1"] for row in rows], summaries[0]["questions"]
+    accuracy = [row["pass@1"] for row in rows]
+    questions = summaries[0]["questions"]
     collapsed = find_collapses(accuracy, questions)
     best = 0  # selected on the held-out samples, not on the test questions that were answered above
     for number, row in enumerate(rows):
-        row["note"] = "collapsed" if number in collapsed else ""
+        if number in collapsed:
+            row["note"] = "collapsed"
+        else:
+            row["note"] = ""
         values, than = ({name.removeprefix("valid/"): one[name] for name in held_out} for one in (row, rows[best]))
-        best = number if is_better(history["metric"], values, than) else best
+        if is_better(history["metric"], values, than):
+            best = number
     rows[best]["note"] = (rows[best]["note"] + " best").strip()
     x = [float(step) for _, step, _ in checkpoints]
     curves = {f"pass@k against step | {name}": {"x": x, "y": [row[name] for row in rows]} for name in names}
     for name in failures:
         y = [round(row[name] / questions, 6) for row in rows]
         curves[f"share of questions failed against step | {name}"] = {"x": x, "y": y}
-    described = [
-        f"from {rows[i - 1]['step']} to {rows[i]['step']}: pass@1 {accuracy[i - 1]:.3f} to {accuracy[i]:.3f}"
-        for i in collapsed
-    ]
+    described = []
+    for i in collapsed:
+        described.append(
+            f"from {rows[i - 1]['step']} to {rows[i]['step']}: pass@1 {accuracy[i - 1]:.3f} to {accuracy[i]:.3f}"
+        )
     (context.out / "checkpoints.json").write_text(json.dumps(rows, indent=2) + "\n")
     metrics = {"best_checkpoint": rows[best]["step"], **{name: rows[best][name] for name in names}}
     return Result({**metrics, "collapses": "; ".join(described) or "none"}, {"checkpoints": rows}, curves)

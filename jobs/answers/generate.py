@@ -79,8 +79,14 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the arguments of the chat template, and that the model was trained on the task of the samples."""
     from ratchet.data.tasks.task import read_task_name
 
-    made = parents["samples"].metrics.get("task") if "samples" in parents else None
-    task = read_task_name(inputs.samples) if inputs.samples is not None else made
+    if "samples" in parents:
+        made = parents["samples"].metrics.get("task")
+    else:
+        made = None
+    if inputs.samples is not None:
+        task = read_task_name(inputs.samples)
+    else:
+        task = made
     if task is not None:
         check_same_task(config, inputs, str(task))
     check_chat(config, inputs, parents)
@@ -102,7 +108,8 @@ def check_same_task(config: Config, inputs: Inputs, task: str) -> None:
     for kind, folder in (("adapter", inputs.adapter), ("model", inputs.model)):
         if folder is None or config.allow_other_task or not (folder / TASK_FILE).exists():
             continue
-        if (trained := read_task_name(folder)) != task:
+        trained = read_task_name(folder)
+        if trained != task:
             raise InputError(
                 f"generate.{kind}: {folder} was trained on task {trained}, the samples are of task {task}; expected the"
                 f" same, since answers are verified in the format of the samples; prepare the samples as {trained},"

@@ -109,7 +109,10 @@ def check(config: Config, inputs: Inputs) -> None:
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
     training.require("grpo", config, [("checkpoints", increasing, "increasing training steps")])
     check_steps(config, config.steps)
-    adapter = inputs.current_best if config.method == "lora" else None
+    if config.method == "lora":
+        adapter = inputs.current_best
+    else:
+        adapter = None
     training.check_config("grpo", make_options(config, adapter is not None), inputs.base, adapter)
     if inputs.base is not None:
         check_decoder_model(inputs.base)

@@ -68,7 +68,10 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
     known = {"task": config.task, **describe_chat(config, make_task(config, inputs).stop)}
     if inputs.data is None:  # another step makes it
-        made = parents["data"].metrics.get("tasks") if "data" in parents else None
+        if "data" in parents:
+            made = parents["data"].metrics.get("tasks")
+        else:
+            made = None
         return Result(known if made is None else {"train": int(made), **known})
     if inputs.test is not None and inputs.test.exists() and inputs.data.exists() and inputs.test.samefile(inputs.data):
         raise InputError(
@@ -100,7 +103,8 @@ def make_task(config: Config, inputs: Inputs) -> Task:
     stop = (*task.stop, *(text.replace("\\n", "\n") for text in config.stop))
     if config.system is None:
         return replace(task, stop=stop)
-    system, read = config.system.replace("\\n", "\n"), task.read
+    system = config.system.replace("\\n", "\n")
+    read = task.read
     return replace(task, stop=stop, read=lambda path: (replace(sample, system=system) for sample in read(path)))
 
 
@@ -137,7 +141,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tasks.task import SAMPLES, sample_to_row, write_task_name
 
     found = split_samples(config, inputs, partial(_report_progress, context))
-    splits, chat = found.groups, describe_chat(config, (task := make_task(config, inputs)).stop)
+    splits = found.groups
+    chat = describe_chat(config, (task := make_task(config, inputs)).stop)
     for name, chosen in splits.items():
         rows = [sample_to_row(sample) for group in chosen for sample in group]
         write_shards(context.out / name, rows, SAMPLES, config.shard_rows)

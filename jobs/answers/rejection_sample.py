@@ -48,9 +48,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     for path in list_shards(inputs.samples):
         rows: list[dict[str, Any]] = []
         file = inputs.completions / path.name
-        completed = {row["id"]: row for row in (pq.read_table(file).to_pylist() if file.is_file() else ())}
+        completed = {}
+        if file.is_file():
+            for row in pq.read_table(file).to_pylist():
+                completed[row["id"]] = row
         for sample in pq.read_table(path).to_pylist():
-            if (completion := completed.get(sample["id"], {})).get("questions") != sample["questions"]:
+            completion = completed.get(sample["id"], {})
+            if completion.get("questions") != sample["questions"]:
                 raise InputError(
                     f"rejection_sample.completions: no answer to sample {sample['id']} of {path} in"
                     f" {inputs.completions}; expected answers to these samples; run generate on them"
@@ -63,7 +67,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             }
             for number, answers in enumerate(list(correct)[: config.max_per_sample]):
                 rows.append(sample | {"id": f"{sample['id']}~{number}", "targets": list(answers)})
-            total, unsolved = total + 1, unsolved + (not correct)
+            total = total + 1
+            unsolved = unsolved + (not correct)
         kept += len(rows)
         write_table(context.out / path.name, pa.Table.from_pylist(rows, SAMPLES))
     if not kept:
@@ -72,7 +77,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             " on; use a stronger teacher, or more completions per sample"
         )
     write_task_name(context.out, **read_task_file(inputs.samples))
-    if (chat := inputs.samples / CHAT_FILE).is_file():
+    chat = inputs.samples / CHAT_FILE
+    if chat.is_file():
         shutil.copy(chat, context.out)
     return Result({"samples": total, "unsolved": unsolved, "kept": kept})
 

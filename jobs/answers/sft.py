@@ -103,7 +103,9 @@ def check(config: Config, inputs: Inputs) -> None:
 
 def find_max_length(config: Config, base: Path | None) -> int:
     """Return the maximum length of a sample. base: None: not made yet."""
-    return fit_length(DEFAULT_MAX_LENGTH, base) if config.max_length is None else config.max_length
+    if config.max_length is None:
+        return fit_length(DEFAULT_MAX_LENGTH, base)
+    return config.max_length
 
 
 def check_packing(config: Config, base: Path) -> None:
@@ -132,7 +134,8 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     for checkpoints or a warm-up after the last training step, assuming that no sample is too long."""
     training.check_no_adapter("sft", config.method, inputs, parents)
     check_chat(config, inputs, parents, trains=True)
-    if (samples := needs.count(parents, "train", "train")) is not None:
+    samples = needs.count(parents, "train", "train")
+    if samples is not None:
         check_steps(config, -(-samples // config.batch_size) * config.epochs)
     fitting = find_max_length(config, inputs.base)
     return Result(note=describe_length("max_length", config.max_length, DEFAULT_MAX_LENGTH, fitting))

@@ -59,7 +59,9 @@ def check(config: Config, inputs: Inputs) -> None:
 
 def find_max_length(config: Config, model: Path | None) -> int:
     """Return the maximum length of a sample. model: None: not made yet."""
-    return fit_length(MAX_LENGTH, model) if config.max_length is None else config.max_length
+    if config.max_length is None:
+        return fit_length(MAX_LENGTH, model)
+    return config.max_length
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:

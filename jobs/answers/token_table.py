@@ -47,10 +47,15 @@ class Teacher:
     def __init__(self, folder: Path, samples: TokenTable) -> None:
         table = read_shards(folder, TEACHER_LOGPROBS.names)
         self._row_N = pc.index_in(samples.id_N, value_set=table["id"])
-        sizes, top_k = pc.list_value_length(table["token_ids"]).take(self._row_N), table["top_k"].take(self._row_N)
+        sizes = pc.list_value_length(table["token_ids"]).take(self._row_N)
+        top_k = table["top_k"].take(self._row_N)
         right = pc.fill_null(pc.equal(sizes, pc.multiply(top_k, pa.array(samples.labels_N))), False)
-        if (sample := pc.index(right, False).as_py()) >= 0:
-            problem = "another number of" if self._row_N[sample].is_valid else "no"
+        sample = pc.index(right, False).as_py()
+        if sample >= 0:
+            if self._row_N[sample].is_valid:
+                problem = "another number of"
+            else:
+                problem = "no"
             raise InputError(
                 f"sft.teacher: {folder} has {problem} distributions for sample {samples.id_N[sample]}; expected one for"
                 " each token of its answer; run teacher_logprobs on the same samples"

@@ -55,7 +55,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tables import read_shards
 
     queries = read_shards(inputs.queries)
-    names, group_Q = queries["id"].to_pylist(), number_groups(queries)
+    names = queries["id"].to_pylist()
+    group_Q = number_groups(queries)
     tables = [pq.read_table(folder / "per_query.parquet") for folder in inputs.evaluations]
     for folder, table in zip(inputs.evaluations, tables, strict=True):
         if table["id"].to_pylist() != names:

@@ -115,7 +115,10 @@ def complete_shards(
     """Do the same as `map_shards`, but process the unfinished shards with a function.
 
     process: called with (unfinished shard -> target for `commit_shard`, number of rows in finished shards)."""
-    inside = out.relative_to(context.out) if out.is_relative_to(context.out) else out.relative_to(context.work)
+    if out.is_relative_to(context.out):
+        inside = out.relative_to(context.out)
+    else:
+        inside = out.relative_to(context.work)
     finished = context.work / "shards" / inside
     names = {shard: f"{shard.stem}.{suffix}" for shard in shards}
     if len(set(names.values())) != len(shards):
@@ -131,7 +134,10 @@ def complete_shards(
     counts: Counter[str] = Counter(rows=0)
     for shard, name in names.items():
         record = records[shard] or _read_record(finished / name)
-        file = finished / record["file"] if record else None
+        if record:
+            file = finished / record["file"]
+        else:
+            file = None
         if record is None or file is None or not file.exists() or file.stat().st_size != record["bytes"]:
             raise ArtifactError(
                 f"{finished / name}: missing or changed after it was written; expected the output for {shard}"
@@ -153,7 +159,8 @@ def _run_workers(
     targets: Mapping[Path, Path],
     done: int,
 ) -> None:
-    paths, resources = find_existing_paths(arguments), context.resources
+    paths = find_existing_paths(arguments)
+    resources = context.resources
     if context.holds_resources:
         tally = ProgressTally(context, done, total_rows)
         runner = ShardRunner(context, paths, partial(worker, **arguments), tally.report)
@@ -170,7 +177,9 @@ def _run_workers(
     task = remote(scheduling_strategy="SPREAD", **options)(_work_from_queue)
     # Unpickled in `ShardRunner._process`, after the checks of the machine.
     pickled = cloudpickle.dumps(partial(worker, **arguments))
-    running = [task.remote(n, context, paths, pickled, queue) for n in range(min(resources.workers or 1, len(targets)))]
+    running = []
+    for n in range(min(resources.workers or 1, len(targets))):
+        running.append(task.remote(n, context, paths, pickled, queue))
     try:
         # Do not wait for workers that have not started when the others have finished all shards.
         while running and ray.get(queue.count_unfinished.remote()):
@@ -202,7 +211,10 @@ class ShardRunner:
         tell: Callable[[str, int, int], Any],
     ) -> None:
         """paths: as for `check_worker`. tell: `ProgressTally.report`, local or of an actor."""
-        self.context, self.paths, self.make_worker, self.tell = context, paths, make_worker, tell
+        self.context = context
+        self.paths = paths
+        self.make_worker = make_worker
+        self.tell = tell
         self.worker: ShardWorker | None = None
 
     def work(self, shards: Iterable[tuple[Path, Path]]) -> str:
@@ -284,7 +296,9 @@ def _find_finished(context: Context, source: Path, target: Path) -> dict[str, An
         # The step id covers the code, settings and inputs with which the shard was made.
         if record is None or record["step_id"] != context.step_id or record["source"] != compute_sha256(source):
             return None
-        return record if record["sha256"] == compute_sha256(target.with_name(record["file"])) else None
+        if record["sha256"] == compute_sha256(target.with_name(record["file"])):
+            return record
+        return None
     except (FileNotFoundError, KeyError):
         return None
 
@@ -295,7 +309,9 @@ def _read_record(target: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, ValueError):
         return None
     complete = isinstance(record, dict) and isinstance(record.get("counts"), dict) and "rows" in record["counts"]
-    return record if complete else None
+    if complete:
+        return record
+    return None
 
 
 def _record_path(target: Path) -> Path:

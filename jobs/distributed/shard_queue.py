@@ -17,7 +17,9 @@ class ProgressTally:
     """Adds up the progress of all workers and passes it on."""
 
     def __init__(self, context: Context, done: int, total: int | None) -> None:
-        self.context, self.done, self.total = context, done, total
+        self.context = context
+        self.done = done
+        self.total = total
         self.shards: dict[str, tuple[int, int]] = {}
         self.start: tuple[float, int] | None = None
         """Time and tokens of the first report, so that the speed does not include the loading of models."""
@@ -34,7 +36,10 @@ class ProgressTally:
         rows = self.done + sum(rows for rows, _ in self.shards.values())
         tokens = sum(tokens for _, tokens in self.shards.values())
         since, before = self.start or (self.passed_on, 0)
-        speed = {"tokens_per_s": (tokens - before) / (self.passed_on - since)} if tokens > before else {}
+        if tokens > before:
+            speed = {"tokens_per_s": (tokens - before) / (self.passed_on - since)}
+        else:
+            speed = {}
         self.context.progress(Progress(rows, self.total, "rows", numbers=speed))
 
 

@@ -58,7 +58,8 @@ def run_engine(
     the exceptions of `worker` or `client`, and JobError for an engine that does not start, or is lost more than
     `context.resources.retries` times."""
     if config.engine == "vllm":
-        requests, folder = client(config, inputs), inputs.model
+        requests = client(config, inputs)
+        folder = inputs.model
         if inputs.adapter is not None:
             folder = context.work / "merged"
             decoder.merge(inputs.model, inputs.adapter, folder)
@@ -72,9 +73,12 @@ def _ask_shards(
 ) -> None:
     """Send the requests of all shards to the engines, and commit a shard when its last answer has arrived. Requests are
     kept in files, so memory holds only the requests of one shard, and the answers of unfinished shards."""
-    counts, pieces, longest = dict[Path, int](), list[dict[str, Any]](), 0
+    counts = dict[Path, int]()
+    pieces = list[dict[str, Any]]()
+    longest = 0
     for source in targets:
-        requests, file = client.requests(source), context.work / "requests" / f"{source.stem}.arrow"
+        requests = client.requests(source)
+        file = context.work / "requests" / f"{source.stem}.arrow"
         write_mapped(file, pa.Table.from_pylist([{"prompt": prompt, "how": how} for prompt, how in requests]))
         longest = max([longest, *(len(prompt) + how.get("max_tokens", 0) for prompt, how in requests)])
         counts[source] = len(requests)
@@ -86,7 +90,9 @@ def _ask_shards(
     tally = ProgressTally(context, done, total)
 
     def finish(source: Path) -> None:
-        own = [answer for _, answer in sorted(answers.pop(source).items())]
+        own = []
+        for _, answer in sorted(answers.pop(source).items()):
+            own.append(answer)
         commit_shard(context, source, targets[source], lambda file: client.write(source, file, own, tokens[source]))
 
     for source in [source for source, count in counts.items() if not count]:
@@ -157,10 +163,17 @@ def _answers(
 def _read_requests(piece: dict[str, Any]) -> list[dict[str, Any]]:
     """Read at most REQUESTS_PER_BATCH requests of a shard, beginning with the index `start`, from its file."""
     table = open_mapped_shard(Path(piece["file"])).slice(piece["start"], REQUESTS_PER_BATCH)
-    return [
-        {"source": piece["source"], "number": number, "tokenized_prompt": row["prompt"], "sampling_params": row["how"]}
-        for number, row in enumerate(table.to_pylist(), start=piece["start"])
-    ]
+    found: list[dict[str, Any]] = []
+    for number, row in enumerate(table.to_pylist(), start=piece["start"]):
+        found.append(
+            {
+                "source": piece["source"],
+                "number": number,
+                "tokenized_prompt": row["prompt"],
+                "sampling_params": row["how"],
+            }
+        )
+    return found
 
 
 def _answer(row: dict[str, Any]) -> dict[str, Any]:

@@ -50,7 +50,8 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder, adapter = needs.find_model("model", inputs, parents), inputs.adapter is not None or "adapter" in parents
+    folder = needs.find_model("model", inputs, parents)
+    adapter = inputs.adapter is not None or "adapter" in parents
     # With form=model the adapter is merged layer by layer, and the merged model is loaded.
     return needs.load_whole(folder, adapter and config.form == "adapter", resources)
 

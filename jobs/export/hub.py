@@ -15,7 +15,10 @@ from ratchet.serving import list_commands
 
 def deliver(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
     """Print the commands that serve the exported folder, and upload it if `--push` is given."""
-    shown = sys.stderr if arguments.json else None
+    if arguments.json:
+        shown = sys.stderr
+    else:
+        shown = None
     if not arguments.adapter:
         for line in list_commands(find_usage(paths["model"]), str(arguments.target)):
             print_clean(f"  {line}", shown)

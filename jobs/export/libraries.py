@@ -46,17 +46,22 @@ def compare_embedder(folder: Path, dtype: str, adapter: Path | None = None) -> d
         from sentence_transformers import SentenceTransformer
 
         model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
-        return {role: model.encode(texts, prompt_name=ROLES[role]) for role, texts in TEXTS.items()}
+        found = {}
+        for role, texts in TEXTS.items():
+            found[role] = model.encode(texts, prompt_name=ROLES[role])
+        return found
 
     def use_transformers() -> Mapping[Role, np.ndarray]:
         model = open_plain(transformers.AutoModel, folder, dtype, adapter)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         found = {}
         for role, texts in TEXTS.items():
-            rows = [tokenizer(prompts[role] + text, return_tensors="pt") for text in texts]
-            pooled = [
-                encoder.pool(model(**row).last_hidden_state, row["attention_mask"], config.pooling) for row in rows
-            ]
+            rows = []
+            for text in texts:
+                rows.append(tokenizer(prompts[role] + text, return_tensors="pt"))
+            pooled = []
+            for row in rows:
+                pooled.append(encoder.pool(model(**row).last_hidden_state, row["attention_mask"], config.pooling))
             found[role] = torch.cat(pooled).numpy()
         return found
 
@@ -77,15 +82,20 @@ def compare_embedder(folder: Path, dtype: str, adapter: Path | None = None) -> d
         if adapter is None and dtype == "float32" and config.pooling != "last_token":
             libraries["FlagEmbedding"] = use_flag_embedding
     found = _run(libraries)
-    return {name: max(_cosine_distance(own[role], ours[role]) for role in TEXTS) for name, own in found.items()}
+    made: dict[str, float] = {}
+    for name, own in found.items():
+        made[name] = max(_cosine_distance(own[role], ours[role]) for role in TEXTS)
+    return made
 
 
 def compare_reranker(folder: Path, dtype: str, adapter: Path | None = None) -> dict[str, float]:
     """Return library -> largest difference of scores, relative to the standard deviation of Ratchet's scores."""
     loaded = reranker.load(folder, adapter, dtype=dtype, device="cpu")
     lists = [[text] for text in PASSAGES]
-    ours, rows = np.concatenate(loaded.score(QUERIES, lists)), loaded.tokenize(QUERIES, lists)
-    config, answers = loaded.reranker_config, loaded.tokens.answers
+    ours = np.concatenate(loaded.score(QUERIES, lists))
+    rows = loaded.tokenize(QUERIES, lists)
+    config = loaded.reranker_config
+    answers = loaded.tokens.answers
     del loaded
     libraries: dict[str, Callable[[], np.ndarray]] = {}
 
@@ -98,32 +108,44 @@ def compare_reranker(folder: Path, dtype: str, adapter: Path | None = None) -> d
     def use_transformers() -> np.ndarray:
         if config.kind == "yes_no":
             model = open_plain(transformers.AutoModelForCausalLM, folder, dtype, adapter)
-            head, states = model.get_output_embeddings(), list[torch.Tensor]()
+            head = model.get_output_embeddings()
+            states = list[torch.Tensor]()
             head.register_forward_pre_hook(lambda _, given: states.append(given[0][0, -1].float()))
             for row in rows:
                 model(input_ids=torch.tensor([row.ids]))
-            bias = None if head.bias is None else head.bias[answers].float()
+            if head.bias is None:
+                bias = None
+            else:
+                bias = head.bias[answers].float()
             # In bfloat16 the head would round logits of 20 to multiples of 0.125.
             logits = torch.nn.functional.linear(torch.stack(states), head.weight[answers].float(), bias)
             return (logits[:, 0] - (logits[:, 1] if len(answers) > 1 else 0)).numpy()
         model = open_plain(transformers.AutoModelForSequenceClassification, folder, dtype, adapter)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        given = [tokenizer(query, passage, return_tensors="pt") for query, passage in PROBES]
+        given = []
+        for query, passage in PROBES:
+            given.append(tokenizer(query, passage, return_tensors="pt"))
         return torch.cat([model(**one).logits[:, 0].float() for one in given]).numpy()
 
     if config.kind == "cross_encoder" and adapter is None:
         libraries["sentence_transformers"] = use_sentence_transformers
     if config.kind == "yes_no" or not adapter:  # without the adapter's head, transformers would create a random one
         libraries["PEFT" if adapter else "transformers"] = use_transformers
-    return {name: float(np.abs(own - ours).max() / (ours.std() + 1e-6)) for name, own in _run(libraries).items()}
+    found: dict[str, float] = {}
+    for name, own in _run(libraries).items():
+        found[name] = float(np.abs(own - ours).max() / (ours.std() + 1e-6))
+    return found
 
 
 def compare_decoder(folder: Path, dtype: str, base: Path, adapter: Path | None) -> dict[str, float]:
     """Return library -> largest difference of the logits after the last token, relative to their standard deviation.
     Compared are `folder` (a merged model; or `base`, into which `adapter` is then merged here) and, loaded by the other
     library, `base` with the adapter beside it, if there is one."""
-    tokenizer, kind = transformers.AutoTokenizer.from_pretrained(folder), transformers.AutoModelForCausalLM
-    given = [tokenizer(f"{query} {passage}", return_tensors="pt").input_ids for query, passage in PROBES]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    kind = transformers.AutoModelForCausalLM
+    given = []
+    for query, passage in PROBES:
+        given.append(tokenizer(f"{query} {passage}", return_tensors="pt").input_ids)
 
     @torch.no_grad()
     def compute(model: Any) -> np.ndarray:
@@ -138,14 +160,20 @@ def open_plain(kind: Any, folder: Path, dtype: str, adapter: Path | None = None)
     """Load a model with transformers only, and an adapter, not merged, with PEFT."""
     with silence_transformers():
         model = kind.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
-    return model if adapter is None else PeftModel.from_pretrained(model, str(adapter)).eval()
+    if adapter is None:
+        return model
+    return PeftModel.from_pretrained(model, str(adapter)).eval()
 
 
 @torch.no_grad()
 def _run(libraries: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
     """Return library -> what it computes, for the installed ones."""
     modules = {"PEFT": "peft"}
-    return {name: use() for name, use in libraries.items() if importlib.util.find_spec(modules.get(name, name))}
+    found: dict[str, Any] = {}
+    for name, use in libraries.items():
+        if importlib.util.find_spec(modules.get(name, name)):
+            found[name] = use()
+    return found
 
 
 def _cosine_distance(one_ND: np.ndarray, other_ND: np.ndarray) -> float:

@@ -17,7 +17,8 @@ from ratchet.orchestrator.job_interface import Context, Job, Progress, Result, S
 if TYPE_CHECKING:
     import numpy as np
 
-INDEX, DOCUMENTS = "index.faiss", "documents.parquet"
+INDEX = "index.faiss"
+DOCUMENTS = "documents.parquet"
 """Files of the output."""
 
 
@@ -73,7 +74,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     torch.set_num_threads(threads)
     faiss.omp_set_num_threads(threads)
     documents = read_shards(inputs.texts, ["id", "text"])
-    ids, random = documents["id"].combine_chunks(), np.random.default_rng(config.seed)
+    ids = documents["id"].combine_chunks()
+    random = np.random.default_rng(config.seed)
 
     def read() -> Iterator[tuple[int, np.ndarray]]:
         return read_blocks(inputs.vectors, ids)

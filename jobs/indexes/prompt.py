@@ -34,7 +34,8 @@ def read_queries() -> Iterator[str]:
     while True:
         if types:
             print_clean("\nquery (empty to end): ", end="")
-        if not (line := sys.stdin.readline()) or (types and not line.strip()):
+        line = sys.stdin.readline()
+        if not line or (types and not line.strip()):
             return
         if line.strip():
             yield line.strip()
@@ -43,4 +44,6 @@ def read_queries() -> Iterator[str]:
 def shorten(text: str, width: int = 100) -> str:
     """Return a text on one line, truncated to `width` characters."""
     line = " ".join(text.split())
-    return line if len(line) <= width else f"{line[: width - 1]}…"
+    if len(line) <= width:
+        return line
+    return f"{line[: width - 1]}…"

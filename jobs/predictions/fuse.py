@@ -79,12 +79,16 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         raise InputError(f"{inputs.valid_rankings[0]}: ranks other queries; expected those of {inputs.valid}, in order")
     rows = np.unique(np.linspace(0, len(queries) - 1, MOST).astype(int))
     queries, *held_out = (table.take(rows) for table in (queries, *held_out))
-    labels, group_Q = queries["positives"].to_pylist(), number_groups(queries)
+    labels = queries["positives"].to_pylist()
+    group_Q = number_groups(queries)
     spreads = [compute_spread(table) for table in held_out]
 
     def score(systems: Sequence[pa.Table]) -> list[list[dict[str, float]]]:
         with_spread = zip(systems, spreads, strict=True)
-        return [compute_points(one, config.method, spread) for one, spread in with_spread]
+        found: list[list[dict[str, float]]] = []
+        for one, spread in with_spread:
+            found.append(compute_points(one, config.method, spread))
+        return found
 
     points = score(held_out)
 
@@ -97,8 +101,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     def average(weights: Sequence[float]) -> float:
         return float(measure(tuple(weights)).mean())
 
-    names, eye = config.names, np.eye(len(config.names)).tolist()
-    weights, best = list(config.weights) or choose_weights(len(names), average), max(eye, key=average)
+    names = config.names
+    eye = np.eye(len(config.names)).tolist()
+    weights = list(config.weights) or choose_weights(len(names), average)
+    best = max(eye, key=average)
     sums = (sum_by_group(measure(tuple(one)), group_Q) for one in (weights, best))
     if not config.weights and not loses(*sums):
         weights = best  # the improvement of the fusion may be due to chance
@@ -107,7 +113,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     write_shards(context.out / "ranking", fused, schema, BATCH)
     metric = f"valid/map@{config.k}"
     found = zip(names, weights, map(average, eye), strict=True)
-    table = [{"system": name, "weight": weight, metric: round(value, 6)} for name, weight, value in found]
+    table = []
+    for name, weight, value in found:
+        table.append({"system": name, "weight": weight, metric: round(value, 6)})
     return Result(
         {metric: round(average(weights), 6), **{f"weight/{n}": w for n, w in zip(names, weights, strict=True)}},
         {"fused systems, each by itself on the held-out queries": table},
@@ -141,7 +149,8 @@ def _fuse(systems: Sequence[pa.Table], combine: Callable[[Sequence[pa.Table]], F
 
     for start in range(0, len(systems[0]), BATCH):
         part = [table.slice(start, BATCH) for table in systems]
-        queries, ranks = part[0].select(["id", "text"]).to_pylist(), (one["ranks"].to_pylist() for one in part)
+        queries = part[0].select(["id", "text"]).to_pylist()
+        ranks = (one["ranks"].to_pylist() for one in part)
         for query, found, *own in zip(queries, combine(part), *ranks, strict=True):
             points = [value for _, value in found]
             yield {

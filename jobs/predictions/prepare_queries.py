@@ -38,7 +38,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tables import INSTRUCTIONS, QUERIES, add_carried, write_shards
 
     queries = load_queries(inputs.queries, config.reading)
-    instructions = [name for name in INSTRUCTIONS if any(getattr(query, name) for query in queries)]
+    instructions = []
+    for name in INSTRUCTIONS:
+        if any(getattr(query, name) for query in queries):
+            instructions.append(name)
     rows = (query._asdict() for query in queries)
     write_shards(context.out, rows, add_carried(QUERIES, instructions), config.shard_rows)
     return Result({"queries": len(queries), "longest_text": max(len(query.text) for query in queries)})

@@ -57,16 +57,25 @@ def find_encoding_config(config: Config, inputs: Inputs) -> EncodingConfig:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    if (folder := needs.find_model("model", inputs, parents)) is None:
+    folder = needs.find_model("model", inputs, parents)
+    if folder is None:
         return None
     limit = config.max_length or read_encoding_config(folder).max_length
-    length = limit if inputs.examples else needs.bound_length(limit, parents, "texts")
-    names = ("documents",) if config.role == "passage" else ("test/queries",)
+    if inputs.examples:
+        length = limit
+    else:
+        length = needs.bound_length(limit, parents, "texts")
+    if config.role == "passage":
+        names = ("documents",)
+    else:
+        names = ("test/queries",)
     rows = needs.count(parents, "texts", *names, "test/statements")
     own = needs.infer(folder, "backbone", config, inputs, resources, parents, length=length, rows=rows)
     size = 4 * config.npy + (4 if config.storage_dtype == "float32" else 2)
     disk = (rows or 0) * read_size(folder, "hidden_size") * size / 1e9
-    return replace(own or Needs(0.0, 0.0), disk=disk) if disk > 0.05 else own
+    if disk > 0.05:
+        return replace(own or Needs(0.0, 0.0), disk=disk)
+    return own
 
 
 JOB = Job(

@@ -89,8 +89,14 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def list_metrics(config: Config) -> list[str]:
-    by_rank = [f"{kind}@{k}" for kind in ("map", "r", "ndcg", "p", "hit") for k in config.k]
-    groups = [f"{group}/{name}" for group in ("seen", "unseen") for name in (*by_rank, "mrr", "map", "queries")]
+    by_rank = []
+    for kind in ("map", "r", "ndcg", "p", "hit"):
+        for k in config.k:
+            by_rank.append(f"{kind}@{k}")
+    groups = []
+    for group in ("seen", "unseen"):
+        for name in (*by_rank, "mrr", "map", "queries"):
+            groups.append(f"{group}/{name}")
     return [
         *by_rank,
         "mrr",

@@ -97,7 +97,8 @@ def check(config: Config, inputs: Inputs) -> None:
 
 def check_dims(job: str, config: Config, base: Path) -> None:
     """Raise InputError for `matryoshka_dims` that are not ascending, or not less than the base's dimensions."""
-    if not (dims := config.matryoshka_dims):
+    dims = config.matryoshka_dims
+    if not dims:
         return
     size = read_size(base, "hidden_size")
     if folder := read_encoding_config(base).projection:
@@ -114,7 +115,10 @@ def check_dims(job: str, config: Config, base: Path) -> None:
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return a note on the prompts, and the architecture. Raises DataError for data without training queries, and
     InputError for inputs that are given without their counterpart."""
-    guide = [name for name in ("guide_queries", "guide_corpus") if name in parents or getattr(inputs, name)]
+    guide = []
+    for name in ("guide_queries", "guide_corpus"):
+        if name in parents or getattr(inputs, name):
+            guide.append(name)
     if len(guide) == 1:
         raise InputError(
             f"finetune_embedder: only {guide[0]} given; expected both embeddings of a guide; give the other"
@@ -134,19 +138,28 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 def list_examples(config: Config, fixed: Sequence[Example]) -> Sequence[Example] | None:
     """Return the examples to save for inference. None: queries have no examples, neither in training."""
-    return fixed if config.num_examples or fixed else None
+    if config.num_examples or fixed:
+        return fixed
+    return None
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    if (folder := needs.find_model("base", inputs, parents)) is None:
+    folder = needs.find_model("base", inputs, parents)
+    if folder is None:
         return None
     limit = config.max_length or read_encoding_config(folder).max_length
-    length = limit if config.num_examples or inputs.examples else needs.bound_length(limit, parents, "corpus")
+    if config.num_examples or inputs.examples:
+        length = limit
+    else:
+        length = needs.bound_length(limit, parents, "corpus")
     texts = config.batch_size * (2 + config.num_negatives)
     kept = CPU_GRAPH // (read_size(folder, "num_hidden_layers") * read_size(folder, "hidden_size"))
     tokens = needs.graph_tokens(config, resources, texts, length, on_cpu=kept)
     queries = needs.count(parents, "mined", "queries", "train/queries")
-    passes = 1 if texts * length <= tokens * (resources.workers or 1) else 2
+    if texts * length <= tokens * (resources.workers or 1):
+        passes = 1
+    else:
+        passes = 2
     own = (2 + config.num_negatives) * length
     options: dict[str, Any] = {"tokens": tokens, "passes": passes, "rows": queries, "row_tokens": own, "vectors": texts}
     return needs.train(folder, "backbone", config, resources, length=length, **options)

@@ -59,7 +59,8 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    if (folder := needs.find_model("base", inputs, parents)) is None:
+    folder = needs.find_model("base", inputs, parents)
+    if folder is None:
         return None
     given = resolve_reranker_config(config, folder)
     length = needs.bound_length(given.max_length, parents, "corpus", texts=2)
@@ -67,7 +68,10 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     own = -(-config.batch_size // (resources.workers or 1))
     tokens = min(own, resources.micro_batch_size or MICRO_BATCH_SIZE) * group
     queries = needs.count(parents, "mined", "queries", "train/queries")
-    kind = "causal" if given.kind == "yes_no" else "classifier"
+    if given.kind == "yes_no":
+        kind = "causal"
+    else:
+        kind = "classifier"
     return needs.train(folder, kind, config, resources, length=length, tokens=tokens, rows=queries, row_tokens=group)
 
 

@@ -52,9 +52,15 @@ def check(config: Config, inputs: Inputs) -> None:
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return a note with the base named in the adapter, since an adapter fits any model of the same shape."""
-    about = {} if inputs.adapter is None else read_object(inputs.adapter / "adapter_config.json")
+    if inputs.adapter is None:
+        about = {}
+    else:
+        about = read_object(inputs.adapter / "adapter_config.json")
     base = about.get("base_model_name_or_path")
-    note = f"the adapter was trained on {base}" if base else ""
+    if base:
+        note = f"the adapter was trained on {base}"
+    else:
+        note = ""
     return needs.add_architecture(Result(note=note), inputs, parents)
 
 

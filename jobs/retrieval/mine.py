@@ -75,7 +75,10 @@ def check(config: Config, inputs: Inputs) -> None:
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return the counts of the queries. Raises InputError for a window that begins behind the corpus."""
-    known = parents["corpus"].metrics.get("documents") if "corpus" in parents else None
+    if "corpus" in parents:
+        known = parents["corpus"].metrics.get("documents")
+    else:
+        known = None
     start, end = config.window
     if isinstance(known, int) and start >= max(known, SMALL):
         raise InputError(

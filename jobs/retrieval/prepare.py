@@ -73,8 +73,12 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def list_outputs(config: Config) -> tuple[str, ...]:
-    valid = ("valid",) if config.validation_fraction else ()
-    return ("corpus", "train", *valid, *(("test",) if config.test_fraction or config.folds > 1 else ()))
+    names = ["corpus", "train"]
+    if config.validation_fraction:
+        names.append("valid")
+    if config.test_fraction or config.folds > 1:
+        names.append("test")
+    return tuple(names)
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
@@ -91,7 +95,9 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
     data = load_data(config, inputs, sampled=True)
     splits = split_data(data, config)
-    counts = {f"{name}/queries": round(len(found) / data.share) for name, found in splits.items()}
+    counts = {}
+    for name, found in splits.items():
+        counts[f"{name}/queries"] = round(len(found) / data.share)
     longest = max(len(one.text) for ones in (sample(data.corpus), data.queries) for one in ones)
     counts |= {"documents": len(data.corpus), "longest_text": longest, **data.notes}
     notes = [describe_unread(data), describe_repeated(splits)]

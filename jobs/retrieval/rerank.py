@@ -54,10 +54,14 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    if (folder := needs.find_model("model", inputs, parents)) is None:
+    folder = needs.find_model("model", inputs, parents)
+    if folder is None:
         return None
     reranker_config = resolve_reranker_config(config, folder)
-    kind = "causal" if reranker_config.kind == "yes_no" else "classifier"
+    if reranker_config.kind == "yes_no":
+        kind = "causal"
+    else:
+        kind = "classifier"
     length = needs.bound_length(reranker_config.max_length, parents, "corpus", texts=2)
     return needs.infer(folder, kind, config, inputs, resources, parents, length=length)
 

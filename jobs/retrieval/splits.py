@@ -31,7 +31,10 @@ def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> Retri
             f"prepare.reading: {len(config.reading)} given for {len(found)} paths; expected one for each path of data,"
             " valid and test, in this order; '' for none"
         )
-    least = 1 if len(found) > 1 else 2
+    if len(found) > 1:
+        least = 1
+    else:
+        least = 2
     parts = [
         (str(path), load_retrieval(path, text, least, sampled=sampled), split, parse_options(text, str(path)))
         for (path, split), text in zip(found, config.reading or [""] * len(found), strict=True)
@@ -86,7 +89,9 @@ def describe_decision(splits: Splits) -> str:
 
 def describe_unread(data: RetrievalData) -> str:
     """Return a note on the columns that are not read; an empty string if there are none."""
-    return f"columns not read: {', '.join(data.unread)}" if data.unread else ""
+    if data.unread:
+        return f"columns not read: {', '.join(data.unread)}"
+    return ""
 
 
 def describe_repeated(splits: Splits) -> str:
@@ -95,5 +100,8 @@ def describe_repeated(splits: Splits) -> str:
     if not len(repeated := np.flatnonzero(np.isin(train_Q, test_Q))):
         return ""
     where = splits["train"][int(repeated[0])].where
-    at = f", such as {where}" if where else ""
+    if where:
+        at = f", such as {where}"
+    else:
+        at = ""
     return f"{len(repeated):,} of {len(splits['train']):,} training queries have the text of a test query{at}"

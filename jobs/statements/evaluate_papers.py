@@ -40,7 +40,10 @@ class Inputs:
 
 
 def list_metrics(config: Config) -> list[str]:
-    cutoffs = [f"{kind}@{k}" for kind in ("p", "r") for k in config.k]
+    cutoffs = []
+    for kind in ("p", "r"):
+        for k in config.k:
+            cutoffs.append(f"{kind}@{k}")
     return ["mrr", "map", *cutoffs, "statements", "queries", "*/interval", "merging_cost", "merging_cost/queries"]
 
 

@@ -75,7 +75,8 @@ def check(config: Config, inputs: Inputs) -> None:
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return a note on the prompts. Raises an error for a batch size above the number of pairs."""
-    if (pairs := needs.count(parents, "train", "train/pairs")) is not None:
+    pairs = needs.count(parents, "train", "train/pairs")
+    if pairs is not None:
         from ratchet.data.pair_batches import check_pairs
 
         check_pairs(pairs, config.batch_size, drop_last=config.drop_last)
@@ -83,7 +84,8 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    if (folder := needs.find_model("base", inputs, parents)) is None:
+    folder = needs.find_model("base", inputs, parents)
+    if folder is None:
         return None
     length = config.max_length or read_encoding_config(folder).max_length
     texts = 2 * max(config.batch_size)

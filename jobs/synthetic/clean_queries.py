@@ -43,7 +43,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tasks import query_generation
     from ratchet.data.tasks.task import CORRECT, read_task_name
 
-    if (task := read_task_name(inputs.completions)) != query_generation.NAME:
+    task = read_task_name(inputs.completions)
+    if task != query_generation.NAME:
         raise InputError(
             f"clean_queries.completions: answers of task {task} given; expected {query_generation.NAME}; give the"
             " output of generate for samples of prepare_query_generation"
@@ -56,10 +57,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         for name in INSTRUCTIONS
         if name in train.column_names and len(train)
     }
-    counts, rows = Counter(completions=0, empty=0, copy=0, duplicates=0), []
+    counts = Counter(completions=0, empty=0, copy=0, duplicates=0)
+    rows = []
     for path in list_shards(inputs.completions):
         for row in pq.read_table(path, columns=["id", "gold", "answers"]).to_pylist():
-            gold, seen = json.loads(row["gold"]), set[str]()
+            gold = json.loads(row["gold"])
+            seen = set[str]()
             for number, answers in enumerate(row["answers"]):
                 counts["completions"] += 1
                 query = query_generation.clean_query(answers[0])

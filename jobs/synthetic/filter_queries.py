@@ -48,7 +48,10 @@ class Inputs:
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return the metrics of the training data, except the longest text: synthetic queries may be longer."""
-    known = parents["train"].metrics if "train" in parents else {}
+    if "train" in parents:
+        known = parents["train"].metrics
+    else:
+        known = {}
     return Result({name: value for name, value in known.items() if name != "longest_text"})
 
 
@@ -59,7 +62,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.jobs.synthetic.clean_queries import COUNTS_FILE
 
     counts: dict[str, int] = json.loads((inputs.queries / COUNTS_FILE).read_text())
-    train, queries = read_shards(inputs.train), read_shards(inputs.queries).to_pylist()
+    train = read_shards(inputs.train)
+    queries = read_shards(inputs.queries).to_pylist()
     names = [query["id"] for query in queries]
     ranks = _read_ranks(inputs.ranking, names)
     found = [rank <= config.round_trip_rank for rank in ranks]

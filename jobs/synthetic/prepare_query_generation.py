@@ -55,8 +55,13 @@ def find_template(config: Config) -> str:
     """Return the prompt template. Raises ModelError for a template without its placeholders."""
     from ratchet.data.tasks.query_generation import PROMPT
 
-    template = PROMPT if config.prompt_template is None else config.prompt_template.replace("\\n", "\n")
-    needed = ("document", "examples") if config.num_examples else ("document",)
+    if config.prompt_template is None:
+        template = PROMPT
+    else:
+        template = config.prompt_template.replace("\\n", "\n")
+    needed: tuple[str, ...] = ("document",)
+    if config.num_examples:
+        needed = ("document", "examples")
     check_template("prepare_query_generation.prompt_template", template, needed, ("examples",)[: 2 - len(needed)])
     return template
 
@@ -78,10 +83,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tasks.query_generation import NAME, make_prompt
     from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
 
-    text_of, template = Texts(read_shards(inputs.corpus)), find_template(config)
+    text_of = Texts(read_shards(inputs.corpus))
+    template = find_template(config)
     train = read_shards(inputs.train, ["id", "text", "positives"]).to_pylist()
     labelled = {name for query in train for name in query["positives"]}
-    if not (wanted := [name for name in text_of if config.documents == "all" or name not in labelled]):
+    wanted = [name for name in text_of if config.documents == "all" or name not in labelled]
+    if not wanted:
         raise InputError(
             f"prepare_query_generation.documents: {config.documents} given, and all {len(text_of)} documents have a"
             " training query; expected some without one; set prepare_query_generation.documents=all"
@@ -94,7 +101,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     answers = [{name for row in train if row["text"] == query for name in row["positives"]} for _, query in examples]
 
     def make_row(name: str) -> dict[str, Any]:
-        shown, text = [pair for pair, own in zip(known, answers, strict=True) if name not in own], text_of[name]
+        shown = []
+        for pair, own in zip(known, answers, strict=True):
+            if name not in own:
+                shown.append(pair)
+        text = text_of[name]
         turn = make_prompt(template, text[: config.max_characters], shown), ""
         return sample_to_row(Sample(name, name, "", (turn,), {"document": text}))
 

@@ -59,7 +59,10 @@ def read_history(folder: Path) -> TrainHistory:
 def find_model_damage(context: Context, options: FinetuneConfig, checkpoint: Path) -> str:
     """Return the path of a missing or damaged file in the models of evaluations (`keeps_all`) that a run resumed from
     `checkpoint` does not write again; an empty string if there is none."""
-    evaluated = read_history(checkpoint).evaluated_at if options.keeps_all else []
+    if options.keeps_all:
+        evaluated = read_history(checkpoint).evaluated_at
+    else:
+        evaluated = []
     folders = [checkpoint_folder(context, step) for step in evaluated]
     found = ((folder.name, find_damage(folder)) for folder in folders)
     return next((f"{name}/{damage}" for name, damage in found if damage), "")
@@ -71,7 +74,11 @@ class Checkpoints:
     def __init__(
         self, context: Context, options: FinetuneConfig, worker: WorkerInfo, task: FinetuneTask, engine: Any
     ) -> None:
-        self.context, self.options, self.worker, self.task, self.engine = context, options, worker, task, engine
+        self.context = context
+        self.options = options
+        self.worker = worker
+        self.task = task
+        self.engine = engine
         self.folder = run_folder(context, options, worker.world_size)
         # Part of checkpoint names, so that restarted workers never write into a half-written folder.
         self.start_id = gather_objects(f"{context.attempt}-{os.urandom(3).hex()}")[0]
@@ -106,8 +113,10 @@ class Checkpoints:
             state = {"workers": self.worker.world_size, "dtype": self.options.dtype, "history": vars(history)}
             (own / "history.json").write_text(json.dumps(state))
             if self.best is not None:
-                take = shutil.move if self.best == self.made else shutil.copytree
-                take(self.best, own / "best")
+                if self.best == self.made:
+                    shutil.move(self.best, own / "best")
+                else:
+                    shutil.copytree(self.best, own / "best")
                 self.best = self.folder / name / "best"
         digests = gather_objects(hash_files(own))
         if self.worker.rank == 0:
@@ -135,7 +144,10 @@ class Checkpoints:
         damage = find_damage(folder, self.worker.rank, self.worker.world_size)
         if self.worker.rank == 0:
             damage = damage or find_model_damage(self.context, self.options, folder)
-        found = [one for one in gather_objects(damage) if one]
+        found = []
+        for one in gather_objects(damage):
+            if one:
+                found.append(one)
         if found and self.worker.rank == 0:
             LOG.warning("step %s: checkpoint %s is not used: %s", self.context.step, folder.name, found[0])
             shutil.rmtree(folder, ignore_errors=True)
@@ -144,6 +156,9 @@ class Checkpoints:
     def _load(self, folder: Path) -> TrainHistory:
         self.engine.load_checkpoint(str(folder), tag="engine", load_module_strict=False)
         history = read_history(folder)
-        self.best = folder / "best" if (folder / "best").exists() else None
+        if (folder / "best").exists():
+            self.best = folder / "best"
+        else:
+            self.best = None
         history.resumed.append(len(history.loss))
         return history

@@ -169,8 +169,13 @@ def find_start(config: FinetuneConfig, inputs: Any) -> tuple[Path, Path | None]:
     """Return the start of training: (model folder, adapter to continue or None).
 
     inputs: has `base` and `current_best`, as the inputs of every finetuning job."""
-    current_best = inputs.current_best if config.start_from == "current_best" else None
-    return (current_best or inputs.base, None) if config.method == "full" else (inputs.base, current_best)
+    if config.start_from == "current_best":
+        current_best = inputs.current_best
+    else:
+        current_best = None
+    if config.method == "full":
+        return (current_best or inputs.base, None)
+    return (inputs.base, current_best)
 
 
 def check_config(job: str, config: FinetuneConfig, base: Path | None, current_best: Path | None = None) -> None:
@@ -179,7 +184,10 @@ def check_config(job: str, config: FinetuneConfig, base: Path | None, current_be
     check_quantization(job, config.quantization, None)
     full = config.method == "full"
     one_rate = "1 with method=lora, whose weights all learn at the same rate"
-    last = 0 if config.eval_steps or config.kept_steps else config.epochs
+    if config.eval_steps or config.kept_steps:
+        last = 0
+    else:
+        last = config.epochs
     expected = f"at most epochs, which is {config.epochs}, and none with eval_steps or checkpoints; lower it"
     whole = "2 or less with nf4, since quantized blocks cannot be sharded; lower it, or set quantization=none"
     rules = [
@@ -195,7 +203,12 @@ def check_config(job: str, config: FinetuneConfig, base: Path | None, current_be
             " or more, which shards what is offloaded; raise it"
         )
     if current_best is not None and full == (current_best / "adapter_config.json").is_file():
-        given, wanted = ("an adapter", "a whole model") if full else ("no adapter", "an adapter of the base")
+        if full:
+            given = "an adapter"
+            wanted = "a whole model"
+        else:
+            given = "no adapter"
+            wanted = "an adapter of the base"
         raise InputError(
             f"{job}.current_best: {current_best} is {given}; expected {wanted} with method={config.method}; give one,"
             " or change the method"
@@ -221,22 +234,29 @@ def check_adapter(job: str, config: FinetuneConfig, adapter: Path | None) -> str
     from the base. Raises InputError for a setting that is neither the default nor the adapter's own."""
     if adapter is None or config.method == "full" or config.start_from == "base":
         return ""
-    about, notes = read_object(adapter / "adapter_config.json"), list[str]()
+    about = read_object(adapter / "adapter_config.json")
+    notes = list[str]()
     own = {"lora_r": about.get("r", config.lora_r), "lora_alpha": about.get("lora_alpha", config.lora_alpha)}
-    names, weights = {name.strip() for name in config.target_modules.split(",")}, adapter / "adapter_model.safetensors"
+    names = {name.strip() for name in config.target_modules.split(",")}
+    weights = adapter / "adapter_model.safetensors"
     if names != {"all-linear"} and weights.is_file():
         layers = [f".{name.partition('.lora_A')[0]}" for name in read_header(weights)[1] if ".lora_A" in name]
-        used = [{name for name in names if layer.endswith(f".{name}")} for layer in layers]
+        used = []
+        for layer in layers:
+            used.append({name for name in names if layer.endswith(f".{name}")})
         own |= {} if all(used) and names == set().union(*used) else {"target_modules": about["target_modules"]}
     defaults = {one.name: one.default for one in fields(config)}
     for name, stays in own.items():
-        if (given := getattr(config, name)) not in (stays, defaults[name]):
+        given = getattr(config, name)
+        if given not in (stays, defaults[name]):
             raise InputError(
                 f"{job}.{name}: {given} given, to continue {adapter}; expected its own, {stays}, which stays; leave it"
                 " out, or start from the base"
             )
         notes += [f"{name}={stays}"] * (given != stays)
-    return f"continued the adapter with its own {', '.join(notes)}" if notes else ""
+    if notes:
+        return f"continued the adapter with its own {', '.join(notes)}"
+    return ""
 
 
 def check_target_modules(job: str, base: Path, target_modules: str) -> None:
@@ -275,7 +295,9 @@ def drop_refused_teacher(config: C, parents: Parents) -> C:
     """Return the config, without distillation if the teacher gate refused the teacher: the mined lists then have no
     scores, and the metrics of `rerank` contain `REFUSED`."""
     is_refused = "mined" in parents and REFUSED in parents["mined"].metrics
-    return replace(config, distillation="none") if is_refused else config
+    if is_refused:
+        return replace(config, distillation="none")
+    return config
 
 
 def check_no_adapter(job: str, method: str, inputs: Any, parents: Parents) -> None:
@@ -289,7 +311,9 @@ def check_no_adapter(job: str, method: str, inputs: Any, parents: Parents) -> No
 
 def list_training_metrics(config: FinetuneConfig) -> list[str]:
     """Return the names of the metrics that every finetuning job reports."""
-    held_out = [f"valid/{config.metric}{end}" for end in ("", "_start", "_best")]
+    held_out = []
+    for end in ("", "_start", "_best"):
+        held_out.append(f"valid/{config.metric}{end}")
     counts = ("trainable_weights", "weights", "trainable_percent")
     decision = ("p_value", "tested", "tested_on", "improved", "changed")
     return [*held_out, *counts, *decision, "loss", "best_epoch", "best_step"]

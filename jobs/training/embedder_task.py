@@ -51,7 +51,8 @@ class EmbedderTask(FinetuneTask):
         raise NotImplementedError
 
     def evaluate_current_best(self) -> Evaluation:
-        base, current_best = self.inputs.base, self.inputs.current_best
+        base = self.inputs.base
+        current_best = self.inputs.current_best
         if self.config.method == "full":
             return self.evaluate_model(encoder.load(current_best, dtype=self.config.dtype, device=self.device))
         folder = find_config_folder(base, current_best)
@@ -71,7 +72,8 @@ class EmbedderTask(FinetuneTask):
     def embed_batch(self, rows: list[list[int]], row_ids: np.ndarray) -> Tensor:
         """Return the embeddings of one forward pass, float32 [rows, D] with gradient. rows: token ids. row_ids: see
         `DropoutMasks.tokens`."""
-        side, filler = self.encoder.padding_side, self.encoder.tokenizer.pad_token_id
+        side = self.encoder.padding_side
+        filler = self.encoder.tokenizer.pad_token_id
         ids_BL, mask_BL = pad(rows, filler, side, self.multiple)
         with self.dropout.tokens(torch.from_numpy(row_ids)[:, None], mask_BL.cumsum(1)):
             return self.encoder.embed(ids_BL.to(self.device), mask_BL.to(self.device)).float()
@@ -81,9 +83,17 @@ class EmbedderTask(FinetuneTask):
 
         If `rows` is empty, the model still runs once, so that there is a backward pass. Collective under ZeRO-3."""
         groups = self.group_rows([len(ids_R[row]) for row in rows])
-        parts = [self.embed_batch([ids_R[i] for i in rows[at]], row_ids_R[rows[at]]) for at in groups]
-        vectors = torch.cat(parts) if parts else self.run_filler()[:0].float()
-        back = np.argsort(np.concatenate(groups)) if groups else np.zeros(0, np.int64)
+        parts = []
+        for at in groups:
+            parts.append(self.embed_batch([ids_R[i] for i in rows[at]], row_ids_R[rows[at]]))
+        if parts:
+            vectors = torch.cat(parts)
+        else:
+            vectors = self.run_filler()[:0].float()
+        if groups:
+            back = np.argsort(np.concatenate(groups))
+        else:
+            back = np.zeros(0, np.int64)
         return vectors[torch.from_numpy(back).to(self.device)] + self.zero3_sync.finish(self.run_filler)
 
     def make_parts(
@@ -97,14 +107,23 @@ class EmbedderTask(FinetuneTask):
         batches = self._split_micro_batches(lengths)
         embed = partial(self.embed_rows, ids_R, row_ids_R)
         parts = grad_cache.make_backward_passes(embed, batches, gradient, self.worker.world_size)
-        tokens = [sum(lengths[row] for row in rows) for rows in batches]
-        return [partial(lambda part, count: (part(), count), *own) for own in zip(parts, tokens, strict=True)]
+        tokens = []
+        for rows in batches:
+            tokens.append(sum(lengths[row] for row in rows))
+        found: list[Callable[[], tuple[Tensor, int]]] = []
+        for own in zip(parts, tokens, strict=True):
+            found.append(partial(lambda part, count: (part(), count), *own))
+        return found
 
     def _split_micro_batches(self, lengths: list[int]) -> list[np.ndarray]:
         """Split rows into micro batches of similar length. All workers get the same number; some may be empty."""
-        if (most := self.resources.micro_batch_size) is not None:
+        most = self.resources.micro_batch_size
+        if most is not None:
             order = np.argsort(lengths, kind="stable")
-            groups = np.array_split(order, -(-len(order) // most)) if len(order) else []
+            if len(order):
+                groups = np.array_split(order, -(-len(order) // most))
+            else:
+                groups = []
         else:
             groups = self.group_rows(lengths)
         wanted = max(gather_objects(len(groups)))
@@ -129,7 +148,10 @@ class EmbedderTask(FinetuneTask):
 
         own: rows of this worker's documents, from `split_rows`. own_ND: their embeddings. exclude_Q:
         see RankCounter."""
-        first = int(own[0]) if len(own) else 0
+        if len(own):
+            first = int(own[0])
+        else:
+            first = 0
         scores_R = np.fmax.reduce(gather_objects(score_relevant(query_QD, relevant, [(first, own_ND)])))
         counter = RankCounter(relevant, scores_R, query_QD=query_QD, device=self.device, exclude_Q=exclude_Q)
         counter.add(first, own_ND)

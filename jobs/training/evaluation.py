@@ -57,7 +57,8 @@ class HeldOutRows:
         ks = sorted({int(name.partition("@")[2]) for name in wanted if "@" in name})
         found = compute_rank_metrics(ranks_R, relevant, ks or [1])
         metrics = {name: round(found.values[name], 6) for name in wanted}
-        value_Q, sums = found.per_query[metric], self.sum(found.per_query[metric])
+        value_Q = found.per_query[metric]
+        sums = self.sum(found.per_query[metric])
         if "unseen" in sums:
             metrics[f"unseen/{metric}"] = round(float(np.nanmean(value_Q[self.unseen_Q])), 6)
         if losses_Q is not None and not np.isnan(losses_Q).all():
@@ -70,7 +71,10 @@ class HeldOutRows:
         values = {"all": value_Q}
         if self.unseen_Q is not None and 0 < self.unseen_Q.sum() < len(value_Q):
             values["unseen"] = np.where(self.unseen_Q, value_Q, np.nan)
-        return {name: sum_by_group(one, self.group_Q).round(6).tolist() for name, one in values.items()}
+        found: dict[str, list[float]] = {}
+        for name, one in values.items():
+            found[name] = sum_by_group(one, self.group_Q).round(6).tolist()
+        return found
 
 
 @dataclass(frozen=True)
@@ -91,18 +95,29 @@ def decide(config: FinetuneConfig, history: TrainHistory, unit: str, *, by_loss:
     assert history.best is not None
     if not is_better(config.metric, history.evaluations[history.best], history.start):
         return Decision(f"no {unit} was better")
-    before, after = history.start_sums, history.sums
+    before = history.start_sums
+    after = history.sums
     if not isinstance(config, RankFinetuneConfig) or not before:
         return Decision("")
-    best, level = after[history.best], config.significance_level
+    best = after[history.best]
+    level = config.significance_level
     smallest = find_smallest_p_value(np.array(before["all"]), np.array(best["all"]))
     by_loss = (by_loss or smallest > level) and "loss" in before and "loss" in best
-    name = "loss" if by_loss else "all"
+    if by_loss:
+        name = "loss"
+    else:
+        name = "all"
     p_value = compute_p_value(np.array(before[name]), np.array([one[name] for one in after]), chosen=history.best)
     if p_value > level:
         groups = len(before["all"])
-        measure = " by the held-out loss" if by_loss else ""
-        few = f": {groups} groups are too few to tell" if 0.5**groups > level else ""
+        if by_loss:
+            measure = " by the held-out loss"
+        else:
+            measure = ""
+        if 0.5**groups > level:
+            few = f": {groups} groups are too few to tell"
+        else:
+            few = ""
         return Decision(f"no {unit} was significantly better{measure}, p {p_value:.2g}{few}", p_value, by_loss)
     if "unseen" in before and loses(np.array(before["unseen"]), np.array(best["unseen"])):
         return Decision(f"the best {unit} is worse on unseen labels", p_value, by_loss)

@@ -51,8 +51,14 @@ class FinetuneTask:
 
     def __init__(self, worker: WorkerInfo, config: Any, inputs: Any, resources: Resources) -> None:
         """config: a FinetuneConfig. inputs: has `base` and `current_best`, as the inputs of every finetuning job."""
-        self.worker, self.config, self.inputs, self.resources = worker, config, inputs, resources
-        self.device = "cpu" if worker.device == "cpu" else "cuda"
+        self.worker = worker
+        self.config = config
+        self.inputs = inputs
+        self.resources = resources
+        if worker.device == "cpu":
+            self.device = "cpu"
+        else:
+            self.device = "cuda"
         self.multiple, self.pass_tokens = size_passes(self.device, resources.batch_tokens, training=True)
         self.dropout = DropoutMasks(config.seed)
 
@@ -60,7 +66,10 @@ class FinetuneTask:
         """Load a model to train. zero_stage: None: `config.zero_stage`. options: further arguments of `load_model`."""
         config = self.config
         options = {"dtype": config.dtype, "device": self.device, "quantization": config.quantization} | options
-        stage = config.zero_stage if zero_stage is None else zero_stage
+        if zero_stage is None:
+            stage = config.zero_stage
+        else:
+            stage = zero_stage
         with load_partitioned(options["dtype"], self.device, zero_stage=stage, offload=config.offload):
             return load_model(base, training=True, **options)
 
@@ -69,7 +78,8 @@ class FinetuneTask:
         training starts from it, or a new one.
 
         options: `modules_to_save` and `task` of `ratchet.models.adapters.lora.attach`."""
-        config, current_best = self.config, self.inputs.current_best
+        config = self.config
+        current_best = self.inputs.current_best
         if config.method == "full":
             if config.gradient_checkpointing:
                 model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -177,7 +187,10 @@ def run_finetuning(
         assert cross_validated.best is not None
         arguments["config"] = replace(config, epoch=cross_validated.best + 1)
     history = train(context, arguments["config"], task_class, arguments, best_folder)
-    unit = "step" if config.eval_steps or config.kept_steps else "epoch"
+    if config.eval_steps or config.kept_steps:
+        unit = "step"
+    else:
+        unit = "epoch"
     for number, step in enumerate(history.evaluated_at if config.keeps_all else [], 1):
         if config.keep == "all" or step in config.kept_steps:
             # Copied, not moved: if the run is killed here, the next attempt needs them.
@@ -186,11 +199,20 @@ def run_finetuning(
     assert history.best is not None
     before, after = (found.get(config.metric, 0.0) for found in (history.start, history.evaluations[history.best]))
     decision = decide(config, cross_validated or history, unit, by_loss=cross_validated is not None)
-    best = history.best + 1 if unit == "epoch" else history.evaluated_at[history.best]
-    kept, value, note = f"{unit} {best}", after, ""
+    if unit == "epoch":
+        best = history.best + 1
+    else:
+        best = history.evaluated_at[history.best]
+    kept = f"{unit} {best}"
+    value = after
+    note = ""
     chosen = config.allow_regression or config.epoch is not None
     if decision.reason and not chosen and (current_best is not None or base_is_usable):
-        kept, value = "current_best" if current_best else "base", before
+        if current_best:
+            kept = "current_best"
+        else:
+            kept = "base"
+        value = before
         note = f"kept the {kept.replace('_', ' ')}: {decision.reason}"
         _keep_start(config, inputs, best_folder)
     elif decision.by_loss and not decision.reason:
@@ -202,8 +224,14 @@ def run_finetuning(
     compared["improved"] = not decision.reason
     if decision.p_value is not None:
         compared["p_value"] = _rounded(decision.p_value)
-        compared["tested"] = "eval_loss" if decision.by_loss else config.metric
-        compared["tested_on"] = "valid" if cross_validated is None else "folds of the training queries"
+        if decision.by_loss:
+            compared["tested"] = "eval_loss"
+        else:
+            compared["tested"] = config.metric
+        if cross_validated is None:
+            compared["tested_on"] = "valid"
+        else:
+            compared["tested_on"] = "folds of the training queries"
     if config.metric in history.start:
         write_selection(context.out, config.metric, value, exact=pool_rows is None)
         compared |= {} if pool_rows is None else {"valid/documents": len(pool_rows)}
@@ -230,25 +258,34 @@ def run_finetuning(
 
 def _table(history: TrainHistory, unit: str, kept: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{unit: "start", "loss": None, **history.start}]
-    at = range(1, len(history.evaluations) + 1) if unit == "epoch" else history.evaluated_at
+    at = history.evaluated_at
+    if unit == "epoch":
+        at = list(range(1, len(history.evaluations) + 1))
     rows += [{unit: str(number), **entry} for number, entry in zip(at, history.evaluations, strict=True)]
-    chosen = kept.removeprefix(f"{unit} ") if kept.startswith(unit) else "start"
-    return [
-        {unit: row[unit], "loss": row["loss"] and _rounded(row["loss"])}
-        | {f"valid/{name}": row[name] for name in history.start}
-        | {"best": row[unit] == chosen}
-        for row in rows
-    ]
+    if kept.startswith(unit):
+        chosen = kept.removeprefix(f"{unit} ")
+    else:
+        chosen = "start"
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        found.append(
+            {unit: row[unit], "loss": row["loss"] and _rounded(row["loss"])}
+            | {f"valid/{name}": row[name] for name in history.start}
+            | {"best": row[unit] == chosen}
+        )
+    return found
 
 
 def _curves(history: TrainHistory) -> dict[str, dict[str, list[float]]]:
-    steps = [float(number) for number in range(1, len(history.loss) + 1)]
+    steps = []
+    for number in range(1, len(history.loss) + 1):
+        steps.append(float(number))
     curves = {"loss": history.loss, "learning rate": history.learning_rate, "gradient norm": history.gradient_norm}
     curves |= history.others
-    return {
-        f"{name} against step": {"x": steps, "y": [_rounded(value) for value in values]}
-        for name, values in curves.items()
-    }
+    found: dict[str, dict[str, list[float]]] = {}
+    for name, values in curves.items():
+        found[f"{name} against step"] = {"x": steps, "y": [_rounded(value) for value in values]}
+    return found
 
 
 def _keep_start(config: FinetuneConfig, inputs: Any, folder: Path) -> None:

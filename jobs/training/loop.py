@@ -59,7 +59,8 @@ class PreemptionWatcher:
     def poll(self) -> bool:
         """Return whether a new notice came. All workers must call it at the same training step."""
         self.polled_at = time.monotonic()
-        known, self.known = self.known, bool(self.find_notice())
+        known = self.known
+        self.known = bool(self.find_notice())
         return self.known and not known
 
 
@@ -82,7 +83,9 @@ class TrainingLoop:
         else:
             torch.cuda.set_device(device)
         self.worker = worker
-        self.context, self.options, self.device = context, options, device
+        self.context = context
+        self.options = options
+        self.device = device
         seed_generators(options.seed)
         self.task: FinetuneTask = task_class(worker=self.worker, **arguments)
         if device.type == "cpu":
@@ -112,7 +115,10 @@ class TrainingLoop:
     def run(self) -> None:
         try:
             self.history = self.checkpoints.restore()
-            logs = self.context.logs if self.worker.rank == 0 else None
+            if self.worker.rank == 0:
+                logs = self.context.logs
+            else:
+                logs = None
             with Tracker(logs, self.context.step, len(self.history.loss) + 1, self.context.step_id) as self.tracker:
                 self._evaluate_start()
                 self._train()
@@ -126,7 +132,8 @@ class TrainingLoop:
         if not history.start:
             self._report("evaluating the start", 0.0)
             found = self.task.evaluate_start()
-            history.start, history.start_sums = found.metrics, found.sums
+            history.start = found.metrics
+            history.start_sums = found.sums
             self.tracker.log(0, {f"valid/{name}": value for name, value in history.start.items()})
         self.task.model.train()
         self.saved_at = self.reported_at = time.monotonic()
@@ -143,20 +150,25 @@ class TrainingLoop:
         history.step += 1
         epoch_ended = history.step == self.task.steps[history.epoch]
         if epoch_ended:
-            history.epoch, history.step = history.epoch + 1, 0
+            history.epoch = history.epoch + 1
+            history.step = 0
         if evaluate := self._is_evaluation_due(epoch_ended):
             self._evaluate()
         return evaluate
 
     def _is_evaluation_due(self, epoch_ended: bool) -> bool:
-        every, done = self.options.eval_steps, len(self.history.loss)
+        every = self.options.eval_steps
+        done = len(self.history.loss)
         if self.options.kept_steps:
             return done in self.options.kept_steps or done == self.total
-        return epoch_ended if every is None else done % every == 0 or done == self.total
+        if every is None:
+            return epoch_ended
+        return done % every == 0 or done == self.total
 
     def _evaluate(self) -> None:
         """Evaluate the model in its current state, and save it if it is the best so far."""
-        history, done = self.history, len(self.history.loss)
+        history = self.history
+        done = len(self.history.loss)
         self._report(f"evaluating after training step {done}", history.loss[-1])
         found = self.task.evaluate()
         metrics = found.metrics
@@ -165,41 +177,58 @@ class TrainingLoop:
         history.evaluated_at.append(done)
         history.sums.append(found.sums)
         self.tracker.log(done, {f"valid/{name}": value for name, value in metrics.items()})
-        best = None if history.best is None else history.evaluations[history.best]
+        if history.best is None:
+            best = None
+        else:
+            best = history.evaluations[history.best]
         is_best = best is None or is_better(self.options.metric, metrics, best)
         if self.options.epoch is not None:
             is_best = history.epoch == self.options.epoch
         if is_best:
             history.best = len(history.evaluations) - 1
         if is_best or self.options.keeps_all:
-            saved = [one for one in self.task.model.parameters() if one.requires_grad or self.options.method == "full"]
+            saved = []
+            for one in self.task.model.parameters():
+                if one.requires_grad or self.options.method == "full":
+                    saved.append(one)
             with engine.gather_on_first_worker(saved):
                 if self.worker.rank == 0:
                     self.checkpoints.save_model(is_best, done if self.options.keeps_all else None)
 
     def _step(self) -> bool:
         """Do one training step. Return whether a checkpoint is due."""
-        history, options = self.history, self.options
+        history = self.history
+        options = self.options
         number = len(history.loss)
         seed_generators(options.seed, number, self.worker.rank)
-        own, tokens = torch.zeros((), device=self.device), 0
+        own = torch.zeros((), device=self.device)
+        tokens = 0
         parts = self.task.parts(history.epoch, history.step)
         for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
             engine.start_part(self.engine)
             share, count = part()
             self.engine.set_gradient_accumulation_boundary(left == 0)  # gradients are all-reduced once
             self.engine.backward(share)
-            own, tokens = own + share.detach(), tokens + count
+            own = own + share.detach()
+            tokens = tokens + count
         # The first worker's clock decides for all.
-        due = [self.worker.rank == 0 and one for one in (self._is_overdue(), self.preemption.is_due())]
+        due = []
+        for one in (self._is_overdue(), self.preemption.is_due()):
+            due.append(self.worker.rank == 0 and one)
         loss, all_tokens, overdue, poll = self._all_reduce([float(own) / self.worker.world_size, tokens, *due])
         self._check_finite(loss)
         learning_rate = learning_rate_at(number, self.total, options)
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate * group.get("lr_scale", 1.0)
         # With ZeRO stage 0 DeepSpeed returns no norm, but every worker has the whole gradient.
-        gradients = [weight.grad for weight in self.task.model.parameters() if weight.grad is not None]
-        own_norm = float(torch.nn.utils.get_total_norm(gradients)) if gradients and not options.zero_stage else 0.0
+        gradients = []
+        for weight in self.task.model.parameters():
+            if weight.grad is not None:
+                gradients.append(weight.grad)
+        if gradients and not options.zero_stage:
+            own_norm = float(torch.nn.utils.get_total_norm(gradients))
+        else:
+            own_norm = 0.0
         self.engine.step()
         norm = self.engine.get_global_grad_norm()
         self._record(all_tokens, loss, learning_rate, own_norm if norm is None else float(norm))
@@ -240,11 +269,20 @@ class TrainingLoop:
 
     def _report(self, stage: str, loss: float) -> None:
         seconds = max(1e-9, time.monotonic() - self.reported_at)
-        speed, self.tokens, self.reported_at = self.tokens / seconds, 0.0, time.monotonic()
+        speed = self.tokens / seconds
+        self.tokens = 0.0
+        self.reported_at = time.monotonic()
         if self.worker.rank == 0:
-            numbers = {"loss": loss, "tokens_per_s": speed} if speed else {"loss": loss} if loss else {}
+            if speed:
+                numbers = {"loss": loss, "tokens_per_s": speed}
+            else:
+                if loss:
+                    numbers = {"loss": loss}
+                else:
+                    numbers = {}
             numbers |= {name: values[-1] for name, values in self.history.others.items()}
-            metric, done = self.options.metric, len(self.history.loss)
+            metric = self.options.metric
+            done = len(self.history.loss)
             evaluations = tuple(one[metric] for one in self.history.evaluations if metric in one)
             if failing := self.tracker.failing:
                 stage += f" ({', '.join(failing)} failed: see tracking.log)"

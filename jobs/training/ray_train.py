@@ -77,7 +77,8 @@ def train(
             if failures > context.resources.retries:
                 raise
             continue
-        if (last := _find_finished(here, options)) is not None:
+        last = _find_finished(here, options)
+        if last is not None:
             shutil.copytree(last / "best", best, dirs_exist_ok=True)
             return read_history(last)
         failures += 1  # the next try resumes from the previous checkpoint
@@ -100,12 +101,15 @@ def _find_finished(context: Context, options: FinetuneConfig) -> Path | None:
     found = list_checkpoints(run_folder(context, options, context.resources.workers or 1))
     if not found or find_damage(found[-1]) or find_model_damage(context, options, found[-1]):
         return None
-    return found[-1] if read_history(found[-1]).epoch == options.epochs else None
+    if read_history(found[-1]).epoch == options.epochs:
+        return found[-1]
+    return None
 
 
 def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any]) -> None:
     resources = context.resources
-    workers, gpus = resources.workers or 1, resources.gpus or 0
+    workers = resources.workers or 1
+    gpus = resources.gpus or 0
     if context.holds_resources:
         _train_here(context, options, task_class, arguments)
         return
@@ -116,7 +120,10 @@ def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments:
     loop_config = {"spec": spec, "paths": find_existing_paths(context.work, arguments)}
     install_cleanup()
     folder = run_folder(context, options, workers)
-    os.environ[START_TIMEOUT] = WAIT_FOR_SOME_SECONDS if elastic else WAIT_FOR_ALL_SECONDS
+    if elastic:
+        os.environ[START_TIMEOUT] = WAIT_FOR_SOME_SECONDS
+    else:
+        os.environ[START_TIMEOUT] = WAIT_FOR_ALL_SECONDS
     per_worker = {"CPU": resources.cpus or 1.0, "GPU": gpus, "memory": resources.memory * 1e9}
     trainer = TorchTrainer(
         _run_worker,
@@ -186,7 +193,10 @@ def _run_worker(config: dict[str, Any]) -> None:
 
     place = get_context()
     # Ray also shows GPUs to workers that requested none, for which get_device would return the first one.
-    device = str(get_device()) if ray.get_gpu_ids() else "cpu"
+    if ray.get_gpu_ids():
+        device = str(get_device())
+    else:
+        device = "cpu"
     worker = WorkerInfo(place.get_world_rank(), place.get_world_size(), device)
     context, options, task_class, arguments, failure = cloudpickle.loads(config["spec"])
     if Path(failure).exists():

@@ -19,7 +19,10 @@ def write_selection(folder: Path, metric: str, value: float, *, exact: bool = Tr
 
 def list_cutoffs(selection: Path | None, ks: tuple[int, ...]) -> list[int]:
     """Return the cut-offs `ks` and the cut-off of the metric that selected the model, ascending."""
-    wanted = {*ks} if selection is None else {*ks, *map(int, _read(selection)["metric"].split("@")[1:])}
+    if selection is None:
+        wanted = {*ks}
+    else:
+        wanted = {*ks, *map(int, _read(selection)["metric"].split("@")[1:])}
     return sorted(wanted)
 
 

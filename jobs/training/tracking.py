@@ -64,7 +64,9 @@ class MLflow:
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        metrics = [Metric(mlflow_runs.make_name(name), value, now, step) for name, value in values.items()]
+        metrics = []
+        for name, value in values.items():
+            metrics.append(Metric(mlflow_runs.make_name(name), value, now, step))
         self.client.log_batch(self.run_id, metrics=metrics)
 
     def close(self, failed: bool) -> None:
@@ -100,7 +102,9 @@ class BackgroundSink:
 
     def __init__(self, name: str, open_sink: Callable[[], Sink], log_file: Path) -> None:
         """log_file: file to which a line is appended for each failure."""
-        self.name, self.open_sink, self.log_file = name, open_sink, log_file
+        self.name = name
+        self.open_sink = open_sink
+        self.log_file = log_file
         self.failing = False
         self.calls: queue.Queue[Callable[[Sink], None] | None] = queue.Queue(QUEUED)
         self.closing = threading.Event()
@@ -126,7 +130,8 @@ class BackgroundSink:
             self._note(f"{QUEUED} values are waiting; one more is given up")
 
     def _run(self) -> None:
-        sink, wait = None, 1.0
+        sink = None
+        wait = 1.0
         while (call := self.calls.get()) is not None:
             while True:
                 try:
@@ -139,7 +144,8 @@ class BackgroundSink:
                         return
                     self.closing.wait(wait)
                     wait = min(LONGEST_WAIT, 2 * wait)
-            self.failing, wait = False, 1.0
+            self.failing = False
+            wait = 1.0
 
     def _note(self, what: str) -> None:
         self.failing = True
@@ -168,7 +174,11 @@ class Tracker(AbstractContextManager["Tracker"]):
     @property
     def failing(self) -> list[str]:
         """The names of the services whose last call failed."""
-        return [sink.name for sink in self.sinks if sink.failing]
+        found: list[str] = []
+        for sink in self.sinks:
+            if sink.failing:
+                found.append(sink.name)
+        return found
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Log scalars; return at once. Services group names by the part before a slash."""

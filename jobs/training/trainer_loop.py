@@ -60,7 +60,8 @@ class TrainerLoop(TrainingLoop, TrainerCallback):
         return TrainerState()
 
     def _train(self) -> None:
-        options, history = self.options, self.history
+        options = self.options
+        history = self.history
         if history.epoch == options.epochs:
             return
         # On the same disk as the checkpoints, into which it is renamed. `Checkpoints.restore` removes leftovers.
@@ -87,8 +88,10 @@ class TrainerLoop(TrainingLoop, TrainerCallback):
         """Record a training step, evaluate the model if that is due, and set `control.should_save`."""
         if "loss" not in (logs := others["logs"]):
             return  # the trainer's summary at the end of the training
-        before, self.seen = self.seen, state.num_input_tokens_seen
-        loss, rate = float(logs["loss"]), self._learning_rate(len(self.history.loss))
+        before = self.seen
+        self.seen = state.num_input_tokens_seen
+        loss = float(logs["loss"])
+        rate = self._learning_rate(len(self.history.loss))
         self._check_finite(loss)
         self._record(self.seen - before, loss, rate, float(logs["grad_norm"]), **self.task.describe_step(logs))
         due = self._is_save_due(self._is_overdue(), self.preemption.is_due())

@@ -40,7 +40,10 @@ def attach(
     target_modules that the model does not have, or that are experts of a mixture."""
     from peft import LoraConfig, get_peft_model
 
-    given = target_modules if isinstance(target_modules, str) else ",".join(target_modules)
+    if isinstance(target_modules, str):
+        given = target_modules
+    else:
+        given = ",".join(target_modules)
     weight_names = [name for name, _ in model.named_parameters()]
     check_no_experts("target_modules", getattr(model, "name_or_path", ""), weight_names, given)
     left_out = list(modules_to_save)
@@ -70,7 +73,9 @@ def attach(
 
 def split_names(target_modules: str) -> str | list[str]:
     """Return the setting `target_modules` as PEFT takes it: `all-linear`, or a list of names."""
-    return target_modules if target_modules == "all-linear" else [name.strip() for name in target_modules.split(",")]
+    if target_modules == "all-linear":
+        return target_modules
+    return [name.strip() for name in target_modules.split(",")]
 
 
 def save(model: PeftModel, folder: Path) -> None:

@@ -50,7 +50,8 @@ def check_inputs(base: Path, adapter: Path, projection_file: Path | None) -> Non
 
 def _check_kind(base: Path, adapter: Path) -> None:
     """Raise ModelError for an adapter that makes neither an embedder nor a reranker of the base."""
-    usage, task = find_usage(base, adapter), read_task(adapter)
+    usage = find_usage(base, adapter)
+    task = read_task(adapter)
     if usage == "decoder" and task == "CAUSAL_LM":
         raise ModelError(
             f"adapter {adapter}: of a causal language model (task_type CAUSAL_LM); expected one of an embedder or a"
@@ -77,7 +78,11 @@ def _read_config(base: Path, adapter: Path, projection_file: Path | None) -> Enc
     templates, pool decoders at the last token and encoders at the first one, and normalize vectors."""
     if projection_file is None:
         return read_encoding_config(find_config_folder(base, adapter))
-    pooling: Any = "cls" if describe_kind(read_config(base)) == "an encoder" else "last_token"
+    pooling: Any
+    if describe_kind(read_config(base)) == "an encoder":
+        pooling = "cls"
+    else:
+        pooling = "last_token"
     return EncodingConfig(pooling, max_length=read_encoding_config(base).max_length, projection=projection.FOLDER)
 
 
@@ -103,7 +108,9 @@ def merge(base: Path, adapter: Path, target: Path, projection_file: Path | None 
         shutil.copyfile(base / "config.json", target / "config.json")
     merge_shards(base, adapter, target)
     copy_tokenizer(base, target)
-    return "" if reranks else write_layout(encoding_config, width, target)
+    if reranks:
+        return ""
+    return write_layout(encoding_config, width, target)
 
 
 def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> MergeCheck:
@@ -112,7 +119,10 @@ def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> Merg
     if len(texts) < 2:
         raise ModelError(f"merge: {len(texts)} probe texts; expected 2 or more; give some of the corpus")
     texts = [text[:256] for text in texts]  # each batch of tokens reads all weights
-    dtype = "bfloat16" if read_main_dtype(base) == "bfloat16" else "float32"
+    if read_main_dtype(base) == "bfloat16":
+        dtype = "bfloat16"
+    else:
+        dtype = "float32"
     options: dict[str, Any] = {"dtype": dtype, "device": "cpu", "streamed": True}
     reranks = find_usage(base, adapter) == "reranker"
     load: Any = partial(reranker.load if reranks else encoder.load, **options)
@@ -129,7 +139,10 @@ def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> Merg
         one = load(base, encoding_config=read_encoding_config(merged), config_folder=merged, training=True)
     configure_malloc(one.model)
     found = compute(load(merged))
-    plain = compute(one) if not reranks or reranker.can_score(base) else None
+    if not reranks or reranker.can_score(base):
+        plain = compute(one)
+    else:
+        plain = None
     add_adapter(one.model, adapter)
     expected = compute(one)
 
@@ -163,9 +176,11 @@ def _write_config(base: Path, target: Path, reranker_config: RerankerConfig) -> 
     """Write config.json with the class that loads the weights as a reranker."""
     decoder = reranker_config.kind == "yes_no"
     config = transformers.AutoConfig.from_pretrained(base, **({} if decoder else {"num_labels": 1}))
-    classes: Any = (
-        transformers.MODEL_FOR_CAUSAL_LM_MAPPING if decoder else transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
-    )
+    classes: Any
+    if decoder:
+        classes = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    else:
+        classes = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
     if not decoder:
         reranker.set_filler(config, transformers.AutoTokenizer.from_pretrained(base))
     config.architectures = [classes[type(config)].__name__]

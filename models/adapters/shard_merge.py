@@ -86,7 +86,8 @@ def merge_shards(base: Path, adapter: Path, target: Path) -> None:
     for file in files:
         own = [tensor for tensor in stored if tensor.file == file]
         new = {name: parts["whole"] for name, parts in changes.items() if name not in changed.values()}
-        new = new if file == files[-1] else {}
+        if file != files[-1]:
+            new = {}
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         end = 0
         sizes = [(prefix + tensor.name, tensor.dtype, tensor.shape, tensor.size) for tensor in own]
@@ -123,8 +124,10 @@ def match_adapter(base: Path, adapter: Path) -> tuple[float, bool, Changes, list
     with lora.fitting(adapter):
         config = json.loads((adapter / lora.CONFIG).read_text())
         _check_variant(adapter, config)
-        changes, scaling = read_changes(adapter), config["lora_alpha"] / config["r"]
-    stored, transposed = list_tensors(base), bool(config.get("fan_in_fan_out"))
+        changes = read_changes(adapter)
+        scaling = config["lora_alpha"] / config["r"]
+    stored = list_tensors(base)
+    transposed = bool(config.get("fan_in_fan_out"))
     prefix, changed = _match(adapter, changes, [tensor.name for tensor in stored])
     check_not_tied(f"adapter {adapter}", base, changes)
     for name, parts in changes.items():
@@ -135,7 +138,10 @@ def match_adapter(base: Path, adapter: Path) -> tuple[float, bool, Changes, list
             )
     for tensor in [one for one in stored if one.name in changed]:
         parts = changes[changed[tensor.name]]
-        shape = list(parts["whole"].shape) if "whole" in parts else [len(parts["B"]), parts["A"].shape[1]]
+        if "whole" in parts:
+            shape = list(parts["whole"].shape)
+        else:
+            shape = [len(parts["B"]), parts["A"].shape[1]]
         if tensor.dtype not in DTYPES:
             raise ModelError(
                 f"adapter {adapter}: {tensor.name} has dtype {tensor.dtype}; expected one of {list(DTYPES)}"

@@ -72,10 +72,14 @@ class Conversations:
             tokenizer.chat_template = PLAIN_TEMPLATE
         else:
             tokenizer.chat_template = _fix_date(tokenizer)
-        self.start = _find_start_tokens(tokenizer) if tokenizer.chat_template == PLAIN_TEMPLATE else []
+        if tokenizer.chat_template == PLAIN_TEMPLATE:
+            self.start = _find_start_tokens(tokenizer)
+        else:
+            self.start = []
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
-        self.tokenizer, self.arguments = tokenizer, dict(template_arguments or {})
+        self.tokenizer = tokenizer
+        self.arguments = dict(template_arguments or {})
         for name in self.arguments:
             self._check_used(name)
         self._check_prompt()
@@ -84,7 +88,8 @@ class Conversations:
         known = set(tokenizer.get_added_vocab().values()).intersection(generation_ends)
         self.ends = frozenset([tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(self.end), *known])
         """Tokens that end an answer in generation."""
-        pad, special = tokenizer.pad_token_id, tokenizer.all_special_ids
+        pad = tokenizer.pad_token_id
+        special = tokenizer.all_special_ids
         # Padding after an answer's end. If possible it ends no answer, so that it differs from the answer's last token.
         self.filler = next((token for token in (pad, *special) if token not in self.ends), pad)
 
@@ -98,13 +103,16 @@ class Conversations:
     ) -> list[Tokens]:
         """Tokenize many (system, questions, answers) as `tokenize_sample` does. Fast tokenizers use all processors.
         exact: raise ModelError for an answer that the template does not render whole."""
-        split = [self._split_segments(*talk, exact=exact) for talk in talks]
+        split = []
+        for talk in talks:
+            split.append(self._split_segments(*talk, exact=exact))
         texts = [text for segments in split for text, _ in segments]
         ids = iter(self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else ())
         return [self._join_segments((next(ids), is_answer) for _, is_answer in segments) for segments in split]
 
     def _join_segments(self, segments: Iterable[tuple[list[int], bool]]) -> Tokens:
-        ids, trained = list(self.start), [False] * len(self.start)
+        ids = list(self.start)
+        trained = [False] * len(self.start)
         for found, is_answer in segments:
             labels = 0
             if is_answer:
@@ -121,8 +129,11 @@ class Conversations:
         return self.tokenizer.decode(ids[:stop], skip_special_tokens=True)
 
     def _check_used(self, name: str) -> None:
-        talk = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
-        given, rendered = self.arguments, []
+        talk = []
+        for role in ("user", "assistant", "user"):
+            talk.append({"role": role, "content": "a"})
+        given = self.arguments
+        rendered = []
         for self.arguments in ({key: value for key, value in given.items() if key != name}, given):
             rendered.append([self._render(talk[:end], end != 2) for end in (1, 2, 3)])
         if rendered[0] == rendered[1]:
@@ -143,11 +154,17 @@ class Conversations:
         question, answer, _ = PROBE
         tokens = self.tokenize_sample("Be brief." if system else "", [question] * turns, [answer] * turns)
         pairs = zip(tokens.ids, tokens.trained, strict=True)
-        spans = [[token for token, _ in own] for trained, own in groupby(pairs, key=itemgetter(1)) if trained]
+        spans = []
+        for trained, own in groupby(pairs, key=itemgetter(1)):
+            if trained:
+                spans.append([token for token, _ in own])
         answer = self.tokenizer.decode(self.tokenizer(answer, add_special_tokens=False)["input_ids"])
         wrong = [labels for labels in spans if self.tokenizer.decode(labels[:-1]).strip() != answer.strip()]
         if wrong or len(spans) != turns:
-            labels = wrong[0] if wrong else spans[0]
+            if wrong:
+                labels = wrong[0]
+            else:
+                labels = spans[0]
             raise self._refuse(
                 f"makes the labels {self.tokenizer.decode(labels)!r} of the answer {answer!r}; expected the answer and"
                 " one token that ends it; if the template has an argument for it, such as Qwen3's, set"
@@ -161,8 +178,10 @@ class Conversations:
 
     def _check_prompt(self) -> None:
         question, answer, _ = PROBE
-        asked, answered = ({"role": "user", "content": question}, {"role": "assistant", "content": answer})
-        prompt, sample = self._render([asked], True), self._render([asked, answered], False)
+        asked = {"role": "user", "content": question}
+        answered = {"role": "assistant", "content": answer}
+        prompt = self._render([asked], True)
+        sample = self._render([asked, answered], False)
         header, found, _ = self._remove_prefix(sample, prompt).partition(answer)
         if not found:
             raise self._refuse(f"does not render the answer {answer!r}; expected its text; give another template")
@@ -191,7 +210,9 @@ class Conversations:
         except ModelError:  # a template for one turn
             rendered = ""
         token = self._find_first_token(rendered.rpartition(answer)[2].partition(next_question)[0])
-        return (self.tokenizer.eos_token, False) if token is None else (token, True)
+        if token is None:
+            return (self.tokenizer.eos_token, False)
+        return (token, True)
 
     def _find_first_token(self, text: str) -> str | None:
         """Return the added token, special or not, with which a text begins."""
@@ -203,7 +224,11 @@ class Conversations:
         self, system: str, questions: Sequence[str], answers: Sequence[str], *, exact: bool = False
     ) -> list[tuple[str, bool]]:
         """Return the segments (text, whether it is an answer), alternating."""
-        messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
+        messages: list[dict[str, str]]
+        if system:
+            messages = [{"role": "system", "content": system}]
+        else:
+            messages = []
         segments: list[tuple[str, bool]] = []
         done = ""
         texts = [text for turn in zip_longest(questions, answers) for text in turn if text is not None]
@@ -251,12 +276,16 @@ def _fix_date(tokenizer: Any) -> str:
     template = tokenizer.chat_template
     if isinstance(template, dict):
         template = template.get("default", "")
-    where, todo = f"tokenizer {tokenizer.name_or_path}: its chat template", "give another template"
+    where = f"tokenizer {tokenizer.name_or_path}: its chat template"
+    todo = "give another template"
     if not isinstance(template, str) or not template:
         raise ModelError(f"{where} has no default; expected a template for conversations without tools; {todo}")
     fixed = CALL.sub(lambda call: call[1] + DATE.strftime(call[2]) + call[1], template)
     try:
-        names = {text for _, kind, text in jinja2.Environment().lex(CHECK.sub("", fixed)) if kind == "name"}
+        names = set()
+        for _, kind, text in jinja2.Environment().lex(CHECK.sub("", fixed)):
+            if kind == "name":
+                names.add(text)
     except jinja2.TemplateError as error:
         raise ModelError(f"{where} is no Jinja template ({error}); expected one; {todo}") from None
     if changing := sorted(names & {"strftime_now", "random", "lipsum"}):
@@ -271,4 +300,6 @@ def _find_start_tokens(tokenizer: Any) -> list[int]:
     """Return the special tokens that a tokenizer puts in front of every text."""
     (text,) = tokenizer("a", add_special_tokens=False)["input_ids"][:1] or [None]
     ids: list[int] = tokenizer("a")["input_ids"]
-    return ids[: ids.index(text)] if text in ids else []
+    if text in ids:
+        return ids[: ids.index(text)]
+    return []

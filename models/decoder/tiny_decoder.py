@@ -12,7 +12,9 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from ratchet.models.loading import silence_transformers
 
-START, END, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
+START = "<|im_start|>"
+END = "<|im_end|>"
+PAD = "<|pad|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}" + START + "{{ message.role }}\n{{ message.content }}" + END + "\n{% endfor %}"
     "{% if add_generation_prompt %}" + START + "assistant\n{% endif %}"

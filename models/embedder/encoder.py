@@ -49,13 +49,18 @@ class Encoder:
         self.device = next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
         self.dtype: torch.dtype = model.dtype
         self.takes_positions = _takes_positions(model)
-        self.padding_side = self.encoding_config.padding_side if self.takes_positions else "right"
+        if self.takes_positions:
+            self.padding_side = self.encoding_config.padding_side
+        else:
+            self.padding_side = "right"
         """Side on which batches are padded. Both give the same vectors, but on the left positions have to be given."""
 
     @property
     def dim(self) -> int:
         """Dimension of the vectors."""
-        return self.projection.out_features if self.projection is not None else self.model.config.hidden_size
+        if self.projection is not None:
+            return self.projection.out_features
+        return self.model.config.hidden_size
 
     def with_config(self, encoding_config: EncodingConfig, base: Path, folder: Path) -> Encoder:
         """Return an encoder of the same model with another encoding config, whose projection is in `folder`."""
@@ -86,7 +91,9 @@ class Encoder:
         pooled_BD = pool(hidden_BLD, attention_mask_BL, self.encoding_config.pooling)
         if self.projection is not None:
             pooled_BD = self.projection(pooled_BD.to(self.projection.weight.dtype)).float()
-        return torch.nn.functional.normalize(pooled_BD, dim=-1) if self.encoding_config.normalize else pooled_BD
+        if self.encoding_config.normalize:
+            return torch.nn.functional.normalize(pooled_BD, dim=-1)
+        return pooled_BD
 
     @torch.no_grad()  # inference mode would make weights that ZeRO-3 gathers unusable for training
     def encode(
@@ -109,7 +116,8 @@ class Encoder:
             for places, rows in self._windows(texts, role, tasks):
                 lengths = np.array([len(row) for row in rows])
                 for batch in batch_by_tokens(lengths, batch_tokens, multiple):
-                    side, filler = self.padding_side, self.tokenizer.pad_token_id
+                    side = self.padding_side
+                    filler = self.tokenizer.pad_token_id
                     ids_BL, mask_BL = pad([rows[i] for i in batch], filler, side, multiple)
                     vectors_BD = self.embed(ids_BL.to(self.device), mask_BL.to(self.device))
                     out_ND[places[batch]] = vectors_BD.cpu().numpy()
@@ -124,7 +132,9 @@ class Encoder:
         """Yield (indices into `texts`, token ids) of each window, longest texts first. A thread tokenizes one window
         ahead, since the tokenizer releases the GIL."""
         order = np.argsort([-len(text) for text in texts], kind="stable")
-        windows = [order[start : start + WINDOW] for start in range(0, len(order), WINDOW)]
+        windows = []
+        for start in range(0, len(order), WINDOW):
+            windows.append(order[start : start + WINDOW])
 
         def tokenize(places: np.ndarray) -> list[list[int]]:
             return self.tokenize([texts[i] for i in places], role, tasks=tasks and [tasks[i] for i in places])
@@ -178,7 +188,8 @@ def load_tokenizer(base: Path, encoding_config: EncodingConfig) -> Any:
     """Return the tokenizer of a model folder, with the padding side of an encoding config. Raises ModelError if
     sentence-transformers would lower-case and the tokenizer does not."""
     sides = {"padding_side": encoding_config.padding_side, "truncation_side": "right"}
-    tokenizer, file = transformers.AutoTokenizer.from_pretrained(base, **sides), base / "sentence_bert_config.json"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base, **sides)
+    file = base / "sentence_bert_config.json"
     if read_optional(file).get("do_lower_case") and tokenizer.tokenize("A") != tokenizer.tokenize("a"):
         raise ModelError(f"{file}: do_lower_case, but the tokenizer keeps capitals; expected both alike; correct one")
     return tokenizer
@@ -186,7 +197,10 @@ def load_tokenizer(base: Path, encoding_config: EncodingConfig) -> Any:
 
 def _takes_positions(model: Any) -> bool:
     """Whether a model takes `position_ids` that count from 0, and does not derive positions from padding tokens."""
-    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if hasattr(model, "get_base_model"):
+        plain = model.get_base_model()
+    else:
+        plain = model
     counts_from_0 = model.config.model_type not in POSITIONS_AFTER_PADDING
     return counts_from_0 and "position_ids" in inspect.signature(plain.forward).parameters
 

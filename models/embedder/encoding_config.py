@@ -74,12 +74,16 @@ class EncodingConfig:
         if self.examples or self.example_template:
             check_template("encoding_config.example_template", self.example_template, ("text", "answer"), ("task",))
         for name in ("query_max_length", "example_query_max_length", "example_answer_max_length"):
-            if (limit := getattr(self, name)) is not None and limit < 1:
+            limit = getattr(self, name)
+            if limit is not None and limit < 1:
                 raise ModelError(f"encoding_config.{name}: {limit} given; expected 1 or more tokens")
 
     def split_template(self, role: Role) -> tuple[str, str]:
         """Return the text before and after `{text}` in the role's template."""
-        template = self.query_template if role == "query" else self.passage_template
+        if role == "query":
+            template = self.query_template
+        else:
+            template = self.passage_template
         before, _, after = template.partition("{text}")
         return before.replace("{task}", self.task), after.replace("{task}", self.task)
 
@@ -92,7 +96,10 @@ class EncodingConfig:
 
     def format_prompt(self, role: Role) -> str:
         """Return the text in front of `{text}` in the role's template. For queries, few-shot examples come first."""
-        shown = self.format_examples(self.examples) if role == "query" else ""
+        if role == "query":
+            shown = self.format_examples(self.examples)
+        else:
+            shown = ""
         return shown + self.split_template(role)[0]
 
     def write(self, folder: Path) -> None:
@@ -106,7 +113,10 @@ def check_template(where: str, template: str, needed: Sequence[str], known: Sequ
     lacks = [name for name in needed if name not in found]
     unknown = [name for name in found if name not in (*needed, *known)]
     if lacks or unknown:
-        problem = f"unknown placeholder {{{unknown[0]}}}" if unknown else f"no {{{lacks[0]}}} in it"
+        if unknown:
+            problem = f"unknown placeholder {{{unknown[0]}}}"
+        else:
+            problem = f"no {{{lacks[0]}}} in it"
         names = ", ".join(f"{{{name}}}" for name in (*needed, *known))
         raise ModelError(f"{where}: '{template}' given, with {problem}; expected {names}; correct the template")
 
@@ -136,19 +146,27 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
     if not (folder / "modules.json").is_file():
         # A decoder without an embedder's config is pooled at an appended end-of-sequence token.
         return EncodingConfig(**{"pooling": "last_token" if decoder else "mean", "add_eos": decoder, **about})
-    modules = [(str(one["type"]).rsplit(".", 1)[-1], one["path"]) for one in read_json(folder / "modules.json")]
-    names, paths = [name for name, _ in modules], dict(modules)
+    modules = []
+    for one in read_json(folder / "modules.json"):
+        modules.append((str(one["type"]).rsplit(".", 1)[-1], one["path"]))
+    names = [name for name, _ in modules]
+    paths = dict(modules)
     if names != [name for name in ("Transformer", "Pooling", "Dense", "Normalize") if name in paths]:
         raise ModelError(
             f"model {folder}: has the layers {', '.join(names)}; expected Transformer, Pooling, Dense and Normalize,"
             " each at most once and in this order; other layers are not supported"
         )
-    if (own := paths.get("Transformer", "")) not in ("", "."):
+    own = paths.get("Transformer", "")
+    if own not in ("", "."):
         raise ModelError(
             f"model {folder}: modules.json has its transformer in {own}, beside the model in the folder itself;"
             " expected one model; move one of them away"
         )
-    pooling: dict[str, Any] = read_json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}
+    pooling: dict[str, Any]
+    if "Pooling" in paths:
+        pooling = read_json(folder / paths["Pooling"] / "config.json")
+    else:
+        pooling = {}
     values = read_optional(folder / "config_sentence_transformers.json")
     query, passage = _prompts(folder, values, pooling)
     about |= {
@@ -201,7 +219,10 @@ def _pooling(folder: Path, config: dict[str, Any]) -> Literal["cls", "mean", "la
     given = config.get("pooling_mode") or [
         name.removeprefix("pooling_mode_") for name, on in config.items() if name.startswith("pooling_mode_") and on
     ]
-    modes = [given] if isinstance(given, str) else list(given)
+    if isinstance(given, str):
+        modes = [given]
+    else:
+        modes = list(given)
     if len(modes) == 1 and modes[0] in POOLINGS:
         return POOLINGS[modes[0]]
     raise ModelError(

@@ -46,7 +46,11 @@ def pack_rows(lengths: Sequence[int], most: int) -> list[list[int]]:
     room: list[tuple[int, int]] = []  # (tokens left, row), sorted
     for number in order.tolist():
         at = bisect_left(room, (lengths[number], 0))
-        left, row = room.pop(at) if at < len(room) else (max(most, lengths[number]), len(rows))
+        if at < len(room):
+            left, row = room.pop(at)
+        else:
+            left = max(most, lengths[number])
+            row = len(rows)
         if row == len(rows):
             rows.append([])
         rows[row].append(number)
@@ -70,16 +74,25 @@ def compute_loss(
     teacher's top K tokens at `temperature`, scaled by temperature squared (Hinton et al. 2015).
     """
     hidden_TD, label_T = _states_at_labels(decoder, rows, multiple)
-    given = _concatenate_teachers(teachers, decoder.device) if teachers is not None else None
+    if teachers is not None:
+        given = _concatenate_teachers(teachers, decoder.device)
+    else:
+        given = None
     # A head with an adapter calls modules inside it. Under ZeRO-3 all workers must call them equally often.
     parts = [weight for part in decoder.causal.get_output_embeddings().children() for weight in part.parameters()]
-    size = max(1, len(label_T)) if any(map(is_partitioned, parts)) else CHUNK
+    if any(map(is_partitioned, parts)):
+        size = max(1, len(label_T))
+    else:
+        size = CHUNK
 
     def add_chunks(logits: Callable[[Tensor], Tensor], hidden_TD: Tensor) -> Tensor:
         total = hidden_TD.new_zeros((), dtype=torch.float32)
         for start in range(0, len(label_T), size):
             part = slice(start, start + size)
-            own = None if given is None else (given[0][part], given[1][part])
+            if given is None:
+                own = None
+            else:
+                own = (given[0][part], given[1][part])
             chunk = (logits, hidden_TD[part], label_T[part], own, ce_weight, temperature)
             total = total + checkpoint(_compute_chunk_loss, *chunk, use_reentrant=False)
         return total
@@ -92,7 +105,8 @@ def top_logprobs(decoder: Decoder, examples: Sequence[Tokens], top: int, rows: i
     """Return the top `top` tokens at each label of each conversation, with log-probabilities over the vocabulary. rows:
     number of rows of the student's head. The teacher's head may have more, which belong to no token."""
     hidden_TD, label_T = _states_at_labels(decoder, [[one] for one in examples], 8)
-    ids, logs = [], []
+    ids = []
+    logs = []
     for start in range(0, len(label_T), CHUNK):
         all_TV = torch.log_softmax(decoder.logits(hidden_TD[start : start + CHUNK]).float(), dim=-1)[:, :rows]
         best = all_TV.topk(min(top, all_TV.shape[1]), dim=-1)
@@ -101,7 +115,10 @@ def top_logprobs(decoder: Decoder, examples: Sequence[Tokens], top: int, rows: i
     # A label at the very first token is not predicted.
     ends = np.cumsum([one.labels - one.trained[0] for one in examples])[:-1]
     parts = zip(np.split(np.concatenate(ids), ends), np.split(np.concatenate(logs), ends), strict=True)
-    return [TeacherLogprobs(*part) for part in parts]
+    found: list[TeacherLogprobs] = []
+    for part in parts:
+        found.append(TeacherLogprobs(*part))
+    return found
 
 
 def _states_at_labels(decoder: Decoder, rows: Sequence[Sequence[Tokens]], multiple: int) -> tuple[Tensor, Tensor]:
@@ -141,7 +158,9 @@ def _separate_conversations(decoder: Decoder, rows: Sequence[Sequence[Tokens]], 
     if all(len(row) == 1 for row in rows):
         return {}
     ends = (np.cumsum([len(one.ids) for one in row]).tolist() for row in rows)
-    shapes = [PrefixRow([0] * own[-1], None, 0, tuple(own)) for own in ends]
+    shapes = []
+    for own in ends:
+        shapes.append(PrefixRow([0] * own[-1], None, 0, tuple(own)))
     return make_attention_options(decoder.causal, *make_tree_attention(shapes, length), decoder.device)
 
 

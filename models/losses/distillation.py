@@ -44,7 +44,10 @@ def distillation_loss(
     teacher_QG = (teacher_QG.float() / teacher_temperature).masked_fill(gap_QG, -torch.inf)
     if distillation == "m3_kd_loss":
         return m3_kd_loss(score_QP, member_QG, teacher_QG, mask_QP=mask_QP).sum()
-    on_group = kl_div if distillation == "kl_div" else margin_mse
+    if distillation == "kl_div":
+        on_group = kl_div
+    else:
+        on_group = margin_mse
     return total + weight * on_group(score_QP.gather(1, member_QG.clamp(min=0)), teacher_QG).sum()
 
 
@@ -86,7 +89,8 @@ def margin_mse(score_QG: Tensor, teacher_QG: Tensor) -> Tensor:
 
         loss_q = mean_g (score_q0 - score_qg - (teacher_q0 - teacher_qg))^2
     """
-    off_QG, there_QG = score_QG.float() - teacher_QG, ~teacher_QG.isneginf()
+    off_QG = score_QG.float() - teacher_QG
+    there_QG = ~teacher_QG.isneginf()
     error_QG = (off_QG[:, :1] - off_QG.where(there_QG, off_QG[:, :1])) ** 2
     return error_QG.sum(1) / (there_QG.sum(1) - 1).clamp(min=1)
 

@@ -40,7 +40,10 @@ def symmetric_info_nce_gradient(
         offsets = row_offsets(len(left_ND), left_ND.device)
         left_PD, right_PD = (gather_with_gradient(side.float(), offsets=offsets) for side in (left_ND, right_ND))
         pairs = len(left_PD)
-        group_P = None if group_N is None else gather_with_gradient(group_N, offsets=offsets)
+        if group_N is None:
+            group_P = None
+        else:
+            group_P = gather_with_gradient(group_N, offsets=offsets)
         first = offsets[dist.get_rank() if len(offsets) > 2 else 0]
         own = slice(first, first + len(left_ND))
         sides = ((left_PD[own], right_PD), (right_PD[own], left_PD))

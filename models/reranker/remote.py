@@ -29,7 +29,10 @@ class RemoteReranker:
         from requests.adapters import HTTPAdapter
         from urllib3 import Retry
 
-        self.url, self.model, self.api, self.timeout = url, model, api, timeout
+        self.url = url
+        self.model = model
+        self.api = api
+        self.timeout = timeout
         self.session = requests.Session()
         policy = Retry(RETRIES, connect=CONNECTIONS, status_forcelist=RETRIED, backoff_factor=1, allowed_methods=None)
         for scheme in ("http://", "https://"):
@@ -47,7 +50,8 @@ class RemoteReranker:
         request: dict[str, Any] = {"query": query, "documents": list(passages)}
         if self.api == "tei":
             request = {"query": query, "texts": list(passages), "raw_scores": True}
-        request |= {"model": self.model} if self.model else {}
+        if self.model:
+            request |= {"model": self.model}
         try:
             answer = self.session.post(self.url, json=request, timeout=self.timeout)
         except requests.RequestException as error:
@@ -70,7 +74,8 @@ class RemoteReranker:
                 f"{self.url}: answered {answer.text[:200]} ({type(error).__name__}); expected the scores of {count}"
                 f" passages in the format of api={self.api}; choose the other one"
             ) from None
-        if (missing := next((at for at, score in enumerate(scores) if not math.isfinite(score)), None)) is not None:
+        missing = next((at for at, score in enumerate(scores) if not math.isfinite(score)), None)
+        if missing is not None:
             raise ModelError(
                 f"{self.url}: no finite score of passage {missing} of {count}; expected one for each; does the server"
                 " cut the list off?"

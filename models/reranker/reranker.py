@@ -47,11 +47,16 @@ class Reranker:
         self.reranker_config = reranker_config
         self.device = next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
         classifies = reranker_config.kind == "cross_encoder"
-        self.filler = find_filler(model.config) if classifies else tokenizer.pad_token_id
+        if classifies:
+            self.filler = find_filler(model.config)
+        else:
+            self.filler = tokenizer.pad_token_id
         """The padding token. None: the config has none, and each batch gets one with which none of its rows ends."""
         self.shares_prefixes = reranker_config.kind == "yes_no" and can_share_prefix(model, reranker_config.max_length)
         """Whether pairs of a query share a row."""
-        self.head = _rows_of_head(model, self.tokens.answers) if reranker_config.kind == "yes_no" else None
+        self.head: tuple[Tensor, Tensor | None] | None = None
+        if reranker_config.kind == "yes_no":
+            self.head = _rows_of_head(model, self.tokens.answers)
         self.new_layers: list[str] = []
         """Layers that the model folder lacks; they are initialised at random."""
 
@@ -70,7 +75,10 @@ class Reranker:
         """The module that a forward pass calls: the model, or a decoder without its head."""
         if self.head is None:
             return self.model
-        causal = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        if hasattr(self.model, "get_base_model"):
+            causal = self.model.get_base_model()
+        else:
+            causal = self.model
         return causal.base_model
 
     def tokenize(
@@ -121,7 +129,9 @@ class Reranker:
         # The last layer and the head may be on two GPUs.
         last_PD = hidden_BLD[row_P, last_P].to(self.head[0])
         logits_PA = torch.nn.functional.linear(last_PD, *self.head)
-        return logits_PA[:, 0] if len(self.tokens.answers) == 1 else logits_PA[:, 0] - logits_PA[:, 1]
+        if len(self.tokens.answers) == 1:
+            return logits_PA[:, 0]
+        return logits_PA[:, 0] - logits_PA[:, 1]
 
     @torch.no_grad()  # inference mode would make weights that ZeRO-3 gathers unusable for training
     def score(
@@ -142,17 +152,22 @@ class Reranker:
         multiple, budget = size_passes(self.device.type, batch_tokens)
         rows = self.tokenize(queries, passages, prompts)
         lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
-        scores, places_of = np.zeros(sum(map(len, passages)), np.float32), index_pairs(rows)
+        scores = np.zeros(sum(map(len, passages)), np.float32)
+        places_of = index_pairs(rows)
         pairs_done = tokens_done = 0
         with eval_mode(self.model):
-            for batch in batch_by_tokens(lengths, budget, multiple) if rows else []:
-                own = np.concatenate([places_of[i] for i in batch])
-                scores[own] = self.forward([rows[i] for i in batch], multiple).cpu().numpy()
-                pairs_done, tokens_done = pairs_done + len(own), tokens_done + int(lengths[batch].sum())
-                if progress:
-                    progress(pairs_done, tokens_done)
+            if rows:
+                for batch in batch_by_tokens(lengths, budget, multiple):
+                    own = np.concatenate([places_of[i] for i in batch])
+                    scores[own] = self.forward([rows[i] for i in batch], multiple).cpu().numpy()
+                    pairs_done = pairs_done + len(own)
+                    tokens_done = tokens_done + int(lengths[batch].sum())
+                    if progress:
+                        progress(pairs_done, tokens_done)
         check_finite("score of pair", scores)
-        return np.split(scores, np.cumsum([len(own) for own in passages])[:-1]) if len(passages) else []
+        if len(passages):
+            return np.split(scores, np.cumsum([len(own) for own in passages])[:-1])
+        return []
 
 
 def load(
@@ -198,7 +213,9 @@ def find_filler(config: Any) -> int | None:
     """Return the padding token of a classifier's config, None if it has none. Decoders with a classification head are
     scored at the last token that is not padding."""
     own = config.get_text_config()
-    return own.pad_token_id if own.pad_token_id in range(own.vocab_size) else None
+    if own.pad_token_id in range(own.vocab_size):
+        return own.pad_token_id
+    return None
 
 
 def set_filler(config: Any, tokenizer: Any) -> None:
@@ -206,8 +223,14 @@ def set_filler(config: Any, tokenizer: Any) -> None:
     end-of-sequence token."""
     own = config.get_text_config()
     if find_filler(config) is None:
-        free = len(tokenizer) if len(tokenizer) < own.vocab_size else tokenizer.eos_token_id
-        own.pad_token_id = free if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        if len(tokenizer) < own.vocab_size:
+            free = len(tokenizer)
+        else:
+            free = tokenizer.eos_token_id
+        if tokenizer.pad_token_id is None:
+            own.pad_token_id = free
+        else:
+            own.pad_token_id = tokenizer.pad_token_id
 
 
 def check_filler(base: Path, config: Any, tokenizer: Any) -> None:
@@ -216,7 +239,10 @@ def check_filler(base: Path, config: Any, tokenizer: Any) -> None:
     scored."""
     if find_filler(config) is not None or describe_kind({"model_type": config.model_type}) == "an encoder":
         return
-    padding = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    if tokenizer.pad_token_id is None:
+        padding = tokenizer.eos_token_id
+    else:
+        padding = tokenizer.pad_token_id
     if tokenizer("a", "a")["input_ids"][-1:] == [padding]:
         raise ModelError(
             f"model {base}: no pad_token_id in config.json, and its tokenizer pads with"
@@ -245,7 +271,10 @@ def _rows_of_head(model: Any, answers: Sequence[int]) -> tuple[Tensor, Tensor | 
         raise ModelError(f"model: its head is a {type(head).__name__}; expected nn.Linear; use another model")
     head.requires_grad_(False)  # else a tied embedding would be trained, but not these rows
     with gather_weights(list(head.parameters())), align_module_device(head):
-        bias = None if head.bias is None else head.bias.detach()[answers].float().clone()
+        if head.bias is None:
+            bias = None
+        else:
+            bias = head.bias.detach()[answers].float().clone()
         return head.weight.detach()[answers].float().clone(), bias
 
 
@@ -264,7 +293,10 @@ def _check_head(reranker: Reranker) -> None:
     rounding = torch.finfo(logits_V.dtype).eps
     logits_V = logits_V.float().to(ours.device)
     answers = logits_V[reranker.tokens.answers]
-    theirs = answers[0] if len(answers) == 1 else answers[0] - answers[1]
+    if len(answers) == 1:
+        theirs = answers[0]
+    else:
+        theirs = answers[0] - answers[1]
     tolerance = 0.05 * float(logits_V.std()) + 1e-3 + rounding * float(answers.abs().max())
     if not torch.allclose(ours[0], theirs, atol=tolerance):
         raise ModelError(

@@ -86,7 +86,10 @@ def read_reranker_config(folder: Path) -> RerankerConfig:
     if "SequenceClassification" in architectures and outputs != 1:
         raise ModelError(f"model {folder}: a classifier of {outputs} classes; expected one output; give another model")
     positions = count_learned_positions(folder) or count_positions(config)
-    plain = YES_NO if "CausalLM" in architectures else RerankerConfig("cross_encoder", min(512, positions or 512))
+    if "CausalLM" in architectures:
+        plain = YES_NO
+    else:
+        plain = RerankerConfig("cross_encoder", min(512, positions or 512))
     preset = presets.find_preset(folder, "reranker")
     if preset is None or preset.values["kind"] != plain.kind:  # converted to another kind of model
         return plain
@@ -99,18 +102,25 @@ class PairTokenizer:
     is not one token."""
 
     def __init__(self, tokenizer: Any, reranker_config: RerankerConfig) -> None:
-        self.tokenizer, self.reranker_config = tokenizer, reranker_config
+        self.tokenizer = tokenizer
+        self.reranker_config = reranker_config
         self._others: dict[str, PairTokenizer] = {}
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         if reranker_config.kind == "yes_no":
             start = tokenizer.bos_token_id
             # Tokenizers without a BOS token often name the padding token so.
-            self.before = [start] if start is not None and start != tokenizer.pad_token_id else []
+            if start is not None and start != tokenizer.pad_token_id:
+                self.before = [start]
+            else:
+                self.before = []
             self.before += self._ids(reranker_config.prefix)
             self.between = self._ids(reranker_config.separator)
             in_query = "{prompt}" in reranker_config.query_template
-            self.after = [] if in_query else [*self.between, *self._ids(reranker_config.prompt)]
+            if in_query:
+                self.after = []
+            else:
+                self.after = [*self.between, *self._ids(reranker_config.prompt)]
             self.after += self._ids(reranker_config.suffix)
             self.types: tuple[int, int] | None = None
             self.answers = [self._answer(text) for text in (reranker_config.answer, reranker_config.against) if text]
@@ -131,14 +141,23 @@ class PairTokenizer:
         if not texts:
             return []
         own = self.reranker_config
-        template = own.query_template if role == "query" else own.passage_template
+        if role == "query":
+            template = own.query_template
+        else:
+            template = own.passage_template
         head, tail = (part.replace("{prompt}", own.prompt) for part in template.split("{text}", 1))
         # Another prompt may leave a passage more room; `split_pair` cuts it.
-        limit = self.query_limit if role == "query" else own.max_length
+        if role == "query":
+            limit = self.query_limit
+        else:
+            limit = own.max_length
         options = {"truncation": True, "max_length": limit + bool(tail), "add_special_tokens": False}
         found = self.tokenizer([head + text + tail for text in texts], **options, return_attention_mask=False)
         ids = found["input_ids"]
-        end = self._ids(tail)[:limit] if any(len(row) > limit for row in ids) else []
+        if any(len(row) > limit for row in ids):
+            end = self._ids(tail)[:limit]
+        else:
+            end = []
         return [list(row) if len(row) <= limit else [*row[: limit - len(end)], *end] for row in ids]
 
     def with_prompt(self, prompt: str) -> PairTokenizer:
@@ -168,7 +187,9 @@ class PairTokenizer:
         return [*self.before, *query, *self.between], [*passage[: self.room - len(query)], *self.after]
 
     def _ids(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+        if text:
+            return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return []
 
     def _answer(self, text: str) -> int:
         ids = self._ids(text)
@@ -184,8 +205,12 @@ def _pair_frame(tokenizer: Any) -> tuple[list[int], list[int], list[int], tuple[
     """Return the ids that a tokenizer puts before, between and after a pair, and the two token types."""
     own = list(tokenizer("a", add_special_tokens=False)["input_ids"])
     pair = tokenizer("a", "a", add_special_tokens=True)
-    ids, types = list(pair["input_ids"]), pair.get("token_type_ids")
-    starts = [i for i in range(len(ids)) if own and ids[i : i + len(own)] == own]
+    ids = list(pair["input_ids"])
+    types = pair.get("token_type_ids")
+    starts = []
+    for i in range(len(ids)):
+        if own and ids[i : i + len(own)] == own:
+            starts.append(i)
     if len(starts) != 2:
         raise ModelError(
             f"the tokenizer of the cross-encoder: token ids {own} of the text 'a', and {ids} of a pair of it; expected"

@@ -57,7 +57,8 @@ def bound_rounding(dim: int) -> float:
     terms = min(float(dim), 5.0 * dim**0.5) + 4.0
     backends: tuple[Any, Any] = torch.backends.cuda, torch.backends.mkldnn
     formats = {backend.matmul.fp32_precision for backend in backends}
-    formats |= {"tf32"} if os.environ.get("NVIDIA_TF32_OVERRIDE") == "1" else set()
+    if os.environ.get("NVIDIA_TF32_OVERRIDE") == "1":
+        formats |= {"tf32"}
     return terms * 2.0**-24 + max(OPERANDS.get(name, 0.0) for name in formats)
 
 
@@ -80,8 +81,10 @@ class Corpus:
 
     def __init__(self, query_QD: torch.Tensor, query_norm_Q: torch.Tensor) -> None:
         """query_QD, query_norm_Q: the queries and their norms, as `check_finite` returns them."""
-        self.query_QD, self.query_norm_Q = query_QD, query_norm_Q.numpy()
-        self.rows, self.longest = 0, 0.0
+        self.query_QD = query_QD
+        self.query_norm_Q = query_norm_Q.numpy()
+        self.rows = 0
+        self.longest = 0.0
         self.blocks: list[tuple[int, torch.Tensor]] = []
 
     def add(self, offset: int, block: Array) -> torch.Tensor:
@@ -128,7 +131,9 @@ class Corpus:
 
 def iterate_blocks(corpus: Blocks) -> Iterable[tuple[int, Array]]:
     """Return the blocks of a corpus: a whole matrix is one block."""
-    return [(0, corpus)] if isinstance(corpus, np.ndarray | torch.Tensor) else corpus
+    if isinstance(corpus, np.ndarray | torch.Tensor):
+        return [(0, corpus)]
+    return corpus
 
 
 @contextmanager
@@ -160,7 +165,8 @@ def multiply_all(
 ) -> None:
     """Multiply each chunk of the queries by each piece of a corpus, and call use(number of the chunk, row of the piece,
     product [q, n]), which may change the product. Chunks are processed in parallel, pieces one after the other."""
-    there_QD, kept = query_QD.to(device), threading.local()
+    there_QD = query_QD.to(device)
+    kept = threading.local()
     with single_threaded_pool(device) as executor:
         for offset, piece in pieces:
             piece_ND = piece.to(device)

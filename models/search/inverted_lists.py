@@ -53,23 +53,29 @@ def build_lists(
     index.cp.seed = seed
     index.train(sample_SD)
     list_N = np.concatenate([index.quantizer.search(block_ND, 1)[1][:, 0].astype(np.int32) for block_ND in read()])
-    size_L, width = np.bincount(list_N, minlength=lists), index.code_size
+    size_L = np.bincount(list_N, minlength=lists)
+    width = index.code_size
     held: Any = faiss.OnDiskInvertedLists(lists, width, str(vectors))
     held.set_all_lists_sizes(faiss.swig_ptr(size_L.view(np.uint64)))  # a pointer: a copy would be freed before the call
     held.update_totsize(len(list_N) * (width + ROW_BYTES))
     begin_L = (np.cumsum(size_L) - size_L) * (width + ROW_BYTES)  # of a list: its vectors, then their rows
-    vector_at_L, row_at_L, rows = begin_L, begin_L + size_L * width, 0
+    vector_at_L = begin_L
+    row_at_L = begin_L + size_L * width
+    rows = 0
     with vectors.open("r+b") as file:
         for block_ND in read():
             list_n = list_N[rows : rows + len(block_ND)]
             order_n = np.argsort(list_n, kind="stable")
-            vector_nD, row_n, count_L = block_ND[order_n], order_n + rows, np.bincount(list_n, minlength=lists)
+            vector_nD = block_ND[order_n]
+            row_n = order_n + rows
+            count_L = np.bincount(list_n, minlength=lists)
             for number, end in zip(np.flatnonzero(count_L), np.cumsum(count_L[count_L > 0]), strict=True):
                 some = slice(end - count_L[number], end)
                 for places, values in ((vector_at_L, vector_nD), (row_at_L, row_n)):
                     file.seek(places[number])
                     file.write(values[some].data)
-            vector_at_L, row_at_L = vector_at_L + count_L * width, row_at_L + count_L * ROW_BYTES
+            vector_at_L = vector_at_L + count_L * width
+            row_at_L = row_at_L + count_L * ROW_BYTES
             rows += len(block_ND)
     index.replace_invlists(held, True)
     held.this.disown()
@@ -89,7 +95,10 @@ def choose_probes(index: Any, query_QD: np.ndarray, nearest_QKD: np.ndarray, min
     place_QK = np.take_along_axis(place_QL, list_QK, axis=1)
     chosen = np.sort(place_QK[::2], axis=None)
     index.nprobe = int(chosen[int(np.ceil(min_recall * len(chosen))) - 1]) + 1
-    rest = place_QK[1::2] if len(query_QD) > 1 else place_QK
+    if len(query_QD) > 1:
+        rest = place_QK[1::2]
+    else:
+        rest = place_QK
     return int((rest < index.nprobe).sum()), rest.size
 
 
@@ -109,11 +118,13 @@ def _search(index: Any, query_QD: np.ndarray, k: int, probes: int) -> np.ndarray
     list_Qp = index.quantizer.search(query_QD, probes)[1]
     by_list = np.argsort(list_Qp, axis=None, kind="stable")
     ends = np.searchsorted(list_Qp.ravel()[by_list], np.arange(index.nlist + 1))
-    best, query = _Best(len(query_QD), k), torch.from_numpy(query_QD)
+    best = _Best(len(query_QD), k)
+    query = torch.from_numpy(query_QD)
     for number in np.flatnonzero(np.diff(ends)).tolist():
         query_q = by_list[ends[number] : ends[number + 1]] // probes
         row_n, codes = get_invlist(index.invlists, number)
-        query_qD, vector_nD = query[torch.from_numpy(query_q)], codes.view(np.float32).reshape(-1, query.shape[1])
+        query_qD = query[torch.from_numpy(query_q)]
+        vector_nD = codes.view(np.float32).reshape(-1, query.shape[1])
         for start in range(0, len(row_n), ROWS_AT_ONCE):
             some = slice(start, start + ROWS_AT_ONCE)
             best.add(query_q, torch.mm(query_qD, torch.from_numpy(vector_nD[some]).T), row_n[some])
@@ -140,7 +151,8 @@ class _Best:
         new_q = np.bincount(at, minlength=len(query_q))
         self.cut(query_q[self.count_Q[query_q] + new_q > self.keys_QW.shape[1]])
         first_q = self.count_Q[query_q]
-        if (missing := int((first_q + new_q).max()) - self.keys_QW.shape[1]) > 0:
+        missing = int((first_q + new_q).max()) - self.keys_QW.shape[1]
+        if missing > 0:
             self.keys_QW = np.pad(self.keys_QW, ((0, 0), (0, missing)), constant_values=EMPTY)
         place = np.arange(len(at)) + (first_q - np.cumsum(new_q) + new_q)[at]
         self.keys_QW[query_q[at], place] = encode_keys(score, row_n[column])

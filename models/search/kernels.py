@@ -19,13 +19,16 @@ def count_above(
 
     Arguments: float32 [Q, N] with N below 2**31, int64 [Q], float32 [P] twice. Returns int64 [P] twice.
     """
-    above_P, near_P = np.empty(len(low_P), np.int64), np.empty(len(low_P), np.int64)
+    above_P = np.empty(len(low_P), np.int64)
+    near_P = np.empty(len(low_P), np.int64)
     p = 0
     for q in range(len(scores_QN)):
         row = scores_QN[q]
         for _ in range(count_Q[q]):
-            low, high = low_P[p], high_P[p]
-            above, reaching = np.int32(0), np.int32(0)
+            low = low_P[p]
+            high = high_P[p]
+            above = np.int32(0)
+            reaching = np.int32(0)
             # By index, and kept to 32 bits: only then does the compiler compare eight at a time.
             for n in range(len(row)):
                 above = np.int32(above + np.int32(row[n] > high))
@@ -41,11 +44,15 @@ def find_near_columns(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the scores from low_p to high_p in the rows scores_QN[row_p]: near_p of them in each, as counted by
     `count_above`. Returns (p, column), both int64 [near_p.sum()], by p and column."""
-    found_P, column_P = np.empty(near_p.sum(), np.int64), np.empty(near_p.sum(), np.int64)
+    found_P = np.empty(near_p.sum(), np.int64)
+    column_P = np.empty(near_p.sum(), np.int64)
     at = 0
     for p in range(len(row_p)):
-        row, low, high = scores_QN[row_p[p]], low_p[p], high_p[p]
-        end, n = at + near_p[p], 0
+        row = scores_QN[row_p[p]]
+        low = low_p[p]
+        high = high_p[p]
+        end = at + near_p[p]
+        n = 0
         while at < end:
             if row[n] >= low and row[n] <= high:
                 found_P[at], column_P[at] = p, n
@@ -64,7 +71,8 @@ def dot_pairs(
     depends on D and the processor alone: without that the compiler may not add several terms at a time.
     """
     for p in range(len(query_P)):
-        left, right = query_QD[query_P[p]], corpus_ND[row_P[p]]
+        left = query_QD[query_P[p]]
+        right = corpus_ND[row_P[p]]
         total = 0.0
         for n in range(len(left)):
             total += np.float64(left[n]) * np.float64(right[n])  # exact: 48 bits at most

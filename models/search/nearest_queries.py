@@ -26,7 +26,8 @@ def rank_by_votes(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rank N documents by votes, documents with equal votes by row. Return what `rank_in_blocks` returns. The time
     grows with the documents that have votes, not with N."""
-    documents, width = votes_QN.shape[1], min(top, votes_QN.shape[1])
+    documents = votes_QN.shape[1]
+    width = min(top, votes_QN.shape[1])
     ranks_R = np.zeros(len(relevant.indices), np.int64)
     scores_QK, rows_QK = (np.zeros((len(exclude_Q), width), kind) for kind in (np.float32, np.int64))
     for q, excluded in enumerate(exclude_Q.tolist()):
@@ -35,7 +36,8 @@ def rank_by_votes(
         )
         order = np.lexsort((row_V, -vote_V))
         order = order[vote_V[order] > 0]
-        row_V, vote_V = row_V[order], vote_V[order]
+        row_V = row_V[order]
+        vote_V = vote_V[order]
         others = np.setdiff1d(np.arange(min(documents, width + len(row_V))), row_V)
         rows_QK[q] = np.concatenate([row_V, others])[:width]
         scores_QK[q] = np.pad(vote_V, (0, len(others)))[:width]

@@ -98,7 +98,8 @@ def rank_by_scores(scores_QN: np.ndarray, relevant: Relevant, exclude_Q: np.ndar
     if exclude_Q is not None:
         scores_QN = scores_QN.copy()
         scores_QN[exclude_Q >= 0, exclude_Q[exclude_Q >= 0]] = -np.inf
-    query_R, own_R = relevant.query_R, scores_QN[relevant.query_R, relevant.indices]
+    query_R = relevant.query_R
+    own_R = scores_QN[relevant.query_R, relevant.indices]
     before_R, equal_R = count_above(scores_QN, np.diff(relevant.indptr), own_R, own_R)
     for r in np.flatnonzero(equal_R > 1):  # its own score is one of them
         before_R[r] += np.count_nonzero(scores_QN[query_R[r], : relevant.indices[r]] == own_R[r])
@@ -117,8 +118,11 @@ def rank_in_blocks(
     float32 scores and int64 rows of the best documents [Q, min(top, N)], with those of `exclude_Q`.
 
     score: returns float32 scores [q, N] of the queries in a slice. report: called with the number of queries done."""
-    width, row_N, queries = min(top, documents), np.arange(documents), len(relevant.indptr) - 1
-    ranks, best = [np.zeros(0, np.int64)], [np.zeros((0, width), np.uint64)]
+    width = min(top, documents)
+    row_N = np.arange(documents)
+    queries = len(relevant.indptr) - 1
+    ranks = [np.zeros(0, np.int64)]
+    best = [np.zeros((0, width), np.uint64)]
     block = max(1, min(256, SCORES_AT_ONCE // documents))
     for start in range(0, queries, block):
         stop = min(start + block, queries)
@@ -148,7 +152,9 @@ class RankCounter:
         query_rows: int = 512,
         block_rows: int = 4096,
     ) -> None:
-        self.relevant, self.scores_R, self.device = relevant, np.asarray(scores_R, np.float32), device
+        self.relevant = relevant
+        self.scores_R = np.asarray(scores_R, np.float32)
+        self.device = device
         self.block_rows = block_rows
         self.compiled = torch.device(device).type == "cpu"
         self.before_R = np.zeros(len(relevant.indices), np.int64)
@@ -167,7 +173,9 @@ class RankCounter:
         def count(number: int, offset: int, scores: torch.Tensor) -> None:
             self.count(self._chunks[number], scores, offset, corpus)
 
-        chunks = [torch.from_numpy(query_q).to(self.device) for query_q in self._chunks]
+        chunks = []
+        for query_q in self._chunks:
+            chunks.append(torch.from_numpy(query_q).to(self.device))
         pieces = corpus.add_all([(row_offset, block_ND)], self.block_rows)
         multiply_all(self._there_QD, chunks, pieces, self.device, count)
 
@@ -177,11 +185,14 @@ class RankCounter:
         away = self.exclude_Q[query_q] - offset
         inside = np.flatnonzero((away >= 0) & (away < scores.shape[1]))
         scores[torch.from_numpy(inside), torch.from_numpy(away[inside])] = -torch.inf
-        first_q, count_q = self.relevant.indptr[query_q], np.diff(self.relevant.indptr)[query_q]
+        first_q = self.relevant.indptr[query_q]
+        count_q = np.diff(self.relevant.indptr)[query_q]
         at_P = np.repeat(np.arange(len(query_q)), count_q)
         pair_P = np.repeat(first_q - (np.cumsum(count_q) - count_q), count_q) + np.arange(len(at_P))
-        own_P, error_P = self.scores_R[pair_P], ONE_SIDE * corpus.bound_error(query_q)[at_P]
-        low_P, high_P = own_P - error_P, own_P + error_P
+        own_P = self.scores_R[pair_P]
+        error_P = ONE_SIDE * corpus.bound_error(query_q)[at_P]
+        low_P = own_P - error_P
+        high_P = own_P + error_P
         if self.compiled:
             above_P, near_P = count_above(scores.numpy(), count_q, low_P, high_P)
         else:
@@ -194,11 +205,14 @@ class RankCounter:
         if not self.compiled:
             # Only rows with near ties come back.
             row_q, at_p = np.unique(at_p, return_inverse=True)
-            scores, query_q = scores[torch.from_numpy(row_q)].cpu(), query_q[row_q]
+            scores = scores[torch.from_numpy(row_q)].cpu()
+            query_q = query_q[row_q]
         p, column = find_near_columns(scores.numpy(), at_p, low_P[close_p], high_P[close_p], near_P[close_p])
-        pair_p, row = pair_P[close_p], column + offset
+        pair_p = pair_P[close_p]
+        row = column + offset
         other = row != self.relevant.indices[pair_p[p]]  # its own column never counts
-        p, row = p[other], row[other]
+        p = p[other]
+        row = row[other]
         score = corpus.compute_scores(query_q[at_p[p]], row)
         own = self.scores_R[pair_p[p]]
         before = (score > own) | ((score == own) & (row < self.relevant.indices[pair_p[p]]))
@@ -212,12 +226,15 @@ def count_above_on_device(
 
     Return, for P pairs with row at_P, the number of scores above high_P and from low_P to high_P: int64 [P] both."""
     found = np.zeros((2, len(at_P)), np.int64)
-    at, bounds = torch.from_numpy(at_P), torch.from_numpy(np.stack([high_P, low_P]))
-    at, bounds = at.to(scores_QN.device), bounds.to(scores_QN.device)
+    at = torch.from_numpy(at_P)
+    bounds = torch.from_numpy(np.stack([high_P, low_P]))
+    at = at.to(scores_QN.device)
+    bounds = bounds.to(scores_QN.device)
     for start in range(0, len(at_P), PAIRS_AT_ONCE):
         some = slice(start, start + PAIRS_AT_ONCE)
         rows_PN = scores_QN[at[some]]
-        above, reaching = (rows_PN > bounds[0, some, None]).sum(1), (rows_PN >= bounds[1, some, None]).sum(1)
+        above = (rows_PN > bounds[0, some, None]).sum(1)
+        reaching = (rows_PN >= bounds[1, some, None]).sum(1)
         found[:, some] = torch.stack([above, reaching - above]).cpu().numpy()
     return found[0], found[1]
 

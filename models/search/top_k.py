@@ -52,8 +52,12 @@ def top_k(
     Raises ModelError for vectors that are not finite, or of different dimensions.
     """
     seen = Corpus(*check_finite(query_QD, "top_k: query_QD"))
-    chunks = [slice(start, start + query_rows) for start in range(0, len(seen.query_QD), query_rows)]
-    pools = [Pool(chunk.start, np.empty((len(seen.query_QD[chunk]), 0), np.uint64)) for chunk in chunks]
+    chunks = []
+    for start in range(0, len(seen.query_QD), query_rows):
+        chunks.append(slice(start, start + query_rows))
+    pools = []
+    for chunk in chunks:
+        pools.append(Pool(chunk.start, np.empty((len(seen.query_QD[chunk]), 0), np.uint64)))
 
     def absorb(number: int, offset: int, scores_QN: torch.Tensor) -> None:
         pools[number].absorb(scores_QN, seen, k, offset)
@@ -63,7 +67,10 @@ def top_k(
     multiply_all(seen.query_QD, chunks, seen.add_all(corpus, block_rows), device, absorb)
     with single_threaded_pool() as executor:
         best = list(executor.map(lambda pool: _resolve(seen, pool.start, pool.keys_QW, k, True), pools))
-    keys_QK = np.concatenate(best) if best else np.empty((0, min(k, seen.rows)), np.uint64)
+    if best:
+        keys_QK = np.concatenate(best)
+    else:
+        keys_QK = np.empty((0, min(k, seen.rows)), np.uint64)
     return decode_scores(keys_QK), decode_rows(keys_QK)
 
 
@@ -100,7 +107,8 @@ class Pool:
     """The candidates of a chunk of queries: rows that may be among the k best so far."""
 
     def __init__(self, start: int, keys_QW: np.ndarray) -> None:
-        self.start, self.keys_QW = start, keys_QW
+        self.start = start
+        self.keys_QW = keys_QW
         self.floor_Q = np.full(len(keys_QW), -np.inf, np.float32)
         """No document with a lower multiplied score can be among the k best."""
 
@@ -137,7 +145,8 @@ def select_reaching(scores_QN: torch.Tensor, floor_Q: np.ndarray) -> tuple[np.nd
     else:
         floor = torch.from_numpy(floor_Q).to(scores_QN.device)
         found = torch.nonzero((scores_QN >= floor[:, None]).flatten()).flatten()
-        flat, value = found.cpu().numpy(), scores_QN.flatten()[found].cpu().numpy()
+        flat = found.cpu().numpy()
+        value = scores_QN.flatten()[found].cpu().numpy()
     query = flat // scores_QN.shape[1]  # not divmod: numpy has vector instructions for this one only
     return query, flat - query * scores_QN.shape[1], value
 

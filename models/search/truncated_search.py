@@ -31,7 +31,9 @@ def rank_truncated(
 
     def truncate(vectors_ND: np.ndarray) -> np.ndarray:
         few_Nd = np.ascontiguousarray(vectors_ND[:, :dim])
-        return few_Nd / np.maximum(np.linalg.norm(few_Nd, axis=1, keepdims=True), 1e-12) if unit else few_Nd
+        if unit:
+            return few_Nd / np.maximum(np.linalg.norm(few_Nd, axis=1, keepdims=True), 1e-12)
+        return few_Nd
 
     def blocks() -> Iterator[tuple[int, np.ndarray]]:
         return ((first, truncate(block_ND)) for first, block_ND in read_blocks())
@@ -47,7 +49,8 @@ def rank_truncated(
     score_QK[~other_QK | (other_QK.cumsum(1) > depth)] = -np.inf
     again_R = rank_R.copy()
     for r in np.flatnonzero(rank_R <= depth):
-        row_K, score_K = row_QK[relevant.query_R[r]], score_QK[relevant.query_R[r]]
+        row_K = row_QK[relevant.query_R[r]]
+        score_K = score_QK[relevant.query_R[r]]
         own = score_K[row_K == relevant.indices[r]]
         before_K = (score_K > own) | ((score_K == own) & (row_K < relevant.indices[r]))  # ties as in a whole ranking
         again_R[r] = 1 + before_K.sum()

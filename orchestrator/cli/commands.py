@@ -40,7 +40,10 @@ def execute(argv: Sequence[str]) -> int:
     debug = "--debug" in argv
     try:
         arguments = parse(argv)
-        folders = [os.environ[name] for name in FOLDERS if name in os.environ]
+        folders = []
+        for name in FOLDERS:
+            if name in os.environ:
+                folders.append(os.environ[name])
         _check_locale([*argv, os.getcwd(), *folders], getattr(arguments, "recipe", ""))
         store = arguments.store
         return COMMANDS[arguments.command](arguments) or 0

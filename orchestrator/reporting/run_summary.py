@@ -174,7 +174,10 @@ def _read_cell(plan: Plan, cell: Metric | Sequence[Metric]) -> float | None:
 
 def _sum_seconds(plan: Plan, row: Row) -> float | None:
     commits = [plan.steps[step.name].commit for step in row.steps]
-    known: list[float] = [commit.record["seconds"] for commit in commits if commit is not None]
+    known: list[float] = []
+    for commit in commits:
+        if commit is not None:
+            known.append(commit.record["seconds"])
     if known and len(known) == len(commits):
         return sum(known)
     return None

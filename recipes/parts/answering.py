@@ -24,13 +24,20 @@ Model = Source | Output
 
 def prepare_samples(name: str, data: str | Output, test: str, **settings: Any) -> Step:
     """Split a task's file into train, valid and test. test: the official test file; empty: a part of `data`."""
-    source = Source.find(data) if isinstance(data, str) else data
-    return step(name, prepare_tasks.JOB, data=source, test=Source.find(test, "test") if test else None, **settings)
+    given: Source | Output
+    if isinstance(data, str):
+        given = Source.find(data)
+    else:
+        given = data
+    return step(name, prepare_tasks.JOB, data=given, test=Source.find(test, "test") if test else None, **settings)
 
 
 def generate_answers(name: str, *, num_completions: int, **values: Any) -> Step:
     """Generate completions: at temperature 0.7, or greedily if `num_completions` is 1."""
-    temperature = 0.7 if num_completions > 1 else 0.0
+    if num_completions > 1:
+        temperature = 0.7
+    else:
+        temperature = 0.0
     return step(name, generate.JOB, num_completions=num_completions, temperature=temperature, **values)
 
 
@@ -75,7 +82,9 @@ def learn_from_teacher(
 def select_model(base: Model, training: Step, checkpoint: str | None = None) -> tuple[Model, Output | None]:
     """Return (model, adapter or None) made by `sft` or `grpo`: the best ones, or those of a checkpoint."""
     made = take_result(training, checkpoint)
-    return (made, None) if training.config.method == "full" else (base, made)
+    if training.config.method == "full":
+        return (made, None)
+    return (base, made)
 
 
 def take_result(training: Step, name: str | None = None) -> Output:
@@ -108,7 +117,10 @@ def finetune_and_compare(
     learned = learn_from_teacher(teacher, model, prepared["train"], **distilled)
     training = step("sft", sft.JOB, base=model, valid=prepared["valid"], **learned, **settings)
     steps = settings.get("checkpoints", ())
-    best = "best" if "checkpoints" in settings else "trained"
+    if "checkpoints" in settings:
+        best = "best"
+    else:
+        best = "trained"
     models: dict[str, tuple[str, Model, Output | None]] = {"untrained": ("start", model, None)}
     for name in (f"checkpoint-{number}" for number in steps):
         models[name.replace("checkpoint-", "step ")] = (name, *select_model(model, training, name))
@@ -141,13 +153,21 @@ def finetune_and_compare(
     if teacher:
         models["teacher"] = ("teacher/test", find_model(teacher), None)
     models |= {name: (f"baseline-{number}", find_model(name), None) for number, name in enumerate(baselines)}
-    rows, found = [], dict[str, Step]()
+    rows = []
+    found = dict[str, Step]()
     for task, samples in {"": prepared["test"], **(others or {})}.items():
-        prefix, suffix = (f"{task}/", f", as {task}") if task else ("", "")
+        if task:
+            prefix = f"{task}/"
+            suffix = f", as {task}"
+        else:
+            prefix = ""
+            suffix = ""
         options = {"num_completions": num_completions, "allow_other_task": bool(task), **sampling}
         for label, (name, chosen, adapter) in models.items():
             evaluation = found[prefix + name] = evaluate_model(prefix + name, chosen, adapter, samples, **options)
-            columns = {f"pass@{k}": evaluation.metric(f"pass@{k}") for k in dict.fromkeys((1, num_completions))}
+            columns = {}
+            for k in dict.fromkeys((1, num_completions)):
+                columns[f"pass@{k}"] = evaluation.metric(f"pass@{k}")
             made = [*([made_by[label]] if label in made_by else []), *evaluation.parents, evaluation]
             taken = adapter or (chosen if label != "untrained" else None)
             rows.append(Row(label + suffix, columns, steps=made, model=taken if isinstance(taken, Output) else None))

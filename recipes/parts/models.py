@@ -24,9 +24,16 @@ def make_export(name: str, model: str, *, adapter: bool = False, **settings: Any
     run is an adapter, it is merged into its base, unless `adapter` is true."""
     inputs: dict[str, Any] = {"model": find_model(model), "adapter": None}
     if made := find_run_model(model):
-        found = inputs["model"] if made.kind == "adapter" else find_model_input(made, "adapter") if adapter else None
+        if made.kind == "adapter":
+            found = inputs["model"]
+        else:
+            if adapter:
+                found = find_model_input(made, "adapter")
+            else:
+                found = None
         if found is not None:
-            if (base := find_model_input(made, "base")) is None:
+            base = find_model_input(made, "base")
+            if base is None:
                 raise InputError(f"model {model}: an adapter without a known base; expected one that a run trained")
             inputs = {"model": find_model(base) if isinstance(base, str) else base, "adapter": found}
             settings |= {"base_name": made.base}

@@ -70,7 +70,11 @@ def rank_queries(
 
 def list_systems(name: str, ranked: Mapping[str, Step | None], valid: Mapping[str, Step | None]) -> Systems:
     """Return the systems that ranked the queries. ranked, valid: suffix of the system's name -> evaluation."""
-    return {f"{name}{end}": (valid.get(end), evaluated) for end, evaluated in ranked.items() if evaluated is not None}
+    found = {}
+    for end, evaluated in ranked.items():
+        if evaluated is not None:
+            found[f"{name}{end}"] = (valid.get(end), evaluated)
+    return found
 
 
 def fuse_rankings(systems: Systems, valid: Output | None) -> tuple[Output, list[Row]]:
@@ -88,7 +92,9 @@ def fuse_rankings(systems: Systems, valid: Output | None) -> tuple[Output, list[
 def fuse_evaluations(name: str, valid: Output | None, systems: Mapping[str, tuple[Step, Step]]) -> Step:
     """Fuse the rankings of several systems. systems: name -> (evaluation on the held-out queries, which choose the
     weights; evaluation on the queries to rank)."""
-    rankings = [[evaluated["ranking"] for evaluated in own] for own in zip(*systems.values(), strict=True)]
+    rankings = []
+    for own in zip(*systems.values(), strict=True):
+        rankings.append([evaluated["ranking"] for evaluated in own])
     inputs: dict[str, Any] = {"valid": valid, "valid_rankings": rankings[0], "rankings": rankings[1]}
     return step(name, fuse.JOB, **inputs, names=tuple(systems))
 

@@ -92,7 +92,10 @@ class RetrievalLoop:
         """Build the steps of all iterations; with `ablations` also the loop without a reranker and teacher, and without
         these and mining. `bootstrap` mines in the first iteration, and is the zero-shot baseline."""
         if self.teacher and (self.distillation == "none" or self.mining == "given_scored"):
-            unused = "distillation=none" if self.distillation == "none" else "mining=given_scored"
+            if self.distillation == "none":
+                unused = "distillation=none"
+            else:
+                unused = "mining=given_scored"
             raise InputError(
                 f"teacher: {self.teacher.model} given, with {unused}, which does not use it; leave one of them out"
             )
@@ -104,9 +107,13 @@ class RetrievalLoop:
             )
         rows = []
         if self.splits:
-            name, shown = f"{self.folder}zero_shot", self.splits[0]
-            rows += [make_row("BM25", {shown: self.rank_by_words(shown)})] if self.bm25 else []
-            zero_shot = {split: self.evaluate(name, bootstrap, split) for split in self.splits}
+            name = f"{self.folder}zero_shot"
+            shown = self.splits[0]
+            if self.bm25:
+                rows.append(make_row("BM25", {shown: self.rank_by_words(shown)}))
+            zero_shot = {}
+            for split in self.splits:
+                zero_shot[split] = self.evaluate(name, bootstrap, split)
             rows.append(make_row("zero-shot", zero_shot))
             if self.knn:
                 rows.append(make_row("nearest training queries", {shown: self.rank_by_knn(name, bootstrap, shown)}))
@@ -127,20 +134,30 @@ class RetrievalLoop:
     @property
     def splits(self) -> list[str]:
         """The splits to evaluate on: test and valid, if they exist. The table shows the first one."""
-        return [name for name in ("test", "valid") if name in self.prepared.outputs]
+        found: list[str] = []
+        for name in ("test", "valid"):
+            if name in self.prepared.outputs:
+                found.append(name)
+        return found
 
     @property
     def valid(self) -> Output | None:
         """The held-out queries."""
-        return self.prepared["valid"] if "valid" in self.splits else None
+        if "valid" in self.splits:
+            return self.prepared["valid"]
+        return None
 
     def _iterate(self, bootstrap: Model, iterations: int) -> tuple[list[Row], dict[str, Output], Systems]:
         """Return (rows, kind -> last model, systems that ranked the new queries). Kinds: embedder, reranker."""
         prefix = self.folder + (f"{self.variant.replace(' ', '_')}/" if self.variant else "")
-        suffix = f", {self.variant}" if self.variant else ""
+        if self.variant:
+            suffix = f", {self.variant}"
+        else:
+            suffix = ""
         rows = []
         miner_name = f"{self.folder}zero_shot"
-        corpus, valid = self.prepared["corpus"], self.valid
+        corpus = self.prepared["corpus"]
+        valid = self.valid
         zero_shot = {split: self.evaluate(miner_name, bootstrap, split) for split in self.splits[:1]}
         miner: Model = bootstrap
         best: Output | None = None
@@ -148,7 +165,8 @@ class RetrievalLoop:
         best_reranker: Output | None = None
         teacher = self.teacher
         merged: Output | None = None
-        evaluations, reranked = dict[str, Step](), dict[str, Step]()
+        evaluations = dict[str, Step]()
+        reranked = dict[str, Step]()
         for i in range(iterations):
             name = f"{prefix}iter{i}"
             mined = self.mine(f"{name}/mine", miner_name, miner, self.window, i)
@@ -215,14 +233,20 @@ class RetrievalLoop:
                 compared = compare(split, shown, reranker)
                 reranked[split] = self.evaluate_order(name, "reranked", split, scored, **compared)
             both = {"embedder": evaluations, "reranker": reranked}
-            final = {self.splits[0]: self.blend(name, "", both)} if valid else reranked
+            if valid:
+                final = {self.splits[0]: self.blend(name, "", both)}
+            else:
+                final = reranked
             rows.append(
                 make_row(f"iteration {i}, reranked{suffix}", final, reranker, hard, merged, reranked.get("valid"))
             )
         if evaluations:
             systems = {"embedder": evaluations, **({"reranker": reranked} if reranked else {})}
             rows += self.fuse(f"iteration {iterations - 1}{suffix}", miner_name, miner, systems)
-        models = {n: m for n, m in (("embedder", miner), ("reranker", merged)) if isinstance(m, Output)}
+        models = {}
+        for n, m in (("embedder", miner), ("reranker", merged)):
+            if isinstance(m, Output):
+                models[n] = m
         if not self.new_queries:
             return rows, models, {}
         vectors = self.embed(miner_name, miner, "corpus")
@@ -267,7 +291,9 @@ class RetrievalLoop:
         """Fuse systems with weights chosen on the held-out queries, and evaluate the fusion on the split in the table.
         systems: name -> split -> evaluation; the fusion is compared with the first. end: suffix of the step names."""
         shown = self.splits[0]
-        evaluated = {one: (found["valid"], found[shown]) for one, found in systems.items()}
+        evaluated = {}
+        for one, found in systems.items():
+            evaluated[one] = (found["valid"], found[shown])
         blended = fuse_evaluations(f"{name}/blend{end}", self.valid, evaluated)
         before = next(iter(systems.values()))[shown]
         return self.evaluate_order(name, f"blended{end}", shown, blended["ranking"], before=before)
@@ -281,8 +307,12 @@ class RetrievalLoop:
     def fuse(self, label: str, name: str, model: Model, systems: Mapping[str, Mapping[str, Step]]) -> list[Row]:
         """Return the row for the fusion of `systems` with BM25 and the nearest training queries, as far as these are
         enabled. Return no row if neither is, or without held-out queries."""
-        added = {"bm25": {split: self.rank_by_words(split) for split in self.splits}} if self.bm25 else {}
-        added |= {"knn": {split: self.rank_by_knn(name, model, split) for split in self.splits}} if self.knn else {}
+        if self.bm25:
+            added = {"bm25": {split: self.rank_by_words(split) for split in self.splits}}
+        else:
+            added = {}
+        if self.knn:
+            added |= {"knn": {split: self.rank_by_knn(name, model, split) for split in self.splits}}
         if not (added and self.valid):
             return []
         return [make_row(f"{label}, fused", {self.splits[0]: self.blend(name, "_all", {**systems, **added})})]
@@ -305,8 +335,14 @@ class RetrievalLoop:
 
     def guide(self, miner_name: str, miner: Model) -> dict[str, Any]:
         """Return the guide's inputs of `finetune_embedder`: embeddings by the model that mined; none if not guided."""
-        kinds = {"guide_queries": "train", "guide_corpus": "corpus"} if self.guided else {}
-        return {name: self.embed(miner_name, miner, texts) for name, texts in kinds.items()}
+        if self.guided:
+            kinds = {"guide_queries": "train", "guide_corpus": "corpus"}
+        else:
+            kinds = {}
+        found: dict[str, Any] = {}
+        for name, texts in kinds.items():
+            found[name] = self.embed(miner_name, miner, texts)
+        return found
 
     def score_with_teacher(self, name: str, mined: Step | Output, teacher: Teacher | None) -> Step | Output:
         """Add the teacher's scores to the mined lists, if there is a teacher and its scores are used."""
@@ -325,19 +361,24 @@ class RetrievalLoop:
             )
         if self.method == "full":
             return finetuned["model"], finetuned["model"]
-        adapter, corpus = finetuned["adapter"], self.prepared["corpus"]
+        adapter = finetuned["adapter"]
+        corpus = self.prepared["corpus"]
         merged = step(name, merge.JOB, base=base, adapter=adapter, corpus=corpus, allow_unchanged=True)
         return adapter, merged["model"]
 
     def _distillation(self, teacher: Teacher | None) -> Distillation:
         """Return the setting `distillation` of a finetuning step: `none` if there are no teacher scores."""
-        return self.distillation if teacher or self.mining == "given_scored" else "none"
+        if teacher or self.mining == "given_scored":
+            return self.distillation
+        return "none"
 
     def _queries(self, split: str) -> dict[str, Any]:
         return {"queries": self._texts(split), "corpus": self.prepared["corpus"]}
 
     def _texts(self, name: str) -> Step | Output:
-        return self.train if self.train and name == "train" else self.prepared[name]
+        if self.train and name == "train":
+            return self.train
+        return self.prepared[name]
 
     def _step_once(self, name: str, job: Job, **values: Any) -> Step:
         if name not in self.shared_steps:

@@ -24,10 +24,20 @@ def make_row(
 ) -> Row:
     """Return a row of the summary table. evaluations: split -> evaluation; the row shows the first one. If it is empty,
     the row's last step is the merge. judged: the evaluation that has the metric `merging_cost`."""
-    columns = {"loss": finetuned.metric("loss")} if finetuned else {}
-    last: Step | None = merged.step if merged else None
+    if finetuned:
+        columns = {"loss": finetuned.metric("loss")}
+    else:
+        columns = {}
+    last: Step | None
+    if merged:
+        last = merged.step
+    else:
+        last = None
     for split, last in list(evaluations.items())[:1]:
-        end = "" if split == "test" else f" of {split}"
+        if split == "test":
+            end = ""
+        else:
+            end = f" of {split}"
         columns |= {f"{name.upper()}{end}": last.metric(name) for name in ("map@25", "r@25")}
         for group in ("seen", "unseen"):
             columns[f"{group} MAP@25{end}"] = last.metric(f"{group}/map@25", count=f"{group}/queries")

@@ -23,7 +23,10 @@ class Teacher:
 
     def score(self, name: str, mined: Step | Output, corpus: Output) -> Step | Output:
         """Add the teacher's scores to the mined lists."""
-        gate = {} if self.gate is None else {"teacher_gate": self.gate}
+        if self.gate is None:
+            gate = {}
+        else:
+            gate = {"teacher_gate": self.gate}
         return score_lists(name, self.model, mined, corpus, **gate)
 
 
@@ -37,10 +40,15 @@ def choose_teacher(name: str) -> Teacher | None:
 def choose_reranker(name: str) -> Source | Output | Literal["embedder"] | None:
     """Convert the recipe parameter `reranker`: none, embedder, or a model."""
     if name in ("none", "embedder"):
-        return None if name == "none" else "embedder"
+        if name == "none":
+            return None
+        return "embedder"
     try:
         return find_model(name)
     except ModelError as error:
         near = difflib.get_close_matches(name, ("none", "embedder"), n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
+        if near:
+            hint = f"; did you mean '{near[0]}'?"
+        else:
+            hint = ""
         raise ModelError(f"reranker: {error}; none and embedder are possible too{hint}") from None

@@ -27,7 +27,9 @@ MAX_CASE_CHARACTERS = 1200
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     statistics = _Statistics(read_task(inputs.completions))
     for number, path in enumerate(shards := list_shards(inputs.completions), 1):
-        rows = [statistics.add(row) for row in pq.read_table(path).to_pylist()]
+        rows = []
+        for row in pq.read_table(path).to_pylist():
+            rows.append(statistics.add(row))
         write_table(context.out / "verifications" / path.name, pa.Table.from_pylist(rows, VERIFICATIONS))
         context.progress(Progress(number, len(shards), "shards"))
     if not statistics.questions:
@@ -35,7 +37,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             f"step {context.step}: no answers in {inputs.completions}; expected at least one; check the samples"
         )
     write_task_name(context.out, **read_task_file(inputs.completions))
-    metrics, failures = statistics.metrics(config.k), statistics.failures()
+    metrics = statistics.metrics(config.k)
+    failures = statistics.failures()
     summary = {"metrics": metrics, "failures": failures, "questions": len(statistics.questions)}
     (context.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     return Result(metrics, statistics.tables(failures), cases=statistics.cases)
@@ -79,12 +82,18 @@ class _Statistics:
         """Verify a completion. A wrong answer in a truncated turn gets the label `TRUNCATED`."""
         found = self.task.verify(gold, answers)
         cut = truncated[-len(found) :]
-        return [replace(v, label=TRUNCATED) if c and v.label != CORRECT else v for v, c in zip(found, cut, strict=True)]
+        made: list[Verification] = []
+        for v, c in zip(found, cut, strict=True):
+            made.append(replace(v, label=TRUNCATED) if c and v.label != CORRECT else v)
+        return made
 
     def _count_tokens(self, row: dict[str, Any]) -> None:
         """Add the token counts, averaged over completions. Tokens that a group's samples share are counted once."""
         num_completions = len(row["answers"])
-        shared = row["shared_tokens"] if row["group"] in self.groups else 0
+        if row["group"] in self.groups:
+            shared = row["shared_tokens"]
+        else:
+            shared = 0
         self.groups.add(row["group"])
         self.totals["prompt_tokens"] += sum(row["new_prompt_tokens"]) / num_completions - shared
         self.totals["generated_tokens"] += sum(row["generated_tokens"]) / num_completions
@@ -118,13 +127,19 @@ class _Statistics:
         """Return failure -> questions without a correct completion whose last one has it, in the task's order."""
         counts = count_failures(self.questions)
         known = (*self.task.failures, TRUNCATED)
-        return {name: counts[name] for name in (*known, *sorted({*self.labels} - {CORRECT, *known}))}
+        found: dict[str, int] = {}
+        for name in (*known, *sorted({*self.labels} - {CORRECT, *known})):
+            found[name] = counts[name]
+        return found
 
     def tables(self, failures: dict[str, int]) -> dict[str, list[dict[str, Any]]]:
         labels = {name: self.labels[name] for name in (CORRECT, *failures)}
 
         def share(label: str, counted: str, counts: dict[str, int], total: int) -> list[dict[str, Any]]:
-            return [{label: name, counted: n, "share": round(n / total, 4)} for name, n in counts.items()]
+            found: list[dict[str, Any]] = []
+            for name, n in counts.items():
+                found.append({label: name, counted: n, "share": round(n / total, 4)})
+            return found
 
         return {
             "answers by label": share("label", "answers", labels, self.labels.total()),
@@ -133,4 +148,6 @@ class _Statistics:
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_CASE_CHARACTERS else text[:MAX_CASE_CHARACTERS] + " ..."
+    if len(text) <= MAX_CASE_CHARACTERS:
+        return text
+    return text[:MAX_CASE_CHARACTERS] + " ..."

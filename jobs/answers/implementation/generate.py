@@ -41,7 +41,8 @@ class Worker:
     """Answers shards of samples with transformers. Writes ratchet.data.tasks.answers.COMPLETIONS."""
 
     def __init__(self, config: Config, inputs: Inputs, batch_tokens: int, device: str) -> None:
-        self.config, self.batch_tokens = config, batch_tokens
+        self.config = config
+        self.batch_tokens = batch_tokens
         options: dict[str, Any] = {"dtype": config.dtype, "device": device, "quantization": config.quantization}
         arguments, _ = read_chat(inputs.samples)
         self.decoder = decoder.load(inputs.model, inputs.adapter, template_arguments=arguments, **options)
@@ -55,7 +56,8 @@ class Worker:
 
         def progress(answers: int, new_tokens: int) -> None:
             nonlocal done, tokens
-            done, tokens = done + answers, tokens + new_tokens
+            done = done + answers
+            tokens = tokens + new_tokens
             report(len(samples) * done // total, tokens)
 
         for batch in self._make_batches(samples):
@@ -76,7 +78,10 @@ class Worker:
         talks = _start_conversations(samples, self.config.num_completions)
         limits: dict[str, Any] = {"batch_tokens": self.batch_tokens, "max_prompt_length": self.config.max_prompt_length}
         converse(self.decoder, talks, self.sampling, progress=progress, **limits)
-        seconds = (time.perf_counter() - start) / len(samples) if self.config.measure_latency else None
+        if self.config.measure_latency:
+            seconds = (time.perf_counter() - start) / len(samples)
+        else:
+            seconds = None
         return _make_rows(samples, talks, self.decoder.tokenizer, seconds)
 
 
@@ -91,10 +96,12 @@ class ShardClient:
     def requests(self, source: Path) -> list[Request]:
         talks = _start_conversations(_read_samples(source), self.config.num_completions)
         prompts = tokenize_prompts(talks, self.conversations, self.config.max_prompt_length)
-        return [
-            (np.array(ids, np.int32), make_sampling_params(self.sampling, self.conversations.ends, talk.next_name))
-            for talk, ids in zip(talks, prompts, strict=True)
-        ]
+        found: list[Request] = []
+        for talk, ids in zip(talks, prompts, strict=True):
+            found.append(
+                (np.array(ids, np.int32), make_sampling_params(self.sampling, self.conversations.ends, talk.next_name))
+            )
+        return found
 
     def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
         samples = _read_samples(source)
@@ -118,16 +125,21 @@ def _make_sampling(config: Config, inputs: Inputs) -> Sampling:
 
 
 def _read_samples(shard: Path) -> list[Sample]:
-    return [row_to_sample(row) for row in pq.read_table(shard).to_pylist()]
+    found: list[Sample] = []
+    for row in pq.read_table(shard).to_pylist():
+        found.append(row_to_sample(row))
+    return found
 
 
 def _start_conversations(samples: Sequence[Sample], num_completions: int) -> list[ConversationState]:
     """Return the conversations of each sample, one per completion, without answers."""
-    return [
-        ConversationState(f"{sample.id}/{number}", sample.system, [question for question, _ in sample.turns])
-        for sample in samples
-        for number in range(num_completions)
-    ]
+    found: list[ConversationState] = []
+    for sample in samples:
+        for number in range(num_completions):
+            found.append(
+                ConversationState(f"{sample.id}/{number}", sample.system, [question for question, _ in sample.turns])
+            )
+    return found
 
 
 def _make_rows(
@@ -135,20 +147,22 @@ def _make_rows(
 ) -> list[dict[str, Any]]:
     """Return rows of COMPLETIONS. talks: the conversations, sample by sample. seconds: time per sample, or None."""
     each = len(talks) // max(1, len(samples))
-    return [
-        {
-            **{name: value for name, value in sample_to_row(sample).items() if name in COMPLETIONS.names},
-            "answers": [one.answers for one in own],
-            "truncated": [one.truncated for one in own],
-            "prompt_tokens": [one.prompt_tokens for one in own],
-            "new_prompt_tokens": [one.new_prompt_tokens for one in own],
-            "shared_tokens": count_shared_tokens(sample, tokenizer),
-            "generated_tokens": [one.generated_tokens for one in own],
-            "seconds": seconds,
-        }
-        for number, sample in enumerate(samples)
-        for own in [talks[number * each : (number + 1) * each]]
-    ]
+    found: list[dict[str, Any]] = []
+    for number, sample in enumerate(samples):
+        for own in [talks[number * each : (number + 1) * each]]:
+            found.append(
+                {
+                    **{name: value for name, value in sample_to_row(sample).items() if name in COMPLETIONS.names},
+                    "answers": [one.answers for one in own],
+                    "truncated": [one.truncated for one in own],
+                    "prompt_tokens": [one.prompt_tokens for one in own],
+                    "new_prompt_tokens": [one.new_prompt_tokens for one in own],
+                    "shared_tokens": count_shared_tokens(sample, tokenizer),
+                    "generated_tokens": [one.generated_tokens for one in own],
+                    "seconds": seconds,
+                }
+            )
+    return found
 
 
 def count_shared_tokens(sample: Sample, tokenizer: Any) -> int:

@@ -55,7 +55,10 @@ class GrpoTask(AnsweringTask, TrainerTask):
     def _tokenize(self, samples: Iterable[Sample]) -> list[list[int]]:
         """Return the prompts of samples as token ids."""
         tokenize = self.decoder.conversations.tokenize_samples
-        return [tokens.ids for tokens in tokenize((one.system, [one.turns[0][0]], []) for one in samples)]
+        found: list[list[int]] = []
+        for tokens in tokenize((one.system, [one.turns[0][0]], []) for one in samples):
+            found.append(tokens.ids)
+        return found
 
     def evaluate(self) -> Evaluation:
         correct, questions = self.verify_answers()
@@ -108,7 +111,10 @@ class GrpoTask(AnsweringTask, TrainerTask):
         return trainer
 
     def describe_step(self, logs: Mapping[str, float]) -> dict[str, float]:
-        kl = {"KL divergence": logs["kl"]} if self.config.kl_weight else {}
+        if self.config.kl_weight:
+            kl = {"KL divergence": logs["kl"]}
+        else:
+            kl = {}
         return {"reward": logs["reward"], "completion length": logs["completions/mean_length"], **kl}
 
     def _rows_per_pass(self, rows: int) -> int:
@@ -124,7 +130,9 @@ class GrpoTask(AnsweringTask, TrainerTask):
         config = self.config
         sampling = Sampling(config.temperature, max_new_tokens=config.max_new_tokens, stop=self.stop, seed=config.seed)
         ids = self._tokenize(map(self._find_sample, prompts))
-        names = [f"{draw}/{number % config.num_completions}" for number, draw in enumerate(prompts)]
+        names = []
+        for number, draw in enumerate(prompts):
+            names.append(f"{draw}/{number % config.num_completions}")
         with trainer.accelerator.autocast():
             answers = generate(self.decoder, ids, names, sampling, batch_tokens=self.resources.batch_tokens)
         return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
@@ -134,22 +142,26 @@ class GrpoTask(AnsweringTask, TrainerTask):
     ) -> list[float | None]:
         """Return the reward of each completion: TRL's reward function."""
         decode = self.decoder.conversations.decode
-        return [
-            compute_reward(self.task, self._find_sample(draw), decode(ids))
-            for draw, ids in zip(prompts, completion_ids, strict=True)
-        ]
+        found: list[float | None] = []
+        for draw, ids in zip(prompts, completion_ids, strict=True):
+            found.append(compute_reward(self.task, self._find_sample(draw), decode(ids)))
+        return found
 
 
 def compute_reward(task: Task, sample: Sample, answer: str) -> float:
     """Return the fraction of the sample's questions that are answered correctly. Most tasks have one question per
     sample, so it is 1 or 0."""
-    labels = [verification.label for verification in task.verify(sample.gold, [answer])]
+    labels = []
+    for verification in task.verify(sample.gold, [answer]):
+        labels.append(verification.label)
     return labels.count(CORRECT) / len(labels)
 
 
 def draw_order(samples: int, draws: int, seed: int) -> np.ndarray:
     """Return indices of samples, int64 [draws]: random permutations of all samples, one after the other."""
-    rounds = [np.random.default_rng([seed, number]).permutation(samples) for number in range(-(-draws // samples))]
+    rounds = []
+    for number in range(-(-draws // samples)):
+        rounds.append(np.random.default_rng([seed, number]).permutation(samples))
     return np.concatenate(rounds)[:draws]
 
 

@@ -56,12 +56,17 @@ class TrainTask(AnsweringTask):
         self.max_length = find_max_length(config, inputs.base)
         self.train, too_long = self._tokenize(inputs.train)
         self.valid, left_out = self._tokenize(inputs.valid)
-        self.teacher = Teacher(inputs.teacher, self.train) if inputs.teacher is not None else None
+        self.teacher: Teacher | None = None
+        if inputs.teacher is not None:
+            self.teacher = Teacher(inputs.teacher, self.train)
         if worker.rank == 0:
-            size_N, target_N = self.train.size_N, self.train.labels_N
+            size_N = self.train.size_N
+            target_N = self.train.labels_N
             found = {"samples": len(size_N), "too_long": too_long, "longest": int(size_N.max())}
             parts = {"prompt": size_N - target_N, "target": target_N, "sample": size_N}
-            tokens = [summarize_tokens(name, length_N) for name, length_N in parts.items()]
+            tokens = []
+            for name, length_N in parts.items():
+                tokens.append(summarize_tokens(name, length_N))
             lengths.write_text(json.dumps([{**found, "valid/too_long": left_out}, tokens]))
         per_epoch = -(-len(self.train) // config.batch_size)
         self.steps = steps_of_epochs("sft", len(self.train), per_epoch, config.epochs, worker)
@@ -98,17 +103,26 @@ class TrainTask(AnsweringTask):
 
     def _make_passes(self, sizes: Sequence[int]) -> list[list[list[int]]]:
         """Return forward passes, each a list of rows, each a list of indices into `sizes` (tokens per sample)."""
-        rows = pack_rows(sizes, self.max_length) if self.config.packing else [[i] for i in range(len(sizes))]
-        lengths = [sum(sizes[i] for i in row) for row in rows]
+        if self.config.packing:
+            rows = pack_rows(sizes, self.max_length)
+        else:
+            rows = [[i] for i in range(len(sizes))]
+        lengths = []
+        for row in rows:
+            lengths.append(sum(sizes[i] for i in row))
         groups = self.group_rows(lengths)
-        if (most := self.resources.micro_batch_size) is not None:
+        most = self.resources.micro_batch_size
+        if most is not None:
             groups = [group[at : at + most] for group in groups for at in range(0, len(group), most)]
         return [[rows[i] for i in group] for group in groups]
 
     def _compute_loss(self, rows: list[list[int]], labels: int) -> tuple[Tensor, int]:
         """Return (this worker's share of the mean loss over the batch's labels, number of its tokens). If `rows` is
         empty, run a pass with weight 0, since all workers take part in each pass."""
-        weight = self.worker.world_size / labels if rows else 0.0
+        if rows:
+            weight = self.worker.world_size / labels
+        else:
+            weight = 0.0
         chosen = rows or [[0]]
         with self.dropout.tokens(*self._name_tokens(chosen)):
             loss = causal_lm_loss.compute_loss(
@@ -134,7 +148,9 @@ class TrainTask(AnsweringTask):
         total = 0.0
         with eval_mode(self.decoder.model), torch.no_grad():
             for group in self._make_passes(self.valid.size_N[own_N].tolist()):
-                rows = [[self.valid[own_N[i]] for i in row] for row in group]
+                rows = []
+                for row in group:
+                    rows.append([self.valid[own_N[i]] for i in row])
                 total += float(causal_lm_loss.compute_loss(self.decoder, rows))
             self.zero3_sync.finish(lambda: self._compute_loss([], 1)[0])
             correct, questions = self.verify_answers()

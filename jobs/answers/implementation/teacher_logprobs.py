@@ -29,7 +29,8 @@ class Worker:
     """Writes ratchet.data.tasks.answers.TEACHER_LOGPROBS for shards of samples."""
 
     def __init__(self, config: Config, inputs: Inputs, batch_tokens: int, device: str) -> None:
-        self.config, self.batch_tokens = config, batch_tokens
+        self.config = config
+        self.batch_tokens = batch_tokens
         options: dict[str, Any] = {"dtype": config.dtype, "device": device, "quantization": config.quantization}
         arguments, _ = read_chat(inputs.samples)
         self.decoder = decoder.load(inputs.model, inputs.adapter, template_arguments=arguments, **options)
@@ -40,17 +41,18 @@ class Worker:
         tokens = self.decoder.conversations.tokenize_samples(map(TALK, samples))
         rows: list[dict[str, Any]] = [{} for _ in samples]
         done = 0
-        for batch in batch_by_tokens([len(one.ids) for one in tokens], self.batch_tokens) if tokens else []:
-            found = top_logprobs(self.decoder, [tokens[i] for i in batch], self.config.top_k, rows=self.rows)
-            for i, one in zip(batch, found, strict=True):
-                rows[i] = {
-                    "id": samples[i]["id"],
-                    "top_k": one.ids_TK.shape[1],
-                    "token_ids": one.ids_TK.ravel(),
-                    "logprobs": one.logprob_TK.ravel(),
-                }
-            done += sum(len(tokens[i].ids) for i in batch)
-            report(sum(bool(row) for row in rows), done)
+        if tokens:
+            for batch in batch_by_tokens([len(one.ids) for one in tokens], self.batch_tokens):
+                found = top_logprobs(self.decoder, [tokens[i] for i in batch], self.config.top_k, rows=self.rows)
+                for i, one in zip(batch, found, strict=True):
+                    rows[i] = {
+                        "id": samples[i]["id"],
+                        "top_k": one.ids_TK.shape[1],
+                        "token_ids": one.ids_TK.ravel(),
+                        "logprobs": one.logprob_TK.ravel(),
+                    }
+                done += sum(len(tokens[i].ids) for i in batch)
+                report(sum(bool(row) for row in rows), done)
         write_table(target, pa.Table.from_pylist(rows, TEACHER_LOGPROBS))
         return {"rows": len(rows), "tokens": done}
 

@@ -23,7 +23,8 @@ from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     torch.set_num_threads(max(1, int(context.resources.cpus or 1)))
-    target, kind = context.out / "model", find_usage(inputs.model, inputs.adapter)
+    target = context.out / "model"
+    kind = find_usage(inputs.model, inputs.adapter)
     context.progress(Progress(0, 2, "stages", "writing"))
     if config.form == "adapter":
         if inputs.adapter is None:  # not checked at plan time, since a later step may make it
@@ -34,7 +35,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if config.card:
         (target / "README.md").write_text(config.card, encoding="utf-8")
     context.progress(Progress(1, 2, "stages", "comparing with other libraries"))
-    dtype = "bfloat16" if read_main_dtype(inputs.model) == "bfloat16" else "float32"
+    if read_main_dtype(inputs.model) == "bfloat16":
+        dtype = "bfloat16"
+    else:
+        dtype = "float32"
     differences = compare(kind, config.form, inputs, target, dtype)
     tolerance = config.tolerance * (10 if dtype == "bfloat16" else 1)
     for library, difference in differences.items():
@@ -46,7 +50,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     size = sum(file.stat().st_size for file in target.rglob("*.safetensors"))
     found = {f"{library}/difference": float(f"{difference:.3g}") for library, difference in differences.items()}
     metrics: dict[str, float | int | str] = {"kind": kind, "megabytes": round(size / 1e6, 1), **found}
-    rows = [{"library": name, "difference": float(f"{value:.3g}")} for name, value in differences.items()]
+    rows = []
+    for name, value in differences.items():
+        rows.append({"library": name, "difference": float(f"{value:.3g}")})
     if not rows:
         return Result(metrics, note="compared with no other library")
     metrics["difference"] = max(found.values())
@@ -90,7 +96,13 @@ def copy_folder(source: Path, target: Path) -> None:
 def compare(kind: str, form: str, inputs: Inputs, target: Path, dtype: str) -> dict[str, float]:
     """Return library -> its largest difference from Ratchet's results."""
     if kind == "decoder":
-        folder, adapter = (inputs.model, target) if form == "adapter" else (target, inputs.adapter)
-        return compare_decoder(folder, dtype, inputs.model, adapter)
-    compare_one = compare_embedder if kind == "embedder" else compare_reranker
-    return compare_one(inputs.model, dtype, target) if form == "adapter" else compare_one(target, dtype)
+        if form == "adapter":
+            return compare_decoder(inputs.model, dtype, inputs.model, target)
+        return compare_decoder(target, dtype, inputs.model, inputs.adapter)
+    if kind == "embedder":
+        compare_one = compare_embedder
+    else:
+        compare_one = compare_reranker
+    if form == "adapter":
+        return compare_one(inputs.model, dtype, target)
+    return compare_one(target, dtype)

@@ -43,7 +43,8 @@ class Worker:
             lengths.update(length_B.tolist())
             report(lengths.total(), _sum(lengths))
 
-        rows, own = texts["text"].to_pylist(), list_instructions(self.config, texts)
+        rows = texts["text"].to_pylist()
+        own = list_instructions(self.config, texts)
         vectors_ND = self.encoder.encode(rows, self.config.role, own, batch_tokens=self.batch_tokens, progress=count)
         write_vectors(target, texts["id"], vectors_ND.astype(self.config.storage_dtype))
         return _count(lengths)
@@ -52,7 +53,9 @@ class Worker:
 def _count(lengths: Counter[int]) -> dict[str, int]:
     """Return the counts of a shard: texts, tokens, and the number of texts of each length in tokens. Their sums over
     all shards are the exact distribution of lengths, whose size depends on the longest text only."""
-    texts = {f"length/{length}": number for length, number in sorted(lengths.items())}
+    texts = {}
+    for length, number in sorted(lengths.items()):
+        texts[f"length/{length}"] = number
     return {"rows": lengths.total(), "tokens": _sum(lengths), **texts}
 
 
@@ -70,7 +73,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     dim = read_dim(context.out)
     if config.npy:
         _write_npy(context.out, rows, dim)
-    lengths = {int(name.removeprefix("length/")): number for name, number in counts.items() if "/" in name}
+    lengths = {}
+    for name, number in counts.items():
+        if "/" in name:
+            lengths[int(name.removeprefix("length/"))] = number
     table = [summarize_tokens(config.role, list(lengths), list(lengths.values()))]
     metrics = {"rows": rows, "dim": dim, "tokens": counts.get("tokens", 0), "dtype": config.dtype}
     return Result(metrics, {"tokens per text": table})

@@ -60,11 +60,15 @@ class Worker:
     Writes `ratchet.data.tables.RANKED`. The ranks of a query are in the order of its positives."""
 
     def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
-        self.config, self.inputs, self.device = config, inputs, device
+        self.config = config
+        self.inputs = inputs
+        self.device = device
         table = read_shards(inputs.corpus, ["id", "text"] if config.system == "bm25" else ["id"])
         self.corpus = DocumentRows(table["id"])
         self.ids: pa.Array = table["id"].combine_chunks()
-        self.bm25 = BM25(table["text"].to_pylist()) if config.system == "bm25" else None
+        self.bm25: BM25 | None = None
+        if config.system == "bm25":
+            self.bm25 = BM25(table["text"].to_pylist())
         if config.system == "knn" and inputs.train:
             train = read_shards(inputs.train, ["id", "positives"])
             self.train_ids: pa.Array = train["id"].combine_chunks()
@@ -72,13 +76,15 @@ class Worker:
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         shard = read_queries(source)
-        queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.corpus)
+        queries = shard.to_pylist()
+        own_Q = find_own_rows(shard, self.corpus)
         relevant = Relevant(*find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus))
         truncated: dict[str, np.ndarray] = {}
         unscored = 0
         most = self.config.top + 1  # the query itself may be among them
         if self.bm25:
-            texts, score = shard["text"].to_pylist(), self.bm25.score
+            texts = shard["text"].to_pylist()
+            score = self.bm25.score
             ranks_R, scores_QK, rows_QK = rank_in_blocks(
                 lambda some: score(texts[some]), len(self.ids), relevant, own_Q, most, report
             )
@@ -138,7 +144,8 @@ class Worker:
 
     def _rank_truncated(self, query_QD: np.ndarray, relevant: Relevant, own_Q: np.ndarray) -> dict[str, np.ndarray]:
         """Return column -> ranks of the relevant documents by leading dimensions, [R]; see `rank_truncated`."""
-        config, found = self.config, dict[str, np.ndarray]()
+        config = self.config
+        found = dict[str, np.ndarray]()
         if config.dims and config.dims[-1] >= query_QD.shape[1]:
             raise InputError(
                 f"evaluate_retrieval.dims: {config.dims[-1]} given, for vectors of {query_QD.shape[1]} dimensions;"
@@ -156,14 +163,18 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         raise InputError(
             f"evaluate_retrieval: system={config.system} given; expected {', '.join(needed)} too; give them"
         )
-    queries, ranking = read_shards(inputs.queries), context.out / "ranking"
+    queries = read_shards(inputs.queries)
+    ranking = context.out / "ranking"
     unscored = 0
     if config.system == "reranked":
         _write_reranked(config, inputs, queries, ranking)
     else:
         shards = list_shards(inputs.queries)
         total = count_rows(shards, ["id", "text", "positives", "grades"])
-        device = "cuda" if context.resources.gpus else "cpu"
+        if context.resources.gpus:
+            device = "cuda"
+        else:
+            device = "cpu"
         arguments = {"config": config, "inputs": inputs, "device": device}
         unscored = map_shards(context, shards, Worker, arguments, ranking, total_rows=total)["unscored"]
 
@@ -180,18 +191,27 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     graded = ((n, list(zip(p, g, strict=True))) for n, p, g in zip(names, positives, grades, strict=True))
     write_qrels(context.out / "qrels.trec", graded)
     # The reciprocal rank is NaN for a query without a relevant document.
-    first = [None if np.isnan(one) else round(1 / one) for one in metrics.per_query["mrr"]]
+    first = []
+    for one in metrics.per_query["mrr"]:
+        first.append(None if np.isnan(one) else round(1 / one))
     shown = pc.list_slice(ranked["documents"], 0, config.case_documents).to_pylist()
     per_query = {"id": names, "first_rank": pa.array(first, pa.int64()), "top": shown}
-    per_query |= {"seen": queries["seen"]} if "seen" in queries.column_names else {}
+    if "seen" in queries.column_names:
+        per_query |= {"seen": queries["seen"]}
     write_table(context.out / "per_query.parquet", pa.table(per_query | dict(metrics.per_query.items())))
     group_Q = number_groups(queries)
-    groups = compute_by_seen(metrics, per_query["seen"].to_numpy(), group_Q) if "seen" in per_query else {}
+    if "seen" in per_query:
+        groups = compute_by_seen(metrics, per_query["seen"].to_numpy(), group_Q)
+    else:
+        groups = {}
     intervals = list_half_widths(metrics.per_query, WITH_INTERVAL, group_Q)
     if metrics.empty == metrics.queries:  # new queries without labels
         return Result({"queries": metrics.queries, "queries_without_relevant": metrics.empty})
     cost = compute_merging_cost(inputs.selection, metrics.values, metrics.queries)
-    note = f"{unscored:,} of {metrics.queries:,} queries share no word with the corpus" if unscored else ""
+    if unscored:
+        note = f"{unscored:,} of {metrics.queries:,} queries share no word with the corpus"
+    else:
+        note = ""
     return Result(
         {**_scalars(metrics), **intervals, **groups, **cost},
         {
@@ -231,7 +251,8 @@ def compute_by_seen(metrics: RankMetrics, seen_Q: np.ndarray, group_Q: np.ndarra
     queries, their metrics are left out. Queries without a relevant document do not count, as in the other metrics."""
     found: dict[str, float | int | str] = {}
     for group, own_Q in (("seen", seen_Q), ("unseen", ~seen_Q)):
-        if (own_Q := own_Q & ~np.isnan(metrics.per_query["mrr"])).any():
+        own_Q = own_Q & ~np.isnan(metrics.per_query["mrr"])
+        if own_Q.any():
             values = {name: value_Q[own_Q] for name, value_Q in metrics.per_query.items()}
             found |= {f"{group}/queries": int(own_Q.sum())}
             found |= {f"{group}/{name}": round(float(value_q.mean()), 6) for name, value_q in values.items()}
@@ -256,7 +277,9 @@ def _by_dim(
             row |= {f"{one.upper()}{end}": round(found.values[one], 6) for one in TRUNCATED if one in found.values}
         rows.append(row)
     every = {one.upper(): round(whole.values[one], 6) for one in TRUNCATED if one in whole.values}
-    return {f"{config.tag}: metrics by dimensions": [*rows, {"dimensions": "all", **every}]} if rows else {}
+    if rows:
+        return {f"{config.tag}: metrics by dimensions": [*rows, {"dimensions": "all", **every}]}
+    return {}
 
 
 def _cases(
@@ -268,7 +291,8 @@ def _cases(
     before = pq.read_table(inputs.before / "per_query.parquet", columns=["id", "first_rank", "top"])
     if before["id"].to_pylist() != queries["id"].to_pylist():
         raise InputError(f"{inputs.before}: evaluates other queries; expected those of {inputs.queries}")
-    ranks, tops = before["first_rank"].to_pylist(), pc.list_slice(before["top"], 0, config.case_documents).to_pylist()
+    ranks = before["first_rank"].to_pylist()
+    tops = pc.list_slice(before["top"], 0, config.case_documents).to_pylist()
     # By ratio, so that 40 -> 2 counts more than 400 -> 300.
     if not (pairs := [(a / b, q) for q, (a, b) in enumerate(zip(ranks, first, strict=True)) if a and b and a != b]):
         return {}  # without reading the corpus

@@ -76,7 +76,10 @@ class TrainTask(EmbedderTask):
         self.pool = self.corpus
         if pool_rows is not None:  # `take` would copy all texts first, and fails above 2 GB
             self.pool = self.corpus.filter(pa.array(np.isin(np.arange(len(self.corpus)), pool_rows)))
-        self.valid = read_shards(inputs.valid) if inputs.valid else None
+        if inputs.valid:
+            self.valid = read_shards(inputs.valid)
+        else:
+            self.valid = None
         distills = config.distillation != "none"
         self.triplets = Triplets(read_shards(inputs.mined), self.corpus, teacher=distills)
         self.teacher_temperature = find_teacher_temperature(config, self.triplets)
@@ -84,7 +87,10 @@ class TrainTask(EmbedderTask):
         if inputs.guide_queries and inputs.guide_corpus:
             self.guide = Guide(self.triplets, self.corpus, inputs.guide_queries, inputs.guide_corpus)
         self.tasks = list_instructions(config, self.triplets.queries)
-        self.valid_tasks = list_instructions(config, self.valid) if self.valid else []
+        if self.valid:
+            self.valid_tasks = list_instructions(config, self.valid)
+        else:
+            self.valid_tasks = []
         batches = self.triplets.num_batches(config.batch_size)
         self.steps = steps_of_epochs("finetune_embedder", len(self.triplets), batches, config.epochs, worker)
         super().__init__(worker, config, inputs, resources)
@@ -105,7 +111,8 @@ class TrainTask(EmbedderTask):
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
         """Return one part if the texts of every worker fit in memory, else one part per micro batch."""
-        batch, workers = self._take_batch(epoch, step), self.worker.world_size
+        batch = self._take_batch(epoch, step)
+        workers = self.worker.world_size
         self.dropout.start_step(epoch, step)
 
         def gradient(vector_RD: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,7 +130,8 @@ class TrainTask(EmbedderTask):
         """Return whether the activations of all texts fit in memory, so that one pass embeds them."""
         if self.resources.micro_batch_size is not None:
             return len(ids_R) <= self.resources.micro_batch_size
-        size_R, shape = np.array([len(ids) for ids in ids_R], np.int64), self.model.config.get_text_config()
+        size_R = np.array([len(ids) for ids in ids_R], np.int64)
+        shape = self.model.config.get_text_config()
         if self.device == "cpu":
             return int(size_R.sum()) <= CPU_GRAPH // (shape.num_hidden_layers * shape.hidden_size)
         padded = sum(len(rows) * int(size_R[rows].max()) for rows in self.group_rows(size_R))
@@ -163,13 +171,18 @@ class TrainTask(EmbedderTask):
     def _take_batch(self, epoch: int, step: int) -> WorkerBatch:
         """Return the batch of a training step, and start to prepare the next one in a thread."""
         ahead = self.prepared.pop((epoch, step), None)
-        batch = ahead.result() if ahead is not None else self._prepare(epoch, step)
+        if ahead is not None:
+            batch = ahead.result()
+        else:
+            batch = self._prepare(epoch, step)
         if step + 1 < self.steps[epoch]:
             self.prepared[epoch, step + 1] = self.thread.submit(self._prepare, epoch, step + 1)
         return batch
 
     def _prepare(self, epoch: int, step: int) -> WorkerBatch:
-        config, data, worker = self.config, self.triplets, self.worker
+        config = self.config
+        data = self.triplets
+        worker = self.worker
         batch = data.make_batch(
             config.seed, epoch, step, config.batch_size, config.num_negatives, worker.rank, worker.world_size
         )
@@ -177,16 +190,24 @@ class TrainTask(EmbedderTask):
         mask_QP = None
         if config.false_negative_mask:
             never = [data.text_of_row[data.list_no_negatives(int(query))] for query in batch.query_Q]
-            known = [np.append(*texts) for texts in zip(never, data.text_of_query[batch.query_Q], strict=True)]
+            known = []
+            for texts in zip(never, data.text_of_query[batch.query_Q], strict=True):
+                known.append(np.append(*texts))
             mask_QP = false_negative_mask(data.text_of_row[batch.passage_P], member_QG[:, 0].numpy(), known)
         if not config.in_batch_negatives:
             others_QP = torch.ones((len(batch.query_Q), len(batch.passage_P)), dtype=torch.bool)
             for i, own in enumerate(batch.own_Q):
                 others_QP[i, torch.from_numpy(own)] = False
-            mask_QP = others_QP if mask_QP is None else mask_QP | others_QP
+            if mask_QP is None:
+                mask_QP = others_QP
+            else:
+                mask_QP = mask_QP | others_QP
         if self.guide is not None:
             suspect_QP = torch.from_numpy(self.guide.find_suspects(batch, config.guide_margin))
-            mask_QP = suspect_QP if mask_QP is None else mask_QP | suspect_QP
+            if mask_QP is None:
+                mask_QP = suspect_QP
+            else:
+                mask_QP = mask_QP | suspect_QP
         queries = take_texts(data.query_text, batch.query_Q)
         tasks = [self.tasks[query] for query in batch.query_Q]
         mine = batch.passage_P[batch.offsets[worker.rank] : batch.offsets[worker.rank + 1]]
@@ -207,15 +228,21 @@ class TrainTask(EmbedderTask):
         config = self.config
         if not config.num_examples:
             return None
-        drawn = [self.triplets.draw_examples(config.seed, epoch, int(query), config.num_examples) for query in query_Q]
-        return [[self._get_example(*pair) for pair in own] for own in drawn]
+        drawn = []
+        for query in query_Q:
+            drawn.append(self.triplets.draw_examples(config.seed, epoch, int(query), config.num_examples))
+        found = []
+        for own in drawn:
+            found.append([self._get_example(*pair) for pair in own])
+        return found
 
     def evaluate_model(self, model: Encoder) -> Evaluation:
         """Compute exact metrics of `valid` over the pool; none without `valid`. Each worker embeds a part of
         the queries and of the pool."""
         if self.valid is None:
             return Evaluation({})
-        asked, own = self.split_rows(len(self.valid)), self.split_rows(len(self.pool))
+        asked = self.split_rows(len(self.valid))
+        own = self.split_rows(len(self.pool))
         budget = self.resources.batch_tokens
         tasks = [self.valid_tasks[row] for row in asked]
         own_QD = model.encode(take_texts(self.valid["text"], asked), "query", tasks, batch_tokens=budget)
@@ -223,7 +250,8 @@ class TrainTask(EmbedderTask):
         self.finish_passes()
         rows = DocumentRows(self.pool["id"])
         relevant = Relevant(*find_corpus_rows(self.valid, "positives", rows))
-        query_QD, exclude_Q = np.concatenate(gather_objects(own_QD)), find_own_rows(self.valid, rows)
+        query_QD = np.concatenate(gather_objects(own_QD))
+        exclude_Q = find_own_rows(self.valid, rows)
         ranks_R, losses_Q = self.rank_held_out(query_QD, relevant, own, own_ND, exclude_Q)
         held_out = HeldOutRows(self.valid)
         return held_out.evaluate(self.config.metric, ranks_R, relevant, "map@25", "r@25", losses_Q=losses_Q)

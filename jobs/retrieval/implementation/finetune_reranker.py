@@ -51,9 +51,16 @@ class TrainTask(FinetuneTask):
         super().__init__(worker, config, inputs, resources)
         corpus = read_shards(inputs.corpus, ["id", "text"])
         self.text_of = Texts(corpus)
-        self.valid_table = read_shards(inputs.valid) if inputs.valid else pa.table({})
-        self.valid, self.valid_prompts = self.valid_table.to_pylist(), list_instructions(config, self.valid_table)
-        self.lists = read_shards(inputs.ranking, RANKED.names).to_pylist() if inputs.ranking else []
+        if inputs.valid:
+            self.valid_table = read_shards(inputs.valid)
+        else:
+            self.valid_table = pa.table({})
+        self.valid = self.valid_table.to_pylist()
+        self.valid_prompts = list_instructions(config, self.valid_table)
+        if inputs.ranking:
+            self.lists = read_shards(inputs.ranking, RANKED.names).to_pylist()
+        else:
+            self.lists = []
         if [row["id"] for row in self.lists] != [row["id"] for row in self.valid]:
             raise InputError(
                 f"{inputs.ranking}: a ranking of other queries given; expected those of {inputs.valid}; rank these"
@@ -74,7 +81,11 @@ class TrainTask(FinetuneTask):
         # PEFT copies a head that is trained. This works only if ZeRO-3 has not partitioned its weights.
         options = {"zero_stage": None if decodes else 0, "seed": config.seed}
         self.reranker = self.load(reranker.load, start, reranker_config=self.reranker_config, **options)
-        heads, task = reranker.find_heads(self.reranker), "CAUSAL_LM" if decodes else "SEQ_CLS"
+        heads = reranker.find_heads(self.reranker)
+        if decodes:
+            task = "CAUSAL_LM"
+        else:
+            task = "SEQ_CLS"
         self.model = self.reranker.model = self.make_trainable(self.reranker.model, modules_to_save=heads, task=task)
         self.zero3_sync = Zero3Sync(self.reranker.backbone, self.device, needed=config.zero_stage == 3)
 
@@ -102,17 +113,23 @@ class TrainTask(FinetuneTask):
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
         """Split the batch into parts of about `micro_batch_size` groups. Groups are independent of each other."""
-        config, worker = self.config, self.worker
+        config = self.config
+        worker = self.worker
         data = (config.seed, epoch, step, config.batch_size, config.num_negatives, worker.rank, worker.world_size)
         batch = self.triplets.make_batch(*data)
         self.dropout.start_step(epoch, step)
         # All workers have the same number of parts, and no part is empty.
-        least, most = batch.queries // worker.world_size, -(-batch.queries // worker.world_size)
+        least = batch.queries // worker.world_size
+        most = -(-batch.queries // worker.world_size)
         count = min(least, -(-most // (self.resources.micro_batch_size or MICRO_BATCH_SIZE)))
-        return [partial(self._run_part, batch, own) for own in np.array_split(np.arange(len(batch.query_Q)), count)]
+        found: list[Callable[[], tuple[Tensor, int]]] = []
+        for own in np.array_split(np.arange(len(batch.query_Q)), count):
+            found.append(partial(self._run_part, batch, own))
+        return found
 
     def _run_part(self, batch: TripletBatch, chosen: np.ndarray) -> tuple[Tensor, int]:
-        config, data = self.config, self.triplets
+        config = self.config
+        data = self.triplets
         queries = take_texts(data.query_text, batch.query_Q[chosen])
         passages = [take_texts(data.corpus_text, batch.passage_P[batch.own_Q[q]]) for q in chosen]
         prompts = [self.prompts[query] for query in batch.query_Q[chosen]]
@@ -172,7 +189,8 @@ class TrainTask(FinetuneTask):
         scores = model.score(queries, texts, prompts, batch_tokens=self.resources.batch_tokens)
         with torch.no_grad():
             self.zero3_sync.finish(self._run_blank)
-        ranks, places = [], []
+        ranks = []
+        places = []
         for q, documents, own in zip(mine, lists, scores, strict=True):
             positives = self.valid[q]["positives"]
             ranks.append(reorder(documents, own, positives, self.lists[q]["ranks"])[1])
@@ -204,7 +222,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         ranks = read_shards(inputs.ranking, ["ranks"])["ranks"].to_pylist()
         before = evaluate_lists(config, read_shards(inputs.valid), ranks)
         is_new = str(result.metrics["kept"]) not in ("base", "current_best")
-        tried = [one["all"] for one in (history.sums if is_new else [history.start_sums])]
+        tried = []
+        for one in history.sums if is_new else [history.start_sums]:
+            tried.append(one["all"])
         p_value = compute_p_value(np.array(before.sums["all"]), np.array(tried))
         after = float(result.metrics[f"valid/{config.metric}"])
         gate = TeacherGate(config.metric, before.metrics[config.metric], after, p_value)

@@ -43,10 +43,14 @@ class Candidates:
     """Vectors of the documents that may be negatives. They stay in memory only if they have at most BYTES_AT_ONCE."""
 
     def __init__(self, config: Config, inputs: Inputs) -> None:
-        self.inputs, self.folder = inputs, inputs.corpus_embeddings
+        self.inputs = inputs
+        self.folder = inputs.corpus_embeddings
         self.ids = tables.read_shards(inputs.corpus, ["id"])["id"].combine_chunks()
         whole = config.candidates == "corpus"
-        self.rows = None if whole else choose_candidates(config, self.known.list_rows(), len(self.ids))
+        if whole:
+            self.rows = None
+        else:
+            self.rows = choose_candidates(config, self.known.list_rows(), len(self.ids))
         """Corpus rows of the candidates, int64, ascending. None: all."""
         self.rows_at_once = max(1, BYTES_AT_ONCE // (4 * read_dim(self.folder)))
         self.held: list[list[tuple[int, np.ndarray]]] = []
@@ -89,12 +93,16 @@ class IndexBuilder:
     """Writes an index of the candidates that has the recall `min_recall` on a sample of queries."""
 
     def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
-        self.config, self.inputs, self.device = config, inputs, device
-        self.candidates, self.read = Candidates(config, inputs), 0
+        self.config = config
+        self.inputs = inputs
+        self.device = device
+        self.candidates = Candidates(config, inputs)
+        self.read = 0
         self.queries = tables.read_shards(inputs.queries, ["id"])["id"].combine_chunks()
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
-        vectors, seed = target.with_suffix(".lists"), self.config.seed
+        vectors = target.with_suffix(".lists")
+        seed = self.config.seed
         lists = count_lists(len(self.candidates))
         trained = draw(len(self.candidates), VECTORS_PER_LIST * lists, seed)
         sample_SD = take_rows(self.candidates.read(), trained)
@@ -110,7 +118,8 @@ class IndexBuilder:
     def _find_nearest(self, query_QD: np.ndarray) -> np.ndarray:
         """Return the vectors of the nearest candidates by exact search, [Q, K, D]."""
         rows_QK = self.candidates.search(query_QD, self.config.window[1], self.device)[1]
-        rows_QK = rows_QK if self.candidates.rows is None else self.candidates.rows[rows_QK]
+        if self.candidates.rows is not None:
+            rows_QK = self.candidates.rows[rows_QK]
         row_n, place_QK = np.unique(rows_QK, return_inverse=True)
         nearest_nD = take_rows(read_blocks(self.candidates.folder, self.candidates.ids, mapped=True), row_n)
         return nearest_nD[place_QK]
@@ -132,19 +141,27 @@ class Worker:
 
     def __init__(self, config: Config, inputs: Inputs, device: str, index: Path | None = None) -> None:
         self.text_N = tables.hash_shards(inputs.corpus)
-        self.config, self.inputs, self.device = config, inputs, device
+        self.config = config
+        self.inputs = inputs
+        self.device = device
         names = [field.name for field in fields(Window)[2:]]
         self.window = Window(*config.window, **{name: getattr(config, name) for name in names})
         self.candidates = Candidates(config, inputs)
-        self.ids, self.corpus = self.candidates.ids, self.candidates.corpus
-        self.index = None if index is None else faiss.read_index(str(index))
+        self.ids = self.candidates.ids
+        self.corpus = self.candidates.corpus
+        if index is None:
+            self.index = None
+        else:
+            self.index = faiss.read_index(str(index))
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         shard = tables.read_queries(source)
-        queries, own_Q = shard.to_pylist(), find_own_rows(shard, self.corpus)
+        queries = shard.to_pylist()
+        own_Q = find_own_rows(shard, self.corpus)
         vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
         query_QD = read_vectors(vectors, shard["id"].combine_chunks())
-        text_Q, hash_Q = tables.hash_texts(shard["text"]), tables.hash_queries(shard)
+        text_Q = tables.hash_texts(shard["text"])
+        hash_Q = tables.hash_queries(shard)
         positives = Relevant(*find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus))
         if len(bad_q := np.flatnonzero(np.diff(positives.indptr) == 0)):
             raise InputError(
@@ -221,7 +238,9 @@ def choose_candidates(config: Config, labelled: np.ndarray, documents: int) -> n
     if config.candidates == "labelled":
         return labelled
     many = len(labelled) >= documents / 4 and len(labelled) > config.num_negatives
-    return labelled if many else None
+    if many:
+        return labelled
+    return None
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -230,7 +249,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     arguments = {"config": config, "inputs": inputs, "device": "cuda" if context.resources.gpus else "cpu"}
     recall: dict[str, float] = {}
     if config.min_recall:
-        folder, source = context.work / "index", tables.list_shards(inputs.corpus)[:1]
+        folder = context.work / "index"
+        source = tables.list_shards(inputs.corpus)[:1]
         built = map_shards(context, source, IndexBuilder, arguments, folder, suffix="faiss")
         recall["recall"] = round(built["found"] / built["expected"], 4)
         arguments["index"] = folder / f"{source[0].stem}.faiss"

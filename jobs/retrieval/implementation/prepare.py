@@ -26,16 +26,25 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     splits = split_data(data, config)
     documents, longest, repeated = _copy_corpus(context, config, data)
     scored = splits["train"] and all(query.teacher for query in splits["train"])
-    scores = [tables.TEACHER_SCORES["positives"], tables.TEACHER_SCORES["negatives"]] if scored else []
+    if scored:
+        scores = [tables.TEACHER_SCORES["positives"], tables.TEACHER_SCORES["negatives"]]
+    else:
+        scores = []
     instructions = [name for name in tables.INSTRUCTIONS if f"{name}s" in data.notes]
     statistics = []
     for name, queries in splits.items():
-        seen = [True] * len(queries) if name == "train" else find_seen(splits["train"], queries).tolist()
+        if name == "train":
+            seen = [True] * len(queries)
+        else:
+            seen = find_seen(splits["train"], queries).tolist()
         rows = (
             {**query._asdict(), "seen": own, **dict(zip(scores, query.teacher or (), strict=False))}
             for query, own in zip(queries, seen, strict=True)
         )
-        columns = tables.GROUPED if name == "train" else tables.HELD_OUT
+        if name == "train":
+            columns = tables.GROUPED
+        else:
+            columns = tables.HELD_OUT
         schema = pa.schema([*columns, *((score, tables.SCORES) for score in scores)])
         tables.write_shards(context.out / name, rows, tables.add_carried(schema, instructions), config.shard_rows)
         statistics.append(_statistics(name, queries, sum(seen)))
@@ -57,7 +66,8 @@ def _copy_corpus(context: Context, config: Config, data: RetrievalData) -> tuple
     """Check the documents and write them as shards, by id, descending. All steps order documents with equal scores by
     row, so that metrics do not depend on the order of the data, and are those of trec_eval. Return (number of
     documents, characters of the longest text, number of documents with the text of another one)."""
-    documents, longest = 0, max(len(query.text) for query in data.queries)
+    documents = 0
+    longest = max(len(query.text) for query in data.queries)
     hashes = array("q")
 
     def read() -> Iterator[pa.Table]:
@@ -66,7 +76,8 @@ def _copy_corpus(context: Context, config: Config, data: RetrievalData) -> tuple
         while part := list(islice(rest, config.shard_rows)):
             yield pa.Table.from_pylist(list(map(vars, part)), schema=tables.CORPUS)
             hashes.extend(hash(document.text) for document in part)
-            documents, longest = documents + len(part), max(longest, *(len(document.text) for document in part))
+            documents = documents + len(part)
+            longest = max(longest, *(len(document.text) for document in part))
             context.progress(Progress(documents, len(data.corpus), "documents"))
 
     corpus = tables.join_tables(read())

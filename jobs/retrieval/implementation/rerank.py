@@ -31,7 +31,8 @@ class Worker:
             packed=True,
             reranker_config=resolve_reranker_config(config, inputs.model, inputs.adapter),
         )
-        self.config, self.batch_tokens = config, batch_tokens
+        self.config = config
+        self.batch_tokens = batch_tokens
         self.lists = Lists(inputs.lists, inputs.corpus, config.depth)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
@@ -44,7 +45,8 @@ class Worker:
             tokens = seen
             report(done * len(table) // pairs, seen)
 
-        queries, own = table["text"].to_pylist(), list_instructions(self.config, table)
+        queries = table["text"].to_pylist()
+        own = list_instructions(self.config, table)
         scores = self.reranker.score(queries, texts, own, batch_tokens=self.batch_tokens, progress=count)
         return write_scores(target, table, scores, tokens)
 

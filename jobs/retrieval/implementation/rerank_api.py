@@ -53,7 +53,9 @@ def _ask(context: Context, config: Config, lists: Lists, rows: int, targets: Map
 
         with ThreadPoolExecutor(config.concurrency) as pool:
             asked = zip(range(len(table)), table["text"].to_pylist(), texts, strict=True)
-            waiting = [pool.submit(ask, *one) for one in asked]
+            waiting = []
+            for one in asked:
+                waiting.append(pool.submit(ask, *one))
             try:
                 scores = [future.result() for future in waiting]
             finally:
@@ -73,13 +75,16 @@ class Answers:
     """The API's answers for a shard, stored as JSON Lines. A line that a killed process left unfinished is ignored."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.known, self.lock = path, dict[int, np.ndarray](), threading.Lock()
-        for line in path.read_text().splitlines() if path.exists() else []:
-            try:
-                row, scores = json.loads(line)
-            except ValueError:
-                continue
-            self.known[row] = np.array(scores, np.float32)
+        self.path = path
+        self.known = dict[int, np.ndarray]()
+        self.lock = threading.Lock()
+        if path.exists():
+            for line in path.read_text().splitlines():
+                try:
+                    row, scores = json.loads(line)
+                except ValueError:
+                    continue
+                self.known[row] = np.array(scores, np.float32)
 
     def keep(self, row: int, scores: list[float]) -> None:
         with self.lock, self.path.open("a") as file:

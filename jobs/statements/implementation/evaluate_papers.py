@@ -31,21 +31,32 @@ class Worker:
     statements of its paper."""
 
     def __init__(self, config: Config, inputs: Inputs, starts: dict[str, int], device: str) -> None:
-        self.config, self.starts, self.device = config, starts, device
-        self.embeddings = inputs.embeddings if config.system == "dense" else None
+        self.config = config
+        self.starts = starts
+        self.device = device
+        if config.system == "dense":
+            self.embeddings = inputs.embeddings
+        else:
+            self.embeddings = None
         table = read_shards(inputs.statements, ["id", "paper"] if self.embeddings else ["id", "paper", "text"])
-        self.paper_S, self.ids = number_papers(table), table["id"].combine_chunks()
+        self.paper_S = number_papers(table)
+        self.ids = table["id"].combine_chunks()
         self.texts: list[str] = [] if self.embeddings else table["text"].to_pylist()
-        self.bm25 = None if self.embeddings else BM25(self.texts)
+        if self.embeddings:
+            self.bm25 = None
+        else:
+            self.bm25 = BM25(self.texts)
         self.query_S = _queries_mask(config, self.paper_S)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
-        start, names = self.starts[source.name], pq.read_table(source, columns=["id"])["id"]
+        start = self.starts[source.name]
+        names = pq.read_table(source, columns=["id"])["id"]
         query_q = np.flatnonzero(self.query_S[start : start + len(names)])
         row_Q = start + query_q
         relevant = Relevant(*other_statements(self.paper_S, row_Q))
         if self.bm25:
-            texts, score = [self.texts[row] for row in row_Q], self.bm25.score
+            texts = [self.texts[row] for row in row_Q]
+            score = self.bm25.score
             ranks_R, *_ = rank_in_blocks(lambda some: score(texts[some]), len(self.texts), relevant, row_Q, 1, report)
         else:
             assert self.embeddings is not None
@@ -66,7 +77,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         raise InputError(
             "evaluate_papers.embeddings: nothing given; expected those of the statements; give them or set system=bm25"
         )
-    device = "cuda" if context.resources.gpus and config.system == "dense" else "cpu"
+    if context.resources.gpus and config.system == "dense":
+        device = "cuda"
+    else:
+        device = "cpu"
     arguments = {"config": config, "inputs": inputs, "starts": starts, "device": device}
     map_shards(context, shards, Worker, arguments, context.out / "ranks", total_rows=total)
 
@@ -91,7 +105,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 def _queries_mask(config: Config, paper_S: np.ndarray) -> np.ndarray:
     """Return which statements are queries: bool [S]."""
-    query_S = np.bincount(paper_S)[paper_S] >= 2 if len(paper_S) else np.zeros(0, bool)
+    if len(paper_S):
+        query_S = np.bincount(paper_S)[paper_S] >= 2
+    else:
+        query_S = np.zeros(0, bool)
     if config.max_queries is not None and config.max_queries < query_S.sum():
         rows = np.flatnonzero(query_S)
         query_S = np.zeros_like(query_S)
@@ -104,9 +121,15 @@ def _true_positives(metrics: RankMetrics, ks: tuple[int, ...]) -> list[dict[str,
     rows = []
     for k in ks:
         found_Q = metrics.per_query[f"p@{k}"] * k
-        spread = np.percentile(found_Q, [10, 25, 50, 75, 90, 99]) if len(found_Q) else np.zeros(6)
+        if len(found_Q):
+            spread = np.percentile(found_Q, [10, 25, 50, 75, 90, 99])
+        else:
+            spread = np.zeros(6)
         names = ("10%", "25%", "median", "75%", "90%", "99%")
-        mean = round(float(found_Q.mean()), 4) if len(found_Q) else 0.0
+        if len(found_Q):
+            mean = round(float(found_Q.mean()), 4)
+        else:
+            mean = 0.0
         rows.append({"k": k, "mean": mean, **dict(zip(names, spread.round(4).tolist(), strict=True))})
     return rows
 

@@ -55,7 +55,8 @@ class TrainTask(EmbedderTask):
 
     def _attach_projection(self, base: EncodingConfig) -> None:
         """Make the projection trainable: that of the current best adapter, or a new one if the base has none."""
-        one, dim = self.encoder, self.config.projection
+        one = self.encoder
+        dim = self.config.projection
         self.projects = dim is not None and not base.projection
         self.is_new = self.projects and one.projection is None
         if self.is_new and dim is not None:
@@ -80,14 +81,18 @@ class TrainTask(EmbedderTask):
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
         """Return one part per micro batch."""
-        config, worker = self.config, self.worker
+        config = self.config
+        worker = self.worker
         batch = self.sampler.make_batch(config.seed, epoch, step, worker.rank, worker.world_size)
         texts = take_texts(self.sampler.text, np.concatenate([batch.left_N, batch.right_N]))
         ids_R = self.encoder.tokenize(texts, "passage")
         # A statement may be in two pairs, but it is the left text of only one. So left_N identifies a pair.
         row_ids = np.concatenate([2 * batch.left_N, 2 * batch.left_N + 1])
         self.dropout.start_step(epoch, step)
-        group_N = torch.from_numpy(batch.paper_N).to(self.device) if config.mask_paper else None
+        if config.mask_paper:
+            group_N = torch.from_numpy(batch.paper_N).to(self.device)
+        else:
+            group_N = None
 
         def gradient(vector_RD: Tensor) -> tuple[Tensor, Tensor]:
             sides = vector_RD[: len(batch.left_N)], vector_RD[len(batch.left_N) :]

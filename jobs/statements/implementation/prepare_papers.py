@@ -21,14 +21,16 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     fractions = config.test_fraction, config.validation_fraction
     paths = inputs.papers, inputs.valid, inputs.test
     found = select_statements(paths, config.max_papers, *fractions, config.seed)
-    split, ends_P = found.split_P, found.ends_P
+    split = found.split_P
+    ends_P = found.ends_P
     total = len(split)
     writers = {name: SplitWriter(context.out / name, config.shard_rows, mapped=name == "train") for name in SPLITS}
     empty = repeated = 0
     for number, paper in enumerate(read_papers(*paths)):
         if split[number] < 0:
             continue
-        empty, repeated = empty + paper.empty, repeated + paper.repeated
+        empty = empty + paper.empty
+        repeated = repeated + paper.repeated
         kept = found.kept_S[ends_P[number] : ends_P[number + 1]]
         texts = list(itertools.compress(paper.statements, kept))
         writers[SPLITS[split[number]]].add(paper.id, _sample(config, number, texts))
@@ -63,7 +65,9 @@ class SplitWriter:
     """Writes the shards of one split. Holds the rows of one shard and the number of statements of each paper."""
 
     def __init__(self, folder: Path, shard_rows: int, *, mapped: bool) -> None:
-        self.folder, self.shard_rows, self.mapped = folder, shard_rows, mapped
+        self.folder = folder
+        self.shard_rows = shard_rows
+        self.mapped = mapped
         self.rows: list[dict[str, Any]] = []
         self.shards = 0
         self.counts: list[int] = []
@@ -80,9 +84,15 @@ class SplitWriter:
 
     def _write(self) -> None:
         table = pa.Table.from_pylist(self.rows[: self.shard_rows], STATEMENTS)
-        write, suffix = (write_mapped, "arrow") if self.mapped else (write_table, "parquet")
+        if self.mapped:
+            write = write_mapped
+            suffix = "arrow"
+        else:
+            write = write_table
+            suffix = "parquet"
         write(self.folder / f"shard-{self.shards:05d}.{suffix}", table)
-        self.rows, self.shards = self.rows[self.shard_rows :], self.shards + 1
+        self.rows = self.rows[self.shard_rows :]
+        self.shards = self.shards + 1
 
 
 def _statistics(name: str, counts: np.ndarray) -> dict[str, float | int | str]:
