@@ -13,7 +13,10 @@ GRID = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 
 def compute_spread(ranking: pa.Table) -> float:
     """Return the mean difference between the highest and the lowest score of a query's list; 1 for equal scores."""
-    lists = [scores for scores in ranking["scores"].to_pylist() if scores]
+    lists = []
+    for scores in ranking["scores"].to_pylist():
+        if scores:
+            lists.append(scores)
     if lists:
         return float(np.mean([max(scores) - min(scores) for scores in lists])) or 1.0
     return 1.0

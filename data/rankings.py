@@ -16,7 +16,9 @@ def reorder(
     top keeps its rank. Documents with equal scores are ordered by id, descending, as trec_eval orders them."""
     pairs = list(zip(np.asarray(scores, np.float32).tolist(), documents, strict=True))
     order = sorted(range(len(pairs)), key=pairs.__getitem__, reverse=True)
-    place = {documents[old]: new for new, old in enumerate(order, 1)}
+    place = {}
+    for new, old in enumerate(order, 1):
+        place[documents[old]] = new
     return np.array(order, np.int64), [place.get(name, rank) for name, rank in zip(positives, ranks, strict=True)]
 
 

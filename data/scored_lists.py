@@ -79,7 +79,9 @@ def write_scores(target: Path, table: pa.Table, scores: Sequence[np.ndarray], to
 
 def _compare(table: pa.Table) -> tuple[int, int]:
     """Return how many rows have scores of positives and of negatives, and in how many a positive has the highest."""
-    columns = [TEACHER_SCORES[name] for name in ("positives", "negatives")]
+    columns = []
+    for name in ("positives", "negatives"):
+        columns.append(TEACHER_SCORES[name])
     if not set(columns) <= set(table.column_names):
         return 0, 0
     rows = zip(*(table[name].to_pylist() for name in columns), strict=True)

@@ -57,8 +57,15 @@ def list_half_widths(
     per_query: Mapping[str, np.ndarray], names: Sequence[str], group_Q: np.ndarray, prefix: str = ""
 ) -> dict[str, float]:
     """Return `{prefix}NAME/interval` -> half width, to 6 places, for the metrics that exist. NaN is left out."""
-    widths = {name: compute_half_width(per_query[name], group_Q) for name in names if name in per_query}
-    return {f"{prefix}{name}/interval": round(width, 6) for name, width in widths.items() if not np.isnan(width)}
+    widths = {}
+    for name in names:
+        if name in per_query:
+            widths[name] = compute_half_width(per_query[name], group_Q)
+    found: dict[str, float] = {}
+    for name, width in widths.items():
+        if not np.isnan(width):
+            found[f"{prefix}{name}/interval"] = round(width, 6)
+    return found
 
 
 def compute_p_value(before_C: np.ndarray, after_EC: np.ndarray, seed: int = 0, *, chosen: int | None = None) -> float:

@@ -89,10 +89,9 @@ class Triplets:
         assert self._teacher is not None
         ends = self._positive_ends, self._negative_ends
         sizes = [np.diff(own) for own in ends]
-        sums = [
-            np.diff(np.concatenate([[0.0], np.cumsum(scores, dtype=np.float64)])[own])
-            for scores, own in zip(self._teacher, ends, strict=True)
-        ]
+        sums = []
+        for scores, own in zip(self._teacher, ends, strict=True):
+            sums.append(np.diff(np.concatenate([[0.0], np.cumsum(scores, dtype=np.float64)])[own]))
         right_Q, wrong_Q = (total / np.maximum(size, 1) for total, size in zip(sums, sizes, strict=True))
         both_Q = sizes[1] > 0
         if both_Q.any():
@@ -187,7 +186,9 @@ class Triplets:
         teacher = None
         if self._teacher is not None:
             right, wrong = self._teacher
-            teacher = [np.array([right[drawn[i][0]], *wrong[drawn[i][1]]], np.float32) for i in mine]
+            teacher = []
+            for i in mine:
+                teacher.append(np.array([right[drawn[i][0]], *wrong[drawn[i][1]]], np.float32))
         return TripletBatch(
             queries[mine],
             passages[np.concatenate(parts)],
@@ -240,7 +241,10 @@ def split_epoch(rows: int, batches: int, seed: int, epoch: int) -> list[np.ndarr
 def distribute(lengths: Sequence[int] | np.ndarray, workers: int) -> list[np.ndarray]:
     """Distribute rows over workers in turn, longest first: all get about as many rows of each length."""
     order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
-    return [order[worker::workers] for worker in range(workers)]
+    found: list[np.ndarray] = []
+    for worker in range(workers):
+        found.append(order[worker::workers])
+    return found
 
 
 def find_corpus_rows(

@@ -127,15 +127,25 @@ def _is_usual(folder: Path) -> bool:
     """Whether the files of an encoder show by themselves what `_open` checks, which takes seconds for its imports."""
     config = read_config(folder)
     file = folder / "tokenizer.json"
-    sizes = [config.get(name) for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")]
+    sizes = []
+    for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"):
+        sizes.append(config.get(name))
     if config.get("model_type") not in USUAL or not all(isinstance(size, int) and size > 0 for size in sizes):
         return False
     about = read_optional(folder / "tokenizer_config.json") | read_optional(folder / "special_tokens_map.json")
     if not file.is_file() or (folder / "added_tokens.json").is_file() or about.get("additional_special_tokens"):
         return False
     ids = read_token_ids(file)
-    named = {name: value for name, value in about.items() if name.endswith("_token")}
-    tokens = {name: value.get("content") if isinstance(value, dict) else value for name, value in named.items()}
+    named = {}
+    for name, value in about.items():
+        if name.endswith("_token"):
+            named[name] = value
+    tokens = {}
+    for name, value in named.items():
+        if isinstance(value, dict):
+            tokens[name] = value.get("content")
+        else:
+            tokens[name] = value
     known = all(token in ids for token in tokens.values() if isinstance(token, str))
     if not known or not all(isinstance(tokens.get(name), str) for name in SPECIAL):
         return False

@@ -306,7 +306,9 @@ def _is_whole(path: Path) -> bool:
         start, tensors = read_header(path)
     except ValueError:
         return False
-    ends = [tensor["data_offsets"][1] for tensor in tensors.values()]
+    ends = []
+    for tensor in tensors.values():
+        ends.append(tensor["data_offsets"][1])
     return bool(ends) and start + max(ends) == path.stat().st_size
 
 

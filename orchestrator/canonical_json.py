@@ -47,7 +47,10 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
             raise CanonicalError(f"{where}: {value} given; expected a finite number")
         return value
     if isinstance(value, list | tuple):
-        return [_plain(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
+        found = []
+        for index, item in enumerate(value):
+            found.append(_plain(item, f"{where}[{index}]", depth + 1))
+        return found
     if is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):

@@ -166,7 +166,14 @@ def _get_store(where: str) -> Store:
 
 def _read(store: Store, run_log: RunLog) -> FinishedRun:
     about = run_log.read("about.json") or {}
-    done = {step["name"]: step for step in run_log.steps() if step.get("object")}
-    step_ids = {name: step["step_id"] for name, step in done.items()}
-    settings = {name: step.get("config", {}) for name, step in done.items()}
+    done = {}
+    for step in run_log.steps():
+        if step.get("object"):
+            done[step["name"]] = step
+    step_ids = {}
+    for name, step in done.items():
+        step_ids[name] = step["step_id"]
+    settings = {}
+    for name, step in done.items():
+        settings[name] = step.get("config", {})
     return FinishedRun(run_log.run_id, str(about.get("recipe")), store, step_ids, settings)

@@ -139,8 +139,14 @@ def _read_group(group: dict[str, Any]) -> Machine:
 
 def estimate(plan: Plan, machines: Sequence[Machine]) -> dict[str, StepNeeds]:
     """Return step name -> needs, for the steps that would run and whose jobs estimate them. Call `plan.check` first."""
-    found = {name: _estimate_step(plan, plan.steps[name].step, machines) for name in plan.missing()}
-    return {name: needs for name, needs in found.items() if needs is not None}
+    found = {}
+    for name in plan.missing():
+        found[name] = _estimate_step(plan, plan.steps[name].step, machines)
+    made: dict[str, StepNeeds] = {}
+    for name, needs in found.items():
+        if needs is not None:
+            made[name] = needs
+    return made
 
 
 def check_fits(plan: Plan, found: Mapping[str, StepNeeds], machines: Sequence[Machine]) -> None:
@@ -204,8 +210,14 @@ def _estimate_step(plan: Plan, step: Step, machines: Sequence[Machine]) -> StepN
 
 def _compute_hours(needs: Needs, resources: Resources, machines: Sequence[Machine]) -> float | None:
     """Return the hours that the operations take on the slowest GPU type on which workers fit; None if unknown."""
-    fit = [machine for machine in machines if machine.count_fitting(resources)]
-    kinds = [kind for machine in fit for kind in machine.accelerators or ()]
+    fit = []
+    for machine in machines:
+        if machine.count_fitting(resources):
+            fit.append(machine)
+    kinds = []
+    for machine in fit:
+        for kind in machine.accelerators or ():
+            kinds.append(kind)
     if needs.operations is None or not resources.gpus or not kinds or not PEAK_TFLOPS.keys() >= set(kinds):
         return None
     speed = min(PEAK_TFLOPS[kind] for kind in kinds) * 1e12 * UTILISATION
@@ -232,7 +244,9 @@ def _find_fitting(plan: Plan, step: Step, machines: Sequence[Machine]) -> list[s
         with suppress(RatchetError):  # not a setting of this job
             if choose_workers(machines, apply_setting(step, line).place(machines)):
                 lines.append(line)
-    every = [lines[:number] for number in range(2, len(lines) + 1)]
+    every = []
+    for number in range(2, len(lines) + 1):
+        every.append(lines[:number])
     for chosen in [*([line] for line in lines), *every]:
         changed = step
         for line in chosen:

@@ -172,8 +172,15 @@ class Plan:
     def parent_results(self, name: str) -> dict[str, Result]:
         """Return input field -> the known part of the result of the step that makes this input."""
         refs = self.steps[name].step.inputs.items()
-        makers = {key: ref.step.name for key, ref in refs if isinstance(ref, Output)}
-        return {key: self.results[maker] for key, maker in makers.items() if maker in self.results}
+        makers = {}
+        for key, ref in refs:
+            if isinstance(ref, Output):
+                makers[key] = ref.step.name
+        found: dict[str, Result] = {}
+        for key, maker in makers.items():
+            if maker in self.results:
+                found[key] = self.results[maker]
+        return found
 
     def explain(self, name: str, before: Mapping[str, str]) -> list[str]:
         """Return why a step is not done: what changed since an earlier run. before: step name -> earlier step id."""
@@ -182,7 +189,10 @@ class Plan:
             return []
         if planned.state == "open":
             missing = sorted(parent for parent in self.parents[name] if self.steps[parent].commit is None)
-            return [f"depends on {parent}, which would run" for parent in missing]
+            found: list[str] = []
+            for parent in missing:
+                found.append(f"depends on {parent}, which would run")
+            return found
         if name in before:
             earlier = self.store.lookup(before[name])
         else:

@@ -123,7 +123,9 @@ def list_run_logs(store: Store, recipe: str | None = None) -> Iterator[RunLog]:
 def list_sweeps(store: Store) -> list[RunLog]:
     """Return the sweeps of a store, the last changed first (see `sweeps.trial_log`)."""
     store.pull("sweeps")
-    found = [RunLog(path.parent) for path in store.local("sweeps").glob("*/about.json")]
+    found = []
+    for path in store.local("sweeps").glob("*/about.json"):
+        found.append(RunLog(path.parent))
     return sorted(
         found, key=lambda run_log: max(path.stat().st_mtime for path in run_log.folder.glob("[!.]*")), reverse=True
     )

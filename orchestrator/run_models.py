@@ -142,7 +142,11 @@ def read_models(store: Store, run_log: RunLog) -> list[RunModel]:
     made = []
     for step, part in dict.fromkeys([*places, *best]):
         made.append(_read(store, run_log, plan, step, part))
-    return [one for one in made if one is not None]
+    result: list[RunModel] = []
+    for one in made:
+        if one is not None:
+            result.append(one)
+    return result
 
 
 def read_best(store: Store, run_log: RunLog) -> list[RunModel]:
@@ -159,7 +163,10 @@ def find_model(store: Store, name: str) -> RunModel:
     Raises InputError, with the nearest known name, if there is no such model."""
     run, _, own = name.partition(":")
     runs = list(list_run_logs(store))
-    matching = [run_log for run_log in runs if run and run_log.run_id.startswith(run)]
+    matching = []
+    for run_log in runs:
+        if run and run_log.run_id.startswith(run):
+            matching.append(run_log)
     if not matching:
         known = [run_log.run_id for run_log in runs[:MAX_KNOWN]]
         raise InputError(f"model {name}: no such run in {store.where}; {expect_one_of(known, name)}")
@@ -190,7 +197,9 @@ def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, par
     if step not in steps or not steps[step]["object"] or store.lookup(steps[step]["step_id"]) is None:
         return None
     manifest = store.manifest(steps[step]["object"])
-    names = {file.path.removeprefix(f"{part}/") for file in manifest.of_part(part)}
+    names = set()
+    for file in manifest.of_part(part):
+        names.add(file.path.removeprefix(f"{part}/"))
     kind = next((kind for sign, kind in SIGNS.items() if sign in names), "")
     if not kind:
         return None

@@ -145,8 +145,11 @@ class Row:
     @property
     def metrics(self) -> list[tuple[str, Metric]]:
         """(title of the column, metric) of all metrics in the row."""
-        cells = {title: [cell] if isinstance(cell, Metric) else cell for title, cell in self.columns.items()}
-        return [(title, metric) for title, cell in cells.items() for metric in cell]
+        found: list[tuple[str, Metric]] = []
+        for title, cell in self.columns.items():
+            for metric in [cell] if isinstance(cell, Metric) else cell:
+                found.append((title, metric))
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +191,10 @@ def average(summaries: Sequence[Summary]) -> Summary:
         for title, metric in (pair for row in same for pair in row.metrics):
             columns[title].append(metric)
         rows.append(Row(same[0].label, columns, [step for row in same for step in row.steps], same[0].model))
-    goals = [goal for one in summaries for goal in one.goals]
+    goals = []
+    for one in summaries:
+        for goal in one.goals:
+            goals.append(goal)
     return Summary(rows, goals, files=summaries[0].files, best=summaries[0].best, results=summaries[0].results)
 
 
@@ -267,7 +273,10 @@ def reachable(goals: Sequence[Step]) -> list[Step]:
 
 def list_goals(summary: Summary) -> list[Step]:
     """Return the steps that a summary refers to: rows, goals, files, models and results."""
-    shown = [metric.step for row in summary.rows for _, metric in row.metrics]
+    shown = []
+    for row in summary.rows:
+        for _, metric in row.metrics:
+            shown.append(metric.step)
     taken = [*summary.files.values(), *summary.best.values(), *(row.model for row in summary.rows if row.model)]
     taken += [one for one in summary.results.values() if isinstance(one, Output)]
     own = (s for row in summary.rows for s in row.steps)

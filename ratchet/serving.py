@@ -22,6 +22,11 @@ SERVERS: Mapping[str, Mapping[str, str]] = {
 
 def list_commands(kind: str, folder: str) -> list[str]:
     """Return the lines `command  # server` for a kind of model; none for an adapter."""
-    commands = {server: text.format(folder=folder) for server, text in SERVERS.get(kind, {}).items()}
+    commands = {}
+    for server, text in SERVERS.get(kind, {}).items():
+        commands[server] = text.format(folder=folder)
     width = max(map(len, commands.values()), default=0)
-    return [f"{text:<{width}}  # {server}" for server, text in commands.items()]
+    found: list[str] = []
+    for server, text in commands.items():
+        found.append(f"{text:<{width}}  # {server}")
+    return found

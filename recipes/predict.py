@@ -74,7 +74,9 @@ def predict(*, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm
         raise InputError("run: several systems given, without held-out queries; expected them, to weight the systems")
     ranking, rows = fuse_rankings(systems, valid)
     if new is None:
-        tested = {name: ranked for name, (_, ranked) in systems.items()}
+        tested = {}
+        for name, (_, ranked) in systems.items():
+            tested[name] = ranked
         # `evaluate_retrieval` orders a fused ranking by its fused scores, which stand in the column of teacher scores.
         if len(systems) > 1:
             inputs: dict[str, Any] = {"queries": test, "corpus": corpus, "scored": ranking}
@@ -88,9 +90,13 @@ def predict(*, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm
 
 def find_systems(run: FinishedRun, last: str, name: str, new: Step | None, corpus: Output) -> Systems:
     """Return the systems of a run's last iteration, ranked for the queries `new`. None: for the run's test queries."""
-    steps = {end: f"{last}/evaluate{end}" for end in ("", "_reranked", "_knn")}
+    steps = {}
+    for end in ("", "_reranked", "_knn"):
+        steps[end] = f"{last}/evaluate{end}"
     if new is None:
-        ranked = {end: run.get(found) for end, found in steps.items()}
+        ranked = {}
+        for end, found in steps.items():
+            ranked[end] = run.get(found)
     else:
         made = "merge" if f"{last}/merge_embedder" in run.step_ids else "finetune"  # the latter with method=full
         model = run.step(f"{last}/{made}_embedder")["model"]

@@ -163,7 +163,10 @@ def _find_qrels(folder: Path) -> dict[str, list[Path]]:
     kinds = []
     for suffix in ("parquet", "tsv", "jsonl"):
         kinds.append(sorted(folder.glob(f"[!.]*.{suffix}")))
-    found_files = [file for own in kinds for file in own]
+    found_files = []
+    for own in kinds:
+        for file in own:
+            found_files.append(file)
     if len({file.suffix for file in found_files}) > 1:
         raise DataError(
             f"{folder}: {found_files[0].name} and {found_files[-1].name} given; expected files of one kind; move the"

@@ -44,7 +44,10 @@ def _read(path: Path, options: pairs.Options, *, labelled: bool, sampled: bool =
         raise DataError(f"{path}: no such file or folder; expected data; check the path")
     if not path.is_dir():
         open_regular(path).close()
-    named = [key for key in options if key in (*pairs.COLUMNS, "template")]
+    named = []
+    for key in options:
+        if key in (*pairs.COLUMNS, "template"):
+            named.append(key)
     unknown = [*named, *(key for key in options if key in ("ignore", "split"))]
     files = []
     for name in ("test.csv", "train.csv")[labelled:]:

@@ -75,9 +75,15 @@ def _read_rows(path: Path, options: Options, unread: set[str]) -> Iterator[Row]:
     ignored = options.get("ignore", ("",))[0].split(",")
     for where, line in read_json_objects(path):
         # `datasets` writes missing fields as null.
-        row = {name: value for name, value in line.items() if value is not None or name in ("query", "pos")}
+        row = {}
+        for name, value in line.items():
+            if value is not None or name in ("query", "pos"):
+                row[name] = value
         row = {name: value for name, value in row.items() if name not in ignored}
-        others = [name for name in row if name not in FIELDS]
+        others = []
+        for name in row:
+            if name not in FIELDS:
+                others.append(name)
         splits, labels = find_marks(where, others)
         unread.update(name for name in others if name not in (*splits, *labels))
         if row.get("type", "normal") != "normal":

@@ -90,10 +90,16 @@ def list_tables(path: Path, options: Options) -> list[Path]:
         found = [path]
     else:
         found = sorted(path / name for name in glob("**/*.*", root_dir=path, recursive=True))
-    tables = [file for file in found if file.suffix in (".parquet", ".arrow") and (file == path or _is_data(file))]
+    tables = []
+    for file in found:
+        if file.suffix in (".parquet", ".arrow") and (file == path or _is_data(file)):
+            tables.append(file)
     if "split" in options and path.is_dir():
         split = options["split"][0]
-        chosen = [file for file in tables if matches_split(file, path, split)]
+        chosen = []
+        for file in tables:
+            if matches_split(file, path, split):
+                chosen.append(file)
         others = sorted({find_split(file, path) for file in tables} - {""})
         if others and not chosen:
             raise DataError(
@@ -308,13 +314,19 @@ def _find_columns(where: str, names: Sequence[str], options: Options, labelled: 
             fields = FIELD.findall(options["template"][0])
         known = fields or options.get(role)
         if known:
-            own = [name for name in known if name in names]
+            own = []
+            for name in known:
+                if name in names:
+                    own.append(name)
         else:
             if role == "query" and not labelled:
                 known = (*defaults, "text")
             else:
                 known = defaults
-            own = [name for name in known if name in names and name not in named]
+            own = []
+            for name in known:
+                if name in names and name not in named:
+                    own.append(name)
             if role != "negative":
                 own = own[:1]
         if role == "negative":
@@ -329,7 +341,10 @@ def _find_columns(where: str, names: Sequence[str], options: Options, labelled: 
             found[role] = own
         else:
             found[role] = ()
-    others = [name for name in names if name not in named and not any(name in own for own in found.values())]
+    others = []
+    for name in names:
+        if name not in named and not any(name in own for own in found.values()):
+            others.append(name)
     if labelled:
         found["split"], found["label"] = find_marks(where, others)
     else:

@@ -89,7 +89,10 @@ def _parse_paper(row: Any, where: str, split: int, seen: dict[str, str]) -> Pape
             " remove one"
         )
     seen[name] = where
-    kept = [text.strip() for text in texts if text.strip()]
+    kept = []
+    for text in texts:
+        if text.strip():
+            kept.append(text.strip())
     different = tuple(dict.fromkeys(kept))
     return Paper(name, different, len(texts) - len(kept), len(kept) - len(different), split)
 

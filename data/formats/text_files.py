@@ -32,13 +32,21 @@ def fill_template(where: str, template: str, row: Mapping[str, Any]) -> str:
     """Return a template with the values of a row in place of the column names in braces. `\\n` is a line break. Raises
     DataError for a column that the row does not have."""
     names = FIELD.findall(template)
-    missing = [name for name in names if name not in row]
+    missing = []
+    for name in names:
+        if name not in row:
+            missing.append(name)
     if missing or not names:
         raise DataError(
             f"{where}: template {show(template)} given, with {show(missing[0]) if missing else 'no column'}; expected"
             f" some of {', '.join(map(str, row))} in braces; correct it"
         )
-    texts = {name: "" if row[name] is None else str(row[name]) for name in names}
+    texts = {}
+    for name in names:
+        if row[name] is None:
+            texts[name] = ""
+        else:
+            texts[name] = str(row[name])
     return FIELD.sub(lambda found: texts[found[1]], template.replace("\\n", "\n"))
 
 

@@ -62,7 +62,9 @@ class _UnitedCorpus:
 
     def __init__(self, parts: Sequence[Part], sampled: bool) -> None:
         self._parts = [(place, sample(data.corpus) if sampled else data.corpus) for place, data, *_ in parts]
-        hashes = [hash_each(document.text for document in documents) for _, documents in self._parts]
+        hashes = []
+        for _, documents in self._parts:
+            hashes.append(hash_each(document.text for document in documents))
         number_N, first_U = number_by_appearance(np.concatenate(hashes))
         part_N = np.repeat(np.arange(len(parts)), list(map(len, hashes)))
         first_N = first_U[number_N]
@@ -108,8 +110,14 @@ class _UnitedCorpus:
 def _rename(query: Query, rename: Callable[[str], str]) -> Query:
     """Return the query with new document ids, each once, and with the grades and scores that belong to them."""
     positives, negatives = (list(map(rename, names)) for names in (query.positives, query.negatives))
-    kept = [i for i, name in enumerate(positives) if name not in positives[:i]]
-    others = [i for i, name in enumerate(negatives) if name not in negatives[:i] and name not in positives]
+    kept = []
+    for i, name in enumerate(positives):
+        if name not in positives[:i]:
+            kept.append(i)
+    others = []
+    for i, name in enumerate(negatives):
+        if name not in negatives[:i] and name not in positives:
+            others.append(i)
     teacher = query.teacher and (tuple(query.teacher[0][i] for i in kept), tuple(query.teacher[1][i] for i in others))
     labels = tuple(positives[i] for i in kept), tuple(query.grades[i] for i in kept)
     negatives = [negatives[i] for i in others]

@@ -105,7 +105,10 @@ def split_queries(
         )
     side_G = np.zeros(len(groups), np.int8)
     side_G[_draw_fold(groups, weights, folds, fold) if folds > 1 else _draw(groups, weights, count(total)[0])] = 2
-    rest = [group for group in groups if not side_G[group]]
+    rest = []
+    for group in groups:
+        if not side_G[group]:
+            rest.append(group)
     left = sum(weights[group] for group in rest)
     side_G[_draw(rest, weights, count_valid(left, shares["valid"], least_valid))] = 1
     side_Q[free_F] = side_G[group_F]

@@ -47,7 +47,10 @@ def read_samples(task: Task, path: Path) -> Iterator[Sample]:
 def _find_file(path: Path) -> Path:
     if not path.is_dir():
         return path
-    found = [file for suffix in ("jsonl", "json", "parquet") for file in sorted(path.glob(f"[!.]*.{suffix}"))]
+    found = []
+    for suffix in ("jsonl", "json", "parquet"):
+        for file in sorted(path.glob(f"[!.]*.{suffix}")):
+            found.append(file)
     if len(found) != 1:
         names = ", ".join(file.name for file in found[:5]) or "no data file"
         raise DataError(f"{path}: {names}; expected one .jsonl, .json or .parquet file; give the file itself")

@@ -55,15 +55,24 @@ def split_groups(
     random = np.random.default_rng(seed)
     order = _shuffle_documents(groups, random)
     if held_out is not None:
-        test = [held_out[i] for i in random.permutation(len(held_out))]
+        test = []
+        for i in random.permutation(len(held_out)):
+            test.append(held_out[i])
     else:
         test, order = _cut(order, test_fraction)
         test = [test[i] for i in random.permutation(len(test))]
     test = test[:max_test]
-    tested = {task.key(sample): sample for sample in itertools.chain.from_iterable(test)}
-    remaining = [group for group in order if tested.keys().isdisjoint(map(task.key, group))]
+    tested = {}
+    for sample in itertools.chain.from_iterable(test):
+        tested[task.key(sample)] = sample
+    remaining = []
+    for group in order:
+        if tested.keys().isdisjoint(map(task.key, group)):
+            remaining.append(group)
     valid, train = _cut(remaining, validation_fraction)
-    held = {task.key(sample) for sample in itertools.chain.from_iterable(valid)}
+    held = set()
+    for sample in itertools.chain.from_iterable(valid):
+        held.add(task.key(sample))
     train = [group for group in train if held.isdisjoint(map(task.key, group))]
     left_out = len(order) - len(remaining)
     if not train:

@@ -46,10 +46,9 @@ class AnsweringTask(FinetuneTask):
 
     def _check_positions(self, positions: int | None) -> None:
         """Raise InputError for a held-out sample whose answer would begin or end beyond the model's positions."""
-        talks = [
-            (one.system, [question for question, _ in one.turns], ["."] * (len(one.turns) - 1))
-            for one in self.valid_samples
-        ]
+        talks = []
+        for one in self.valid_samples:
+            talks.append((one.system, [question for question, _ in one.turns], ["."] * (len(one.turns) - 1)))
         if positions is None or not talks:
             return
         prompt = max(len(tokens.ids) for tokens in self.decoder.conversations.tokenize_samples(talks))

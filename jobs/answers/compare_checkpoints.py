@@ -54,7 +54,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     else:
         checkpoints = []
     checkpoints += [(str(step), step, folder) for step, folder in zip(config.steps, inputs.evaluations, strict=True)]
-    summaries = [json.loads((folder / "summary.json").read_text()) for _, _, folder in checkpoints if folder]
+    summaries = []
+    for _, _, folder in checkpoints:
+        if folder:
+            summaries.append(json.loads((folder / "summary.json").read_text()))
     if len({summary["questions"] for summary in summaries}) > 1:
         raise InputError(
             "compare_checkpoints.evaluations: different numbers of questions given; expected evaluations on the same"
@@ -64,17 +67,18 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     # The failure labels of a user's verifier are known only from the answers that have them.
     failures = list(dict.fromkeys(name for summary in summaries for name in summary["failures"]))
     held_out = [name for name in history["tables"]["steps"][0] if name.startswith("valid/")]
-    rows: list[dict[str, Any]] = [
-        {
-            "step": label,
-            "train_loss": training[label]["loss"],
-            **{name: training[label][name] for name in held_out},
-            "gradient_norm": norms[step - 1] if step else None,
-            **{name: summary["metrics"][name] for name in names},
-            **{name: summary["failures"].get(name, 0) for name in failures},
-        }
-        for (label, step, _), summary in zip(checkpoints, summaries, strict=True)
-    ]
+    rows: list[dict[str, Any]] = []
+    for (label, step, _), summary in zip(checkpoints, summaries, strict=True):
+        rows.append(
+            {
+                "step": label,
+                "train_loss": training[label]["loss"],
+                **{name: training[label][name] for name in held_out},
+                "gradient_norm": norms[step - 1] if step else None,
+                **{name: summary["metrics"][name] for name in names},
+                **{name: summary["failures"].get(name, 0) for name in failures},
+            }
+        )
     accuracy = [row["pass@1"] for row in rows]
     questions = summaries[0]["questions"]
     collapsed = find_collapses(accuracy, questions)

@@ -144,7 +144,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     splits = found.groups
     chat = describe_chat(config, (task := make_task(config, inputs)).stop)
     for name, chosen in splits.items():
-        rows = [sample_to_row(sample) for group in chosen for sample in group]
+        rows = []
+        for group in chosen:
+            for sample in group:
+                rows.append(sample_to_row(sample))
         write_shards(context.out / name, rows, SAMPLES, config.shard_rows)
         write_task_name(context.out / name, config.task, **task.source)
         if chat:
@@ -172,8 +175,14 @@ def _report_progress(context: Context, samples: Iterator[Sample]) -> Iterator[Sa
 
 
 def _describe(name: str, groups: list[list[Sample]]) -> dict[str, Any]:
-    samples = [sample for group in groups for sample in group]
-    lengths = [len(target) for sample in samples for _, target in sample.turns]
+    samples = []
+    for group in groups:
+        for sample in group:
+            samples.append(sample)
+    lengths = []
+    for sample in samples:
+        for _, target in sample.turns:
+            lengths.append(len(target))
     return {
         "split": name,
         "groups": len(groups),

@@ -43,8 +43,15 @@ def check(config: Config, inputs: Inputs) -> None:
 
 def list_metrics(config: Config) -> list[str]:
     numbers = range(1, len(config.names))
-    columns = [f"{name}{end}" for name in config.metrics for end in ("", "/interval")]
-    return [f"{number}/{name}" for number in numbers for name in (*columns, "won", "lost")]
+    columns = []
+    for name in config.metrics:
+        for end in ("", "/interval"):
+            columns.append(f"{name}{end}")
+    found: list[str] = []
+    for number in numbers:
+        for name in (*columns, "won", "lost"):
+            found.append(f"{number}/{name}")
+    return found
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

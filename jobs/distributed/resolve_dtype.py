@@ -64,9 +64,14 @@ def check_dtype(context: Context) -> None:
 
 def _is_bfloat16_native(resources: Resources) -> bool:
     """Return whether all machines with room for a worker multiply bfloat16 natively; wait for one if there is none."""
-    nodes = {node: machine for node, machine in list_nodes().items() if machine.count_fitting(resources)}
+    nodes = {}
+    for node, machine in list_nodes().items():
+        if machine.count_fitting(resources):
+            nodes[node] = machine
     if resources.gpus:
-        kinds = [machine.accelerators or frozenset() for machine in nodes.values()]
+        kinds = []
+        for machine in nodes.values():
+            kinds.append(machine.accelerators or frozenset())
         return not GPUS_WITHOUT_BFLOAT16 & frozenset({resources.accelerator}).union(*kinds)
     if list(nodes) == [ray.get_runtime_context().get_node_id()]:
         return multiplies_bfloat16(torch.device("cpu"))
@@ -75,5 +80,7 @@ def _is_bfloat16_native(resources: Resources) -> bool:
         anywhere = probe.options(num_cpus=resources.cpus, label_selector=resources.selector() or None)
         return bool(ray.get(anywhere.remote()))
     # Soft affinity: if a machine is lost meanwhile, its probe runs on another one.
-    pinned = [probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)) for node in nodes]
+    pinned = []
+    for node in nodes:
+        pinned.append(probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)))
     return all(ray.get([one.remote() for one in pinned]))

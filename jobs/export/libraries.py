@@ -68,7 +68,9 @@ def compare_embedder(folder: Path, dtype: str, adapter: Path | None = None) -> d
     def use_flag_embedding() -> Mapping[Role, np.ndarray]:
         from FlagEmbedding import FlagModel
 
-        options = {f"{role}_instruction_format": "{}{}" for role in TEXTS}
+        options = {}
+        for role in TEXTS:
+            options[f"{role}_instruction_format"] = "{}{}"
         options |= {f"{role}_instruction_for_retrieval": prompt for role, prompt in prompts.items()}
         given: dict[str, Any] = {"pooling_method": config.pooling, "normalize_embeddings": config.normalize}
         model = FlagModel(str(folder), **given, **options, use_fp16=False, devices="cpu")

@@ -39,12 +39,23 @@ class Finder:
         """Return the k best documents for a query, the best first."""
         depth = min(len(self.ids), k if self.words is None else max(k, CANDIDATES))
         scores, rows = (found[0] for found in self.index.search(self.encoder.encode([query], "query"), depth))
-        best = {int(row): float(score) for row, score in zip(rows, scores, strict=True) if row >= 0}
+        best = {}
+        for row, score in zip(rows, scores, strict=True):
+            if row >= 0:
+                best[int(row)] = float(score)
         if self.words is not None:
             (score_N,) = self.words.score([query])
-            by_words = [int(row) for row in np.argsort(-score_N, kind="stable")[:depth] if score_N[row] > 0]
+            by_words = []
+            for row in np.argsort(-score_N, kind="stable")[:depth]:
+                if score_N[row] > 0:
+                    by_words.append(int(row))
             points = []
             for ranking in (list(best), by_words):
                 points.append([score_ranks([str(row) for row in ranking])])
-            best = {int(row): score for row, score in fuse(points, [1.0, 1.0])[0]}
-        return [(self.ids[row], self.texts[row].as_py(), score) for row, score in list(best.items())[:k]]
+            best = {}
+            for row, score in fuse(points, [1.0, 1.0])[0]:
+                best[int(row)] = score
+        found: list[Found] = []
+        for row, score in list(best.items())[:k]:
+            found.append((self.ids[row], self.texts[row].as_py(), score))
+        return found

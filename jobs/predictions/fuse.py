@@ -94,7 +94,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     @cache
     def measure(weights: tuple[float, ...]) -> np.ndarray:
-        ranks = [_rank(own, names) for own, names in zip(fuse(points, weights), labels, strict=True)]
+        ranks = []
+        for own, names in zip(fuse(points, weights), labels, strict=True):
+            ranks.append(_rank(own, names))
         relevant = Relevant.from_lists([range(len(own)) for own in ranks])
         return compute_rank_metrics(np.concatenate(ranks), relevant, [config.k]).per_query[f"map@{config.k}"]
 
@@ -136,7 +138,9 @@ def _rank(fused: Sequence[tuple[str, float]], positives: Sequence[str]) -> np.nd
     """Return the ranks of the positives. Positives outside the fused list get consecutive ranks after its end."""
     import numpy as np
 
-    place = {name: rank for rank, (name, _) in enumerate(fused, 1)}
+    place = {}
+    for rank, (name, _) in enumerate(fused, 1):
+        place[name] = rank
     lacking = iter(range(len(fused) + 1, len(fused) + 1 + len(positives)))
     return np.array([place[name] if name in place else next(lacking) for name in positives], np.int64)
 

@@ -63,7 +63,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             names = [name for name, _ in best]
             rows.writerow([query, " ".join(map(escape, names))])
             texts = zip(best, text_of.find(names), strict=True)
-            documents = [{"id": name, "score": score, "text": text} for (name, score), text in texts]
+            documents = []
+            for (name, score), text in texts:
+                documents.append({"id": name, "score": score, "text": text})
             file.write(json.dumps({"id": query, "query": asked, "documents": documents}, ensure_ascii=False) + "\n")
     write_run(trec, ((query, best) for query, _, best in read()), config.tag)
     return Result({"queries": len(ranked), "documents": len(listed)})

@@ -49,7 +49,9 @@ def find_queries(given: str, parameter: str, readings: Sequence[str]) -> dict[st
     source, own = _find(given, "", parameter)
     if dict(parse_qsl(own)).keys() & {"query", "template", "instruction"}:
         return {"queries": source, "reading": own}
-    known = {urlencode([one for one in parse_qsl(text) if one[0] in ("template", "instruction")]) for text in readings}
+    known = set()
+    for text in readings:
+        known.add(urlencode([one for one in parse_qsl(text) if one[0] in ("template", "instruction")]))
     if len(known) > 1:
         raise InputError(
             f"{parameter}: {given} given, for data sets with several templates or instructions; expected those of the"
@@ -84,10 +86,15 @@ def _read_list(path: Path) -> list[tuple[str, str]]:
         raise DataError(f"{path}:{line}: {' '.join(str(error).split())[:200]}; expected YAML; correct it") from None
     for entry in node.value if isinstance(node, yaml.SequenceNode) and node.value else [node]:
         if isinstance(entry, yaml.MappingNode):
-            items = {key.value: value.value for key, value in entry.value}
+            items = {}
+            for key, value in entry.value:
+                items[key.value] = value.value
         else:
             items = {}
-        wrong = [key for key, value in items.items() if key not in KEYS or not isinstance(value, str)]
+        wrong = []
+        for key, value in items.items():
+            if key not in KEYS or not isinstance(value, str):
+                wrong.append(key)
         data = items.pop("data", "")
         if wrong or not data or str(data).endswith(LISTS):
             raise DataError(

@@ -25,7 +25,10 @@ def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> Retri
     """Read the data, or generate questions if there is none. sampled: read only the first rows of large files. Raises
     DataError for an unusable file."""
     given = (("", inputs.data), ("valid", inputs.valid), ("test", inputs.test))
-    found = [(path, split) for split, own in given for path in ([own] if isinstance(own, Path) else own or ())]
+    found = []
+    for split, own in given:
+        for path in [own] if isinstance(own, Path) else own or ():
+            found.append((path, split))
     if config.reading and len(config.reading) != len(found):
         raise InputError(
             f"prepare.reading: {len(config.reading)} given for {len(found)} paths; expected one for each path of data,"
@@ -35,24 +38,27 @@ def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> Retri
         least = 1
     else:
         least = 2
-    parts = [
-        (str(path), load_retrieval(path, text, least, sampled=sampled), split, parse_options(text, str(path)))
-        for (path, split), text in zip(found, config.reading or [""] * len(found), strict=True)
-    ]
+    parts = []
+    for (path, split), text in zip(found, config.reading or [""] * len(found), strict=True):
+        parts.append(
+            (str(path), load_retrieval(path, text, least, sampled=sampled), split, parse_options(text, str(path)))
+        )
     if parts:
         data = unite(parts, sampled=sampled)
-        instructions = {(query.task, query.prompt) for query in data.queries}
+        instructions = set()
+        for query in data.queries:
+            instructions.add((query.task, query.prompt))
         for number, name in enumerate(INSTRUCTIONS):
             if texts := {one[number] for one in instructions} - {""}:
                 data.notes[f"{name}s"] = len(texts)
         return data
     corpus = [Document(rule.id, rule.sentence) for rule in RULES]
-    queries = [
-        Query(f"{question.id}_{option}", format_query(question, option), (rule,), (1,), group=question.id)
-        for question in generate_questions(config.questions, config.seed)
-        for option, rule in enumerate(question.rules)
-        if rule is not None
-    ]
+    queries = []
+    for question in generate_questions(config.questions, config.seed):
+        for option, name in enumerate(question.rules):
+            if name is not None:
+                text = format_query(question, option)
+                queries.append(Query(f"{question.id}_{option}", text, (name,), (1,), group=question.id))
     return check_data(RetrievalData(corpus, queries), "generated questions")
 
 

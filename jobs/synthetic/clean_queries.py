@@ -50,13 +50,14 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             " output of generate for samples of prepare_query_generation"
         )
     train = read_shards(inputs.train)
-    known = {text.casefold() for text in train["text"].to_pylist()}
+    known = set()
+    for text in train["text"].to_pylist():
+        known.add(text.casefold())
     schema = add_carried(QUERIES, train.column_names)
-    common = {
-        name: Counter(train[name].to_pylist()).most_common(1)[0][0]
-        for name in INSTRUCTIONS
-        if name in train.column_names and len(train)
-    }
+    common = {}
+    for name in INSTRUCTIONS:
+        if name in train.column_names and len(train):
+            common[name] = Counter(train[name].to_pylist()).most_common(1)[0][0]
     counts = Counter(completions=0, empty=0, copy=0, duplicates=0)
     rows = []
     for path in list_shards(inputs.completions):

@@ -69,7 +69,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     found = [rank <= config.round_trip_rank for rank in ranks]
     confirmed = [True] * len(queries)
     if inputs.reranked is not None:
-        confirmed = [rank <= config.reranker_rank for rank in _read_ranks(inputs.reranked, names)]
+        confirmed = []
+        for rank in _read_ranks(inputs.reranked, names):
+            confirmed.append(rank <= config.reranker_rank)
     passed = [number for number in range(len(queries)) if found[number] and confirmed[number]]
     first: dict[str, int] = {}
     for number in sorted(passed, key=lambda number: ranks[number]):
@@ -91,11 +93,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shown = {"kept queries": kept[: config.num_cases], "queries that failed": failed[: config.num_cases]}
     named = [queries[number]["positives"][0] for numbers in shown.values() for number in numbers]
     text_of = read_texts(inputs.corpus, pa.chunked_array([named], pa.string()))
-    cases = {
-        title: [_make_case(queries[number], ranks[number], text_of) for number in numbers]
-        for title, numbers in shown.items()
-        if numbers
-    }
+    cases = {}
+    for title, numbers in shown.items():
+        if numbers:
+            cases[title] = [_make_case(queries[number], ranks[number], text_of) for number in numbers]
     return Result(metrics, cases=cases)
 
 
@@ -106,7 +107,10 @@ def _read_ranks(ranking: Path, names: Sequence[str]) -> list[int]:
     table = read_shards(ranking, ["id", "ranks"])
     if table["id"].to_pylist() != names:
         raise InputError(f"{ranking}: ranks other queries; expected those of filter_queries.queries in the same order")
-    return [int(ranks[0]) for ranks in table["ranks"].to_pylist()]
+    found: list[int] = []
+    for ranks in table["ranks"].to_pylist():
+        found.append(int(ranks[0]))
+    return found
 
 
 def _make_case(query: dict[str, Any], rank: int, text_of: Mapping[str, str]) -> dict[str, Any]:

@@ -97,8 +97,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         kept = set(sorted(wanted, key=lambda name: _draw(config.seed, name))[: config.max_documents])
         wanted = [name for name in wanted if name in kept]
     examples = _draw_examples(train, config)
-    known = [(text_of[other][: config.max_characters], query) for other, query in examples]
-    answers = [{name for row in train if row["text"] == query for name in row["positives"]} for _, query in examples]
+    known = []
+    for other, query in examples:
+        known.append((text_of[other][: config.max_characters], query))
+    answers = []
+    for _, query in examples:
+        answers.append({name for row in train if row["text"] == query for name in row["positives"]})
 
     def make_row(name: str) -> dict[str, Any]:
         shown = []

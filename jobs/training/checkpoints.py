@@ -63,7 +63,9 @@ def find_model_damage(context: Context, options: FinetuneConfig, checkpoint: Pat
         evaluated = read_history(checkpoint).evaluated_at
     else:
         evaluated = []
-    folders = [checkpoint_folder(context, step) for step in evaluated]
+    folders = []
+    for step in evaluated:
+        folders.append(checkpoint_folder(context, step))
     found = ((folder.name, find_damage(folder)) for folder in folders)
     return next((f"{name}/{damage}" for name, damage in found if damage), "")
 

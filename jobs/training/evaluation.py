@@ -56,7 +56,9 @@ class HeldOutRows:
         wanted = list(dict.fromkeys((metric, *names)))
         ks = sorted({int(name.partition("@")[2]) for name in wanted if "@" in name})
         found = compute_rank_metrics(ranks_R, relevant, ks or [1])
-        metrics = {name: round(found.values[name], 6) for name in wanted}
+        metrics = {}
+        for name in wanted:
+            metrics[name] = round(found.values[name], 6)
         value_Q = found.per_query[metric]
         sums = self.sum(found.per_query[metric])
         if "unseen" in sums:

@@ -320,7 +320,9 @@ def _differs_from_base(inputs: Any, folder: Path) -> bool:
         with safe_open(adapter, "pt") as file:
             names = [name for name in file.keys() if "lora_B" in name]  # noqa: SIM118
             return any(bool(file.get_tensor(name).any()) for name in names)
-    weights = [path.name for path in folder.glob("model*.safetensors")]
+    weights = []
+    for path in folder.glob("model*.safetensors"):
+        weights.append(path.name)
     return not all(
         (inputs.base / name).is_file() and filecmp.cmp(folder / name, inputs.base / name, shallow=False)
         for name in weights

@@ -75,7 +75,10 @@ def split_names(target_modules: str) -> str | list[str]:
     """Return the setting `target_modules` as PEFT takes it: `all-linear`, or a list of names."""
     if target_modules == "all-linear":
         return target_modules
-    return [name.strip() for name in target_modules.split(",")]
+    found = []
+    for name in target_modules.split(","):
+        found.append(name.strip())
+    return found
 
 
 def save(model: PeftModel, folder: Path) -> None:

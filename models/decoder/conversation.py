@@ -106,9 +106,15 @@ class Conversations:
         split = []
         for talk in talks:
             split.append(self._split_segments(*talk, exact=exact))
-        texts = [text for segments in split for text, _ in segments]
+        texts = []
+        for segments in split:
+            for text, _ in segments:
+                texts.append(text)
         ids = iter(self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else ())
-        return [self._join_segments((next(ids), is_answer) for _, is_answer in segments) for segments in split]
+        found: list[Tokens] = []
+        for segments in split:
+            found.append(self._join_segments((next(ids), is_answer) for _, is_answer in segments))
+        return found
 
     def _join_segments(self, segments: Iterable[tuple[list[int], bool]]) -> Tokens:
         ids = list(self.start)

@@ -110,8 +110,14 @@ class EncodingConfig:
 def check_template(where: str, template: str, needed: Sequence[str], known: Sequence[str] = ()) -> None:
     """Raise ModelError, beginning with `where`, for a template that lacks a placeholder or has an unknown one."""
     found = re.findall(r"{(\w+)}", template)
-    lacks = [name for name in needed if name not in found]
-    unknown = [name for name in found if name not in (*needed, *known)]
+    lacks = []
+    for name in needed:
+        if name not in found:
+            lacks.append(name)
+    unknown = []
+    for name in found:
+        if name not in (*needed, *known):
+            unknown.append(name)
     if lacks or unknown:
         if unknown:
             problem = f"unknown placeholder {{{unknown[0]}}}"

@@ -37,7 +37,9 @@ def save(layer: nn.Linear, folder: Path) -> None:
     about: dict[str, Any] = {"in_features": layer.in_features, "out_features": layer.out_features}
     about |= {"bias": layer.bias is not None, "activation_function": IDENTITY}
     (folder / "config.json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n")
-    weights = {f"linear.{name}": weight.cpu().float().contiguous() for name, weight in layer.state_dict().items()}
+    weights = {}
+    for name, weight in layer.state_dict().items():
+        weights[f"linear.{name}"] = weight.cpu().float().contiguous()
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -58,7 +60,9 @@ def load(folder: Path, in_features: int) -> nn.Linear:
         if folder.is_file():
             state = torch.load(folder, map_location="cpu", weights_only=True)  # which runs no code
             about: dict[str, Any] = dict(zip(("out_features", "in_features"), state["weight"].shape, strict=True))
-            weights = {f"linear.{name}": weight for name, weight in state.items()}
+            weights = {}
+            for name, weight in state.items():
+                weights[f"linear.{name}"] = weight
         else:
             about = json.loads((folder / "config.json").read_text())
             weights = load_file(folder / "model.safetensors")

@@ -56,14 +56,18 @@ class TextTokenizer:
         own = self.encoding_config
         if not (tasks and role == "query"):
             tasks = [own.task] * len(texts)
-        config_of = {task: replace(own, task=task or own.task) for task in dict.fromkeys(tasks)}
+        config_of = {}
+        for task in dict.fromkeys(tasks):
+            config_of[task] = replace(own, task=task or own.task)
         heads, tails = map(list, zip(*(config_of[task].split_template(role) for task in tasks), strict=True))
         if role == "query":
             if examples is None:
                 drawn = [own.examples] * len(texts)
             else:
                 drawn = [self._truncate_examples(own) for own in examples]
-            shown = [config_of[task].format_examples(each) for task, each in zip(tasks, drawn, strict=True)]
+            shown = []
+            for task, each in zip(tasks, drawn, strict=True):
+                shown.append(config_of[task].format_examples(each))
             heads = list(map(operator.add, shown, heads))
         rows: list[list[int]] = [[] for _ in texts]
         # Tasks differ between queries, and only some may have text behind the query.

@@ -123,10 +123,14 @@ def top_logprobs(decoder: Decoder, examples: Sequence[Tokens], top: int, rows: i
 
 def _states_at_labels(decoder: Decoder, rows: Sequence[Sequence[Tokens]], multiple: int) -> tuple[Tensor, Tensor]:
     """Return (states that predict a label [T, D], labels int64 [T]), row by row."""
-    flat = [[token for one in row for token in one.ids] for row in rows]
+    flat = []
+    for row in rows:
+        flat.append([token for one in row for token in one.ids])
     ids_BL, _ = pad(flat, decoder.tokenizer.pad_token_id, multiple=multiple)
     # The first token of a conversation is not predicted, so the first column holds no label.
-    trained = [[own and at > 0 for one in row for at, own in enumerate(one.trained)] for row in rows]
+    trained = []
+    for row in rows:
+        trained.append([own and at > 0 for one in row for at, own in enumerate(one.trained)])
     is_label_BL = pad(trained, 0, multiple=multiple)[0].bool()
     hidden_BLD = decoder.hidden(ids_BL.to(decoder.device), **_separate_conversations(decoder, rows, ids_BL.shape[1]))
     predicts_BL = is_label_BL.roll(-1, dims=1)  # a label is predicted from the token before it
@@ -166,7 +170,10 @@ def _separate_conversations(decoder: Decoder, rows: Sequence[Sequence[Tokens]], 
 
 def _concatenate_teachers(teachers: Sequence[Sequence[TeacherLogprobs]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return ids int64 [T, K] and log-probabilities float32 [T, K] in the order of the labels."""
-    flat = [teacher for own in teachers for teacher in own]
+    flat = []
+    for own in teachers:
+        for teacher in own:
+            flat.append(teacher)
     ids_TK = torch.from_numpy(np.concatenate([teacher.ids_TK for teacher in flat]).astype(np.int64))
     logprob_TK = torch.from_numpy(np.concatenate([teacher.logprob_TK for teacher in flat]).astype(np.float32))
     return ids_TK.to(device), logprob_TK.to(device)

@@ -158,7 +158,10 @@ class PairTokenizer:
             end = self._ids(tail)[:limit]
         else:
             end = []
-        return [list(row) if len(row) <= limit else [*row[: limit - len(end)], *end] for row in ids]
+        made: list[list[int]] = []
+        for row in ids:
+            made.append(list(row) if len(row) <= limit else [*row[: limit - len(end)], *end])
+        return made
 
     def with_prompt(self, prompt: str) -> PairTokenizer:
         """Return the tokenizer of pairs with another prompt. An empty prompt, and any prompt of a cross-encoder, change

@@ -56,7 +56,9 @@ def bound_rounding(dim: int) -> float:
     """
     terms = min(float(dim), 5.0 * dim**0.5) + 4.0
     backends: tuple[Any, Any] = torch.backends.cuda, torch.backends.mkldnn
-    formats = {backend.matmul.fp32_precision for backend in backends}
+    formats = set()
+    for backend in backends:
+        formats.add(backend.matmul.fp32_precision)
     if os.environ.get("NVIDIA_TF32_OVERRIDE") == "1":
         formats |= {"tf32"}
     return terms * 2.0**-24 + max(OPERANDS.get(name, 0.0) for name in formats)

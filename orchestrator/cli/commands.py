@@ -208,7 +208,9 @@ def _lines(arguments: argparse.Namespace) -> list[str]:
     else:
         lines = []
     if arguments.command in RECIPE_COMMANDS:
-        given = {name: getattr(arguments, name, None) for name in recipe.find(arguments.command).parameters}
+        given = {}
+        for name in recipe.find(arguments.command).parameters:
+            given[name] = getattr(arguments, name, None)
         if "name" in given:  # by default the model has the name of its folder
             lines.insert(0, f"name={arguments.target.name}")
         lines += write_lines({name: value for name, value in given.items() if value is not None}, None)

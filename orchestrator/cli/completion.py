@@ -44,8 +44,14 @@ def _list_settings(arguments: argparse.Namespace) -> list[str]:
     jobs = {}
     for step in recipe.make_example_steps(found):
         jobs[step.job.name] = step.job
-    settings = [f"{name}.{field.name}" for name, job in jobs.items() for field in fields(job.config)]
-    return [f"{name}=" for name in (*found.parameters, *settings)]
+    settings = []
+    for name, job in jobs.items():
+        for field in fields(job.config):
+            settings.append(f"{name}.{field.name}")
+    made: list[str] = []
+    for name in (*found.parameters, *settings):
+        made.append(f"{name}=")
+    return made
 
 
 LISTERS: dict[str, Lister] = {

@@ -173,8 +173,14 @@ def _format_needs(own: StepNeeds) -> str:
 
 def _format_total(needs: Collection[StepNeeds]) -> str:
     """Format the hours, GPU-hours and disk space of all steps together; empty if no step uses a GPU."""
-    on_gpus = [own for own in needs if own.needs.gpu_memory]
-    known = [own for own in on_gpus if own.hours is not None]
+    on_gpus = []
+    for own in needs:
+        if own.needs.gpu_memory:
+            on_gpus.append(own)
+    known = []
+    for own in on_gpus:
+        if own.hours is not None:
+            known.append(own)
     hours = sum(own.hours or 0.0 for own in known)
     gpu_hours = sum((own.hours or 0.0) * (own.resources.workers or 1) * (own.resources.gpus or 0.0) for own in known)
     if known:

@@ -89,8 +89,14 @@ def list_sweeps_and_leases(store: Store) -> list[str]:
     lines = []
     for sweep in list_sweeps(store):
         events = sweep.events()
-        begun = {json.dumps(event["settings"]) for event in events if event["event"] == "started"}
-        ended = {json.dumps(event["trial"]["settings"]) for event in events if event["event"] == "ended"}
+        begun = set()
+        for event in events:
+            if event["event"] == "started":
+                begun.add(json.dumps(event["settings"]))
+        ended = set()
+        for event in events:
+            if event["event"] == "ended":
+                ended.add(json.dumps(event["trial"]["settings"]))
         count = f"{len(ended)} of {pluralize(len(begun), 'started trial')} ended"
         lines.append(f"sweep {sweep.run_id}: {count}; {sweep.folder}")
     return [*lines, *(f"step {step_id[:12]} is held by {owner}" for step_id, owner in list_lease_holders(store))]

@@ -267,5 +267,8 @@ class Cluster:
 def _name_settings(step: Step) -> str:
     """Return the given resources of a step as `--set` options, joined by `or`; `workers` if none is given."""
     names = ("workers", "cpus", "gpus", "memory", "accelerator", "labels")
-    given = [name for name in names if getattr(step.resources, name) != getattr(Resources(), name)]
+    given = []
+    for name in names:
+        if getattr(step.resources, name) != getattr(Resources(), name):
+            given.append(name)
     return " or ".join(f"--set {step.job.name}.{name}=..." for name in given or ["workers"])

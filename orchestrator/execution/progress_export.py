@@ -39,7 +39,10 @@ class ProgressExport:
         if now - self.exported < INTERVAL:
             return
         self.exported = now
-        running = {step: one for step, one in self.latest.items() if status[step] is Status.RUNNING}
+        running = {}
+        for step, one in self.latest.items():
+            if status[step] is Status.RUNNING:
+                running[step] = one
         content = json.dumps({step: asdict(one) for step, one in running.items()}).encode()
         with suppress(OSError):  # a full disk is reported by the steps that write to it
             replace(self.run_log.folder / PROGRESS, content, durable=False)

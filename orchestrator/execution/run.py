@@ -147,8 +147,14 @@ class Run:
 
     def _select_metrics(self, name: str) -> dict[str, float]:
         """Return the metrics of a step to show: those in the recipe's table, or all if none is in it."""
-        columns = [metric for row in self.summary.rows for _, metric in row.metrics]
-        shown = {metric.name for metric in columns if metric.step.name == name}
+        columns = []
+        for row in self.summary.rows:
+            for _, metric in row.metrics:
+                columns.append(metric)
+        shown = set()
+        for metric in columns:
+            if metric.step.name == name:
+                shown.add(metric.name)
         found: dict[str, float] = {}
         for k, v in self.plan.steps[name].numbers.items():
             if not shown or k in shown:

@@ -28,7 +28,10 @@ def hash_files(folder: Path) -> dict[str, dict[str, Any]]:
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != NAME)
     with ThreadPoolExecutor(THREADS) as pool:
         found = list(pool.map(_sync_and_hash, paths))
-    return {path.relative_to(folder).as_posix(): digest for path, digest in zip(paths, found, strict=True)}
+    made: dict[str, dict[str, Any]] = {}
+    for path, digest in zip(paths, found, strict=True):
+        made[path.relative_to(folder).as_posix()] = digest
+    return made
 
 
 def publish(folder: Path, target: Path, digests: Mapping[str, Any]) -> None:

@@ -82,7 +82,10 @@ def choose_workers(machines: Sequence[Machine], asked: Resources) -> int:
 
 def resolve_resources(asked: Resources, machines: Sequence[Machine]) -> Resources:
     """Replace None in workers, cpus and gpus by the default for these machines, as `Resources` describes."""
-    fit = [machine for machine in machines if machine.count_fitting(replace(asked, cpus=0.0, gpus=0.0))]
+    fit = []
+    for machine in machines:
+        if machine.count_fitting(replace(asked, cpus=0.0, gpus=0.0)):
+            fit.append(machine)
     if asked.gpus is not None:
         gpus = asked.gpus
     else:
@@ -91,7 +94,10 @@ def resolve_resources(asked: Resources, machines: Sequence[Machine]) -> Resource
     workers = asked.workers or max(1, count_fitting(machines, replace(asked, cpus=asked.cpus or 0.0)) if gpus else 1)
     cpus = asked.cpus
     if cpus is None:
-        whole = {machine.cpus // share for machine in fit for share in range(1, int(machine.cpus) + 1)}
+        whole = set()
+        for machine in fit:
+            for share in range(1, int(machine.cpus) + 1):
+                whole.add(machine.cpus // share)
         enough = (n for n in sorted(whole, reverse=True) if count_fitting(machines, replace(asked, cpus=n)) >= workers)
         cpus = next(enough, 1.0)
     return replace(asked, workers=workers, cpus=cpus)

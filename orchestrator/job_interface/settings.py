@@ -134,12 +134,26 @@ def describe_settings(owner: Callable[..., Any]) -> list[Setting]:
     be empty."""
     hints = get_type_hints(owner, include_extras=True)
     parameters = inspect.signature(owner).parameters
-    notes = [(name, item) for name, hint in hints.items() for item in getattr(hint, "__metadata__", ())]
-    docs = {name: item.description or "" for name, item in notes if isinstance(item, FieldInfo)}
+    notes = []
+    for name, hint in hints.items():
+        for item in getattr(hint, "__metadata__", ()):
+            notes.append((name, item))
+    docs = {}
+    for name, item in notes:
+        if isinstance(item, FieldInfo):
+            docs[name] = item.description or ""
     if isinstance(owner, type):
         docs |= field_docs(owner)
-    defaults = {name: "" if p.default is p.empty else write_value(p.default) for name, p in parameters.items()}
-    return [Setting(name, _type_text(hints[name]), defaults[name], docs.get(name, "")) for name in parameters]
+    defaults = {}
+    for name, p in parameters.items():
+        if p.default is p.empty:
+            defaults[name] = ""
+        else:
+            defaults[name] = write_value(p.default)
+    found: list[Setting] = []
+    for name in parameters:
+        found.append(Setting(name, _type_text(hints[name]), defaults[name], docs.get(name, "")))
+    return found
 
 
 def json_schema(function: Callable[..., Any]) -> dict[str, Any]:
@@ -185,7 +199,10 @@ def _split(text: str, annotation: Any) -> Any:
         return _split(text, next(argument for argument in arguments if argument is not type(None)))
     if origin is tuple:
         bare = text.strip("()[] ")  # a text may begin or end with a bracket
-        items = [item.strip() for item in (text if bare and str in arguments else bare).split(",") if item.strip()]
+        items = []
+        for item in (text if bare and str in arguments else bare).split(","):
+            if item.strip():
+                items.append(item.strip())
         if arguments[-1] is Ellipsis:
             kinds = tuple(arguments[0] for _ in items)
         else:
@@ -229,8 +246,14 @@ def _type_text(annotation: Any) -> str:
     origin = get_origin(annotation)
     arguments = get_args(annotation)
     if origin is Annotated:
-        bounds = [_bound(item) for item in arguments[1:] if not isinstance(item, Unit)]
-        units = [f"({item.name})" for item in arguments[1:] if isinstance(item, Unit)]
+        bounds = []
+        for item in arguments[1:]:
+            if not isinstance(item, Unit):
+                bounds.append(_bound(item))
+        units = []
+        for item in arguments[1:]:
+            if isinstance(item, Unit):
+                units.append(f"({item.name})")
         return " ".join([_type_text(arguments[0]), *filter(None, bounds), *units])
     if origin in (Union, types.UnionType):
         return " | ".join(_type_text(argument) for argument in arguments)

@@ -41,13 +41,12 @@ class Snapshot:
         Raises RecipeError for a module that has no file.
         """
         own = Path(ratchet.__file__).parent
-        files = {
-            name: path
-            for folder, _, names in os.walk(own, followlinks=True)
-            for path in (Path(folder, name) for name in names)
-            for name in [path.relative_to(own.parent).as_posix()]
-            if any(fnmatch(name, glob) for glob in PACKAGE_FILES)
-        }
+        files = {}
+        for folder, _, names in os.walk(own, followlinks=True):
+            for path in (Path(folder, name) for name in names):
+                for name in [path.relative_to(own.parent).as_posix()]:
+                    if any(fnmatch(name, glob) for glob in PACKAGE_FILES):
+                        files[name] = path
         files |= follow_imports(tuple(dict.fromkeys(modules))).files
         return cls({name: read_file(path) for name, path in sorted(files.items())})
 

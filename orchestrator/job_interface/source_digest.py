@@ -62,7 +62,9 @@ class SourceDigests:
             )
         with ThreadPoolExecutor(max_workers=8) as pool:
             digests = list(pool.map(self._file_digest, (path for _, path in files)))
-        content = [[name, value] for (name, _), value in zip(files, digests, strict=True)]
+        content = []
+        for (name, _), value in zip(files, digests, strict=True):
+            content.append([name, value])
         return digest([*content, source.told_by_name] if source.told_by_name else content)
 
     def save(self) -> None:

@@ -115,7 +115,10 @@ def find_settings(name: str) -> Path:
 
 def read_settings(path: Path) -> list[str]:
     """Read a YAML file of `name: value` lines as `name=value` lines. Raises RecipeError with file and line."""
-    return [f"{name}={value}" for name, value, _ in read_lines(path)]
+    found: list[str] = []
+    for name, value, _ in read_lines(path):
+        found.append(f"{name}={value}")
+    return found
 
 
 def read_lines(path: Path) -> list[tuple[str, str, str]]:
@@ -167,7 +170,10 @@ def names() -> list[str]:
 
 def job_names() -> list[str]:
     """Return the names `jobs/NAME` of Ratchet's jobs. Each job is also a recipe of one step."""
-    return [f"jobs/{name}" for name in single_job.list_jobs()]
+    found: list[str] = []
+    for name in single_job.list_jobs():
+        found.append(f"jobs/{name}")
+    return found
 
 
 def find(name: str) -> Recipe:
@@ -279,8 +285,14 @@ def list_modules(recipe: Recipe, steps: Iterable[Step]) -> list[str]:
 def match_steps(steps: Sequence[Step], pattern: str) -> list[Step]:
     """Return the steps that the pattern in `--set pattern.field=value` selects, by step name or job name. With several
     seeds, a step name without its seed selects the step of every seed."""
-    names = [(s, (s.name, re.sub(r"^seed\d+/", "", s.name))) for s in steps]
-    return [s for s, own in names if s.job.name == pattern or any(fnmatch.fnmatchcase(n, pattern) for n in own)]
+    names = []
+    for s in steps:
+        names.append((s, (s.name, re.sub(r"^seed\d+/", "", s.name))))
+    found: list[Step] = []
+    for s, own in names:
+        if s.job.name == pattern or any(fnmatch.fnmatchcase(n, pattern) for n in own):
+            found.append(s)
+    return found
 
 
 def _list_seeds(recipe: Recipe, parameters: Mapping[str, Any], seeds: int) -> list[dict[str, Any]]:
@@ -356,7 +368,10 @@ def make_example_steps(found: Recipe) -> list[Step]:
     """
     before = os.environ.get("HF_HUB_OFFLINE", "")
     os.environ["HF_HUB_OFFLINE"] = "1"
-    required = [name for name, parameter in found.parameters.items() if parameter.default is parameter.empty]
+    required = []
+    for name, parameter in found.parameters.items():
+        if parameter.default is parameter.empty:
+            required.append(name)
     try:
         return build(found, Settings.read([f"{name}=." for name in required]))[0]
     except RatchetError:

@@ -25,8 +25,14 @@ MODELS = {"model", "models", "base", "student"}
 def list_jobs() -> dict[str, str]:
     """Return job name -> dotted name of the module that declares it. These are the modules in `jobs` with a `JOB`."""
     paths = sorted(Path(ratchet.__file__).parent.glob("jobs/*/*.py"))
-    found = {path.stem: path for path in paths if "\nJOB = " in path.read_text(encoding="utf-8")}
-    return {name: f"ratchet.jobs.{path.parent.name}.{name}" for name, path in found.items()}
+    found = {}
+    for path in paths:
+        if "\nJOB = " in path.read_text(encoding="utf-8"):
+            found[path.stem] = path
+    made: dict[str, str] = {}
+    for name, path in found.items():
+        made[name] = f"ratchet.jobs.{path.parent.name}.{name}"
+    return made
 
 
 def load_job(module: str) -> Job:

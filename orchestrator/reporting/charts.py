@@ -64,7 +64,10 @@ def compute_ticks(low: float, high: float, about: int = 4) -> list[float]:
     unit = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
     first = math.floor(low / unit + 1e-9)
     last = math.ceil(high / unit - 1e-9)
-    return [float(f"{i * unit:.12g}") for i in range(first, last + 1)]
+    found: list[float] = []
+    for i in range(first, last + 1):
+        found.append(float(f"{i * unit:.12g}"))
+    return found
 
 
 def format_tick(value: float) -> str:
@@ -214,8 +217,14 @@ def _choose_style(i: int) -> str:
 
 def _sort_points(series: Series) -> list[Point]:
     """Return (x, y) sorted by x. A y that is not finite becomes None, which is a gap in the line."""
-    pairs = [(float(a), float(b)) for a, b in zip(series.x, series.y, strict=False) if math.isfinite(a)]
-    return [(a, b if math.isfinite(b) else None) for a, b in sorted(pairs, key=lambda p: p[0])]
+    pairs = []
+    for a, b in zip(series.x, series.y, strict=False):
+        if math.isfinite(a):
+            pairs.append((float(a), float(b)))
+    found: list[Point] = []
+    for a, b in sorted(pairs, key=lambda p: p[0]):
+        found.append((a, b if math.isfinite(b) else None))
+    return found
 
 
 def _thin(points: list[Point]) -> list[Point]:
@@ -227,7 +236,10 @@ def _thin(points: list[Point]) -> list[Point]:
     for begin in range(0, len(points), size):
         run = points[begin : begin + size]
         gaps = [p for p in run if p[1] is None]
-        values = [(b, a) for a, b in run if b is not None]
+        values = []
+        for a, b in run:
+            if b is not None:
+                values.append((b, a))
         if values:
             ends = [(a, b) for b, a in (min(values), max(values))]
         else:
@@ -244,7 +256,10 @@ def _smooth(points: list[Point]) -> list[Point]:
     half = max(3, len(points) // 20)
     smooth: list[Point] = []
     for i, (a, b) in enumerate(points):
-        near = [(x, y) for x, y in points[max(0, i - half) : i + half + 1] if y is not None]
+        near = []
+        for x, y in points[max(0, i - half) : i + half + 1]:
+            if y is not None:
+                near.append((x, y))
         mean_x = sum(x for x, _ in near) / max(1, len(near))
         mean_y = sum(y for _, y in near) / max(1, len(near))
         spread = sum((x - mean_x) ** 2 for x, _ in near)

@@ -124,7 +124,10 @@ def format_compact(value: float) -> str:
 
 def format_cells(values: Sequence[Any], column: str) -> list[str]:
     """Format the cells of a column: seconds as durations, floats with the same number of decimals."""
-    floats = [abs(v) for v in values if isinstance(v, float) and math.isfinite(v)]
+    floats = []
+    for v in values:
+        if isinstance(v, float) and math.isfinite(v):
+            floats.append(abs(v))
     largest = max(floats, default=0.0)
     if largest < 10:
         decimals = 3
@@ -136,7 +139,10 @@ def format_cells(values: Sequence[Any], column: str) -> list[str]:
                 decimals = 1
             else:
                 decimals = 0
-    return [format_with_deviation(v, lambda one: _cell(one, column, decimals)) for v in values]
+    found: list[str] = []
+    for v in values:
+        found.append(format_with_deviation(v, lambda one: _cell(one, column, decimals)))
+    return found
 
 
 def _cell(value: Any, column: str, decimals: int) -> str:

@@ -52,4 +52,8 @@ def list_lineage(steps: Sequence[StepReport], name: str) -> list[StepReport]:
     for one in wanted:
         found = (source.partition("[")[0] for _, source, _ in by_name[one].inputs)
         wanted += [source for source in found if source in by_name and source not in wanted]
-    return [step for step in steps if step.name in wanted]
+    made: list[StepReport] = []
+    for step in steps:
+        if step.name in wanted:
+            made.append(step)
+    return made

@@ -81,8 +81,14 @@ class RunReport:
 
 def count_steps(steps: Sequence[StepReport]) -> list[str]:
     """Return the number of steps per status as texts: `3 steps run`."""
-    counts = {word: sum(s.status == status for s in steps) for status, word in WORDS.items()}
-    return [f"{pluralize(n, 'step')} {word}" for word, n in counts.items() if n]
+    counts = {}
+    for status, word in WORDS.items():
+        counts[word] = sum(s.status == status for s in steps)
+    found: list[str] = []
+    for word, n in counts.items():
+        if n:
+            found.append(f"{pluralize(n, 'step')} {word}")
+    return found
 
 
 def list_facts(data: RunReport) -> list[str]:
@@ -93,7 +99,10 @@ def list_facts(data: RunReport) -> list[str]:
 
 
 def build_summary(rows: Rows) -> Table:
-    baselines = {i: "quiet" for i, label in enumerate(rows) if is_baseline(label)}
+    baselines = {}
+    for i, label in enumerate(rows):
+        if is_baseline(label):
+            baselines[i] = "quiet"
     return build_table([{"": label, **row} for label, row in rows.items()], baselines)
 
 
@@ -128,7 +137,10 @@ def is_baseline(label: str) -> bool:
 
 def list_headlines(rows: Rows) -> dict[str, str]:
     """Return column -> headline, for the first two columns with a known direction, else for the first two columns."""
-    columns = [c for c in collect_columns(rows.values()) if not is_time(c)]
+    columns = []
+    for c in collect_columns(rows.values()):
+        if not is_time(c):
+            columns.append(c)
     columns = [c for c in columns if any(is_finite(row.get(c)) for row in rows.values())]
     columns = [c for c in columns if infer_direction(c)] or columns
     found: dict[str, str] = {}

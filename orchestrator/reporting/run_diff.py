@@ -81,8 +81,12 @@ def render_diff(diff: RunDiff) -> str:
     for one in diff.numbers:
         if one.after != one.before:
             rows.append({**asdict(one), "difference": one.after - one.before})
-    parameters = [{"parameter": name, "before": old, "after": new} for name, (old, new) in diff.parameters.items()]
-    texts = {name: [format_setting(row[name]) for row in parameters] for name in ("before", "after")}
+    parameters = []
+    for name, (old, new) in diff.parameters.items():
+        parameters.append({"parameter": name, "before": old, "after": new})
+    texts = {}
+    for name in ("before", "after"):
+        texts[name] = [format_setting(row[name]) for row in parameters]
     order = ("row", "column", "before", "after", "difference", "verdict")
     numbers = build_table([{name: row[name] for name in order} for row in rows], {}, directions={})
     changed = build_table(parameters, {}, texts, directions={})

@@ -166,14 +166,19 @@ def _read_cell(plan: Plan, cell: Metric | Sequence[Metric]) -> float | None:
     planned = []
     for metric in cell:
         planned.append((plan.steps[metric.step.name], metric.name))
-    values = [step.numbers[name] for step, name in planned if name in step.numbers]
+    values = []
+    for step, name in planned:
+        if name in step.numbers:
+            values.append(step.numbers[name])
     if values and all(step.manifest for step, _ in planned):
         return Estimate.of_mean(values)
     return None
 
 
 def _sum_seconds(plan: Plan, row: Row) -> float | None:
-    commits = [plan.steps[step.name].commit for step in row.steps]
+    commits = []
+    for step in row.steps:
+        commits.append(plan.steps[step.name].commit)
     known: list[float] = []
     for commit in commits:
         if commit is not None:

@@ -78,8 +78,13 @@ class SweepReport:
 
 def list_facts(data: SweepReport) -> list[str]:
     """List start, duration, and the number of trials per status."""
-    counts = {status: sum(t.status == status for t in data.trials) for status in _STATUSES}
-    words = [f"{pluralize(n, 'trial')} {status}" for status, n in counts.items() if n]
+    counts = {}
+    for status in _STATUSES:
+        counts[status] = sum(t.status == status for t in data.trials)
+    words = []
+    for status, n in counts.items():
+        if n:
+            words.append(f"{pluralize(n, 'trial')} {status}")
     return [format_timestamp(data.started), format_duration(data.seconds), *(words or ["no trials"])]
 
 
@@ -164,10 +169,18 @@ def shorten_names(data: SweepReport) -> dict[str, str]:
 def collect_settings(data: SweepReport) -> dict[str, dict[int, Value]]:
     """Return short name -> trial number -> value of the settings that vary (all if none does), parsed if numeric."""
     short = shorten_names(data)
-    given = {name: {t.number: t.settings.get(name) for t in data.trials} for name in short}
+    given = {}
+    for name in short:
+        given[name] = {t.number: t.settings.get(name) for t in data.trials}
     given = {name: texts for name, texts in given.items() if any(text is not None for text in texts.values())}
-    varied = {name: texts for name, texts in given.items() if len(set(texts.values())) > 1}
-    return {short[name]: _parse_numbers(texts) for name, texts in (varied or given).items()}
+    varied = {}
+    for name, texts in given.items():
+        if len(set(texts.values())) > 1:
+            varied[name] = texts
+    found: dict[str, dict[int, Value]] = {}
+    for name, texts in (varied or given).items():
+        found[short[name]] = _parse_numbers(texts)
+    return found
 
 
 def format_cell(column: str, value: Value, setting: bool) -> str:
@@ -202,11 +215,23 @@ def drop_nonfinite(value: float | None) -> float | None:
 
 
 def _parse_numbers(texts: Mapping[int, str | None]) -> dict[int, Value]:
-    known = [text.strip() for text in texts.values() if text is not None]
+    known = []
+    for text in texts.values():
+        if text is not None:
+            known.append(text.strip())
     if not all(_NUMBER.fullmatch(text) and drop_nonfinite(float(text)) is not None for text in known):
         return dict(texts)
     whole = all(re.fullmatch(r"[-+]?\d{1,15}", text) for text in known)
-    return {i: None if text is None else int(text) if whole else float(text) for i, text in texts.items()}
+    found: dict[int, Value] = {}
+    for i, text in texts.items():
+        if text is None:
+            found[i] = None
+        else:
+            if whole:
+                found[i] = int(text)
+            else:
+                found[i] = float(text)
+    return found
 
 
 def build_trials(data: SweepReport) -> Table:
@@ -218,16 +243,23 @@ def build_trials(data: SweepReport) -> Table:
     settings = collect_settings(data)
     trials = rank_trials(data)
     several = any(drop_nonfinite(t.deviation) is not None for t in trials)
-    rows: list[dict[str, Any]] = [
-        {"": format_label(data, t)}
-        | {column: given[t.number] for column, given in settings.items()}
-        | {data.metric: drop_nonfinite(t.value)}
-        | ({"±": drop_nonfinite(t.deviation)} if several else {})
-        | {"status": t.status, "time": t.seconds}
-        for t in trials
-    ]
-    columns = [column for column in collect_columns(rows) if column]
-    styles = {i: "quiet" for i, t in enumerate(trials) if t.status != "finished"}
+    rows: list[dict[str, Any]] = []
+    for t in trials:
+        rows.append(
+            {"": format_label(data, t)}
+            | {column: given[t.number] for column, given in settings.items()}
+            | {data.metric: drop_nonfinite(t.value)}
+            | ({"±": drop_nonfinite(t.deviation)} if several else {})
+            | {"status": t.status, "time": t.seconds}
+        )
+    columns = []
+    for column in collect_columns(rows):
+        if column:
+            columns.append(column)
+    styles = {}
+    for i, t in enumerate(trials):
+        if t.status != "finished":
+            styles[i] = "quiet"
     return build_table(
         rows,
         styles | {i: "chosen" for i, t in enumerate(trials) if t.number == data.winner},
@@ -259,11 +291,15 @@ def build_seeds(data: SweepReport) -> Table:
         trials = rank_trials(data)
     else:
         trials = []
-    values = [dict(zip(names, map(drop_nonfinite, t.values), strict=False)) for t in trials]
+    values = []
+    for t in trials:
+        values.append(dict(zip(names, map(drop_nonfinite, t.values), strict=False)))
     texts = {}
     for name in names:
         texts[name] = [format_cell(data.metric, row.get(name), False) for row in values]
-    rows = [{"": format_label(data, t), **dict.fromkeys(names), **row} for t, row in zip(trials, values, strict=True)]
+    rows = []
+    for t, row in zip(trials, values, strict=True):
+        rows.append({"": format_label(data, t), **dict.fromkeys(names), **row})
     return build_table(rows, {}, texts, directions={})
 
 

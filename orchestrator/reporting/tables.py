@@ -19,10 +19,17 @@ def find_best(
     """
     if sign is None:
         sign = infer_direction(column)
-    signed = {i: sign * v for i, v in enumerate(values) if is_finite(v) and (contenders is None or i in contenders)}
+    signed = {}
+    for i, v in enumerate(values):
+        if is_finite(v) and (contenders is None or i in contenders):
+            signed[i] = sign * v
     best = max(signed.values(), default=0)
     if sign and best > min(signed.values(), default=0):
-        return {i for i, v in signed.items() if v == best}
+        found: set[int] = set()
+        for i, v in signed.items():
+            if v == best:
+                found.add(i)
+        return found
     return set()
 
 

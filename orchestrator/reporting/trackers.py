@@ -48,8 +48,15 @@ def publish(data: RunReport, folder: Path) -> Iterator[str]:
 
 def list_numbers(data: RunReport) -> dict[str, float]:
     """Return the numbers of the final table by `row/column`."""
-    cells = [(label, name, value) for label, row in data.rows.items() for name, value in row.items()]
-    return {f"{label}/{name}": float(value) for label, name, value in cells if value is not None}
+    cells = []
+    for label, row in data.rows.items():
+        for name, value in row.items():
+            cells.append((label, name, value))
+    found: dict[str, float] = {}
+    for label, name, value in cells:
+        if value is not None:
+            found[f"{label}/{name}"] = float(value)
+    return found
 
 
 def _write_mlflow(data: RunReport, folder: Path) -> None:
@@ -68,7 +75,9 @@ def _write_step(client: Any, run_id: str, step: StepReport) -> None:
     _, child = find_run("ratchet.step", step.step_id, step.name)
     numbers = {name: value for name, value in step.metrics.items() if isinstance(value, int | float)}
     _log(client, child, step.config, numbers)
-    inputs = {f"ratchet.input.{name}": f"{source} {digest}" for name, source, digest in step.inputs}
+    inputs = {}
+    for name, source, digest in step.inputs:
+        inputs[f"ratchet.input.{name}"] = f"{source} {digest}"
     for tag, value in {"mlflow.parentRunId": run_id, "ratchet.job": step.job, **inputs}.items():
         client.set_tag(child, tag, value)
     client.set_terminated(child, "FAILED" if step.status == "failed" else "FINISHED")
@@ -77,8 +86,12 @@ def _write_step(client: Any, run_id: str, step: StepReport) -> None:
 def _log(client: Any, run_id: str, settings: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
     from mlflow.entities import Metric, Param
 
-    params = [Param(make_name(name), str(value)[:LONGEST_VALUE]) for name, value in settings.items()]
-    metrics = [Metric(make_name(name), float(value), 0, 0) for name, value in numbers.items()]
+    params = []
+    for name, value in settings.items():
+        params.append(Param(make_name(name), str(value)[:LONGEST_VALUE]))
+    metrics = []
+    for name, value in numbers.items():
+        metrics.append(Metric(make_name(name), float(value), 0, 0))
     client.log_batch(run_id, metrics=metrics, params=params)
 
 

@@ -127,7 +127,9 @@ class Bucket(Backend):
 
     def list_sizes(self, digest: str) -> tuple[dict[str, int], list[str]]:
         prefix = f"objects/{digest}"
-        names = {key.removeprefix(f"{prefix}/"): size for key, size in self._sizes(prefix).items()}
+        names = {}
+        for key, size in self._sizes(prefix).items():
+            names[key.removeprefix(f"{prefix}/")] = size
         return {name: size for name, size in names.items() if not name.startswith(DAMAGED)}, []
 
     def hash_file(self, digest: str, file: File) -> str:
@@ -179,7 +181,10 @@ class Bucket(Backend):
     def clear(self, prefix: str, before: float, name: str = "") -> bool:
         """Remove all keys below a prefix, or only its file `name`, and return True. If one of them was written since
         `before` (seconds since 1970), remove nothing and return False."""
-        found = [meta for meta in self.list_objects(prefix) if not name or meta["path"] == f"{prefix}/{name}"]
+        found = []
+        for meta in self.list_objects(prefix):
+            if not name or meta["path"] == f"{prefix}/{name}":
+                found.append(meta)
         if any(meta["last_modified"].timestamp() >= before for meta in found):
             return False
         if found:

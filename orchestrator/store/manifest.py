@@ -112,7 +112,9 @@ class Manifest:
             start = 0
         else:
             start = len(part.rstrip("/")) + 1
-        inside = [[file.path[start:], file.sha256] for file in self.of_part(part)]
+        inside = []
+        for file in self.of_part(part):
+            inside.append([file.path[start:], file.sha256])
         if part is not None and not inside:
             parts = sorted({file.path.split("/")[0] for file in self.files})
             raise StoreError(f"artifact: '{part}' given; expected one of {', '.join(parts) or 'none'}")
@@ -142,8 +144,14 @@ class Manifest:
     def find_strays(self, paths: Iterable[str], folders: Iterable[str] = ()) -> list[str]:
         """Return the files and folders, among these paths relative to the object, that do not belong to it."""
         files = {file.path for file in self.files} | {NAME}
-        parents = {str(parent) for path in files for parent in PurePosixPath(path).parents}
-        unknown = [path for path in paths if path not in files and _PARTIAL.sub(r"\1\2", path) not in files]
+        parents = set()
+        for path in files:
+            for parent in PurePosixPath(path).parents:
+                parents.add(str(parent))
+        unknown = []
+        for path in paths:
+            if path not in files and _PARTIAL.sub(r"\1\2", path) not in files:
+                unknown.append(path)
         return sorted([*unknown, *(f"{folder}/" for folder in folders if folder not in parents)])
 
     def verify(

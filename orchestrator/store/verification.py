@@ -65,7 +65,11 @@ def _read_commits(store: Store, found: Verification) -> list[Commit]:
 
     read = map_parallel(THREADS, look_up, store.list_names("steps"), "steps")
     found.problems += [item for item in read if isinstance(item, str)]
-    return [item for item in read if isinstance(item, Commit)]
+    made: list[Commit] = []
+    for item in read:
+        if isinstance(item, Commit):
+            made.append(item)
+    return made
 
 
 def _check_promoted(store: Store, found: Verification) -> None:

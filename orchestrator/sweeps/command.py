@@ -70,7 +70,9 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
     store = Store.open(arguments.store)
     with OpenRun(store) as open_run:
         check_cluster_address(arguments.address or os.environ.get("RAY_ADDRESS"))
-        options = {name: getattr(arguments, name) for name in IN_SWEEP_ID}
+        options = {}
+        for name in IN_SWEEP_ID:
+            options[name] = getattr(arguments, name)
         command = shlex.join(argv)
         sweep = plan_sweep(arguments.recipe, lines, arguments.space, arguments.metric, store, options, command)
         open_run.set_folder(sweep.trial_log.folder)

@@ -104,8 +104,14 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
         check_metric(last, name, f"--metric {metric}")
         _check_held_out(metric, last, name, every, reached_of_all)
         return Objective(last.name, name, metric, trained=False)
-    numbers = [pair for row in summary.rows for pair in row.metrics]
-    shown = [number for column, number in numbers if name in (column, number.name) and number.step.name in reached]
+    numbers = []
+    for row in summary.rows:
+        for pair in row.metrics:
+            numbers.append(pair)
+    shown = []
+    for column, number in numbers:
+        if name in (column, number.name) and number.step.name in reached:
+            shown.append(number)
     if not shown:
         known = sorted({value for step in steps if step.name in reached and (value := _get_training_metric(step))})
         known += sorted({column for row in summary.rows for column in row.columns})

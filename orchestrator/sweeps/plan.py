@@ -60,7 +60,9 @@ def plan_sweep(
         raise RecipeError(f"space {path}: no distribution given; expected a line such as `epochs: choice(1, 2)`")
     lines = (*space.fixed, *lines)
     steps, summary, parameters = recipe.build(found, recipe.Settings.read(list(lines)), store)
-    variants = [(d, [_vary(found, lines, d, value, store) for value in d.values]) for d in space.dimensions]
+    variants = []
+    for d in space.dimensions:
+        variants.append((d, [_vary(found, lines, d, value, store) for value in d.values]))
     for dimension, made in variants:
         if dimension.name.rpartition(".")[2] in vars(Resources()) and not find_changed_steps(steps, made):
             raise RecipeError(
@@ -87,7 +89,10 @@ def plan_sweep(
     seeded_steps = tuple(step.name for step in needed if step.name in varied and hasattr(step.config, "seed"))
     # Some steps, or inputs of steps, exist only for other values of a setting.
     every = [needed, *(select_needed_steps(other, objective.step) for _, made in variants for other in made)]
-    distinct = {(step.name, step.config, *describe_inputs(step)): step for some in every for step in some}
+    distinct = {}
+    for some in every:
+        for step in some:
+            distinct[(step.name, step.config, *describe_inputs(step))] = step
     document = {
         "recipe": found.name,
         "lines": list(lines),
@@ -99,10 +104,15 @@ def plan_sweep(
     planned.sources.save()  # including sources of other values: large models are not read again
     about = {"command": command, "inputs": {step.name: describe_inputs(step) for step in needed}}
     trial_log = TrialLog(store, found.name, document, about)
-    texts = {d.name: _format_default(d.name, steps, parameters) for d in space.dimensions}
+    texts = {}
+    for d in space.dimensions:
+        texts[d.name] = _format_default(d.name, steps, parameters)
     defaults = {name: text for name, text in texts.items() if text is not None}
     notes = tuple(planned.warnings)
-    finished = {step.name: step for step in distinct.values() if step.finished}
+    finished = {}
+    for step in distinct.values():
+        if step.finished:
+            finished[step.name] = step
     return SweepPlan(name, found, lines, space, needed, finished, objective, seeded_steps, defaults, trial_log, notes)
 
 

@@ -128,9 +128,13 @@ def compute_importance(sweep: SweepPlan, trials: Sequence[Trial]) -> dict[str, f
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize" if sweep.objective.maximize else "minimize")
-    spread = {d.name: d.to_optuna_distribution() for d in sweep.space.dimensions}
+    spread = {}
+    for d in sweep.space.dimensions:
+        spread[d.name] = d.to_optuna_distribution()
     for trial in finished:
-        values = {d.name: d.to_optuna(trial.settings[d.name]) for d in sweep.space.dimensions}
+        values = {}
+        for d in sweep.space.dimensions:
+            values[d.name] = d.to_optuna(trial.settings[d.name])
         study.add_trial(optuna.trial.create_trial(params=values, distributions=spread, value=trial.value))
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     found = optuna.importance.get_param_importances(study, evaluator=evaluator)

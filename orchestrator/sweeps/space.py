@@ -92,7 +92,10 @@ class Space:
         lines = []
         for name, value, where in read_lines(path):
             lines.append((f"{name}={value}", _parse_dimension(where, name, value)))
-        dimensions = [dimension for _, dimension in lines if dimension is not None]
+        dimensions = []
+        for _, dimension in lines:
+            if dimension is not None:
+                dimensions.append(dimension)
         return cls(dimensions, fixed=[line for line, dimension in lines if dimension is None])
 
     def draw_points(self, trials: int, seed: int) -> list[Point]:
@@ -117,13 +120,18 @@ class Space:
         combinations = itertools.product(*(grid.values for grid in grids))
         only_grids = len(grids) == len(self.dimensions)
         for trial, values in enumerate(combinations if only_grids else itertools.cycle(combinations)):
-            point = {grid.name: value for grid, value in zip(grids, values, strict=True)}
+            point = {}
+            for grid, value in zip(grids, values, strict=True):
+                point[grid.name] = value
             yield {d.name: point[d.name] if d.kind == "grid" else d.draw(seed, trial) for d in self.dimensions}
 
 
 def format_settings(point: Point) -> list[str]:
     """Format the settings of a point as `name=value` texts for `--set`."""
-    return [f"{name}={value}" for name, value in point.items()]
+    found: list[str] = []
+    for name, value in point.items():
+        found.append(f"{name}={value}")
+    return found
 
 
 def _parse_dimension(where: str, name: str, written: str) -> Dimension | None:

@@ -71,9 +71,15 @@ class TrialSpec:
         lines = [*self.sweep.lines, *format_settings(point)]
         steps, _, _ = build(sweep.recipe, Settings.read(lines), store)
         if seed:
-            more = [f"{step.name}.seed={step.config.seed + seed}" for step in steps if step.name in sweep.seeded_steps]
+            more = []
+            for step in steps:
+                if step.name in sweep.seeded_steps:
+                    more.append(f"{step.name}.seed={step.config.seed + seed}")
             steps, _, _ = build(sweep.recipe, Settings.read([*lines, *more]), store)
-        return [sweep.finished.get(step.name, step) for step in select_needed_steps(steps, sweep.objective.step)]
+        found: list[Step] = []
+        for step in select_needed_steps(steps, sweep.objective.step):
+            found.append(sweep.finished.get(step.name, step))
+        return found
 
 
 class TrialActor(tune.Trainable):

@@ -81,8 +81,13 @@ def fuse_rankings(systems: Systems, valid: Output | None) -> tuple[Output, list[
     """Return (the fused ranking, rows with the held-out MAP@25 of each system and of the fusion).
 
     Without evaluations on held-out queries, the ranking of the last system is returned, not fused."""
-    judged = {name: (held_out, ranked) for name, (held_out, ranked) in systems.items() if held_out is not None}
-    rows = [Row(name, {"held-out MAP@25": held_out.metric("map@25")}) for name, (held_out, _) in judged.items()]
+    judged = {}
+    for name, (held_out, ranked) in systems.items():
+        if held_out is not None:
+            judged[name] = (held_out, ranked)
+    rows = []
+    for name, (held_out, _) in judged.items():
+        rows.append(Row(name, {"held-out MAP@25": held_out.metric("map@25")}))
     if len(judged) < 2:
         return [ranked["ranking"] for _, ranked in (judged or systems).values()][-1], rows
     fused = fuse_evaluations("fuse", valid, judged)
@@ -102,4 +107,7 @@ def fuse_evaluations(name: str, valid: Output | None, systems: Mapping[str, tupl
 def write_files(ranking: Output, corpus: Output) -> Mapping[str, Output]:
     """Write the best documents of each query. Return file name -> output, for `Summary.files`."""
     written = step("predict/write", write_predictions.JOB, ranking=ranking, corpus=corpus)
-    return {name: written[name] for name in write_predictions.FILES}
+    found = {}
+    for name in write_predictions.FILES:
+        found[name] = written[name]
+    return found

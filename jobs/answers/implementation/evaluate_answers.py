@@ -118,7 +118,9 @@ class _Statistics:
         for k in (k for k in ks if k <= num_completions):
             found[f"pass@{k}"] = round(sum(pass_at_k(num_completions, c, k) for c in correct) / len(correct), 6)
         found |= {name: round(total / self.labels.total(), 6) for name, total in self.scores.items()}
-        means = {name: round(total / len(self.groups), 4) for name, total in self.totals.items()}
+        means = {}
+        for name, total in self.totals.items():
+            means[name] = round(total / len(self.groups), 4)
         latency = means.pop("latency")
         found |= {"questions": len(self.questions), "questions_per_group": round(len(correct) / len(self.groups), 4)}
         return found | means | ({"latency": latency} if self.timed else {})

@@ -77,8 +77,13 @@ class TrainTask(AnsweringTask):
         def tokenize(path: Path) -> pa.Table:
             rows = pq.read_table(path, columns=SAMPLES.names).to_pylist()
             found = zip(rows, self.decoder.conversations.tokenize_samples(map(TALK, rows), exact=True), strict=True)
-            fitting = [(row["id"], tokens) for row, tokens in found if len(tokens.ids) <= self.max_length]
-            made = [{"id": name, "labels": tokens.labels, **vars(tokens)} for name, tokens in fitting]
+            fitting = []
+            for row, tokens in found:
+                if len(tokens.ids) <= self.max_length:
+                    fitting.append((row["id"], tokens))
+            made = []
+            for name, tokens in fitting:
+                made.append({"id": name, "labels": tokens.labels, **vars(tokens)})
             return pa.Table.from_pylist(made, TOKENS)
 
         shards = list_shards(folder)
@@ -98,8 +103,13 @@ class TrainTask(AnsweringTask):
         own = batch[distribute(self.train.size_N[batch], self.worker.world_size)[self.worker.rank]]
         groups = self._make_passes(self.train.size_N[own].tolist())
         most = max(gather_objects(len(groups)))
-        rows = [[[int(own[i]) for i in row] for row in group] for group in groups]
-        return [partial(self._compute_loss, group, labels) for group in [*rows, *[[]] * (most - len(rows))]]
+        rows = []
+        for group in groups:
+            rows.append([[int(own[i]) for i in row] for row in group])
+        found: list[Callable[[], tuple[Tensor, int]]] = []
+        for group in [*rows, *[[]] * (most - len(rows))]:
+            found.append(partial(self._compute_loss, group, labels))
+        return found
 
     def _make_passes(self, sizes: Sequence[int]) -> list[list[list[int]]]:
         """Return forward passes, each a list of rows, each a list of indices into `sizes` (tokens per sample)."""
@@ -114,7 +124,10 @@ class TrainTask(AnsweringTask):
         most = self.resources.micro_batch_size
         if most is not None:
             groups = [group[at : at + most] for group in groups for at in range(0, len(group), most)]
-        return [[rows[i] for i in group] for group in groups]
+        found: list[list[list[int]]] = []
+        for group in groups:
+            found.append([rows[i] for i in group])
+        return found
 
     def _compute_loss(self, rows: list[list[int]], labels: int) -> tuple[Tensor, int]:
         """Return (this worker's share of the mean loss over the batch's labels, number of its tokens). If `rows` is
@@ -138,8 +151,12 @@ class TrainTask(AnsweringTask):
     def _name_tokens(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
         """Return (sample, position in the sample) of each token, both int64 [B, L], as keys of the dropout masks. Rows
         of the batch cannot be keys, since packing depends on the number of workers."""
-        samples = [np.repeat(row, self.train.size_N[row]).tolist() for row in rows]
-        positions = [[at for size in self.train.size_N[row] for at in range(size)] for row in rows]
+        samples = []
+        for row in rows:
+            samples.append(np.repeat(row, self.train.size_N[row]).tolist())
+        positions = []
+        for row in rows:
+            positions.append([at for size in self.train.size_N[row] for at in range(size)])
         sample_BL, position_BL = (pad(own, 0, multiple=self.multiple)[0] for own in (samples, positions))
         return sample_BL, position_BL
 

@@ -99,12 +99,20 @@ class Worker:
             truncated = self._rank_truncated(query_QD, relevant, own_Q)
         if self.bm25:
             unscored = int((scores_QK.max(1, initial=0.0) <= 0).sum())
-        kept = [np.flatnonzero(rows != own)[: self.config.top] for rows, own in zip(rows_QK, own_Q, strict=True)]
+        kept = []
+        for rows, own in zip(rows_QK, own_Q, strict=True):
+            kept.append(np.flatnonzero(rows != own)[: self.config.top])
         ranks_of = np.split(ranks_R, relevant.indptr[1:-1])[: len(queries)]
-        ranked = [
-            {**query, "documents": self.ids.take(pa.array(rows[at])).to_pylist(), "scores": scores[at], "ranks": ranks}
-            for query, rows, scores, at, ranks in zip(queries, rows_QK, scores_QK, kept, ranks_of, strict=True)
-        ]
+        ranked = []
+        for query, rows, scores, at, ranks in zip(queries, rows_QK, scores_QK, kept, ranks_of, strict=True):
+            ranked.append(
+                {
+                    **query,
+                    "documents": self.ids.take(pa.array(rows[at])).to_pylist(),
+                    "scores": scores[at],
+                    "ranks": ranks,
+                }
+            )
         table = pa.Table.from_pylist(ranked, schema=add_carried(RANKED, shard.column_names))
         for name, own_R in truncated.items():
             table = table.append_column(name, pa.ListArray.from_arrays(relevant.indptr.astype(np.int32), own_R))
@@ -239,9 +247,14 @@ def _write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: P
 
 
 def _scalars(metrics: RankMetrics) -> dict[str, float | int | str]:
-    rounded = {name: round(float(value), 6) for name, value in metrics.values.items()}
+    rounded = {}
+    for name, value in metrics.values.items():
+        rounded[name] = round(float(value), 6)
     order = ["map@25", "r@25", "mrr", "map"]
-    first = {name: rounded[name] for name in order if name in rounded}
+    first = {}
+    for name in order:
+        if name in rounded:
+            first[name] = rounded[name]
     about = {"queries": metrics.queries, "queries_without_relevant": metrics.empty}
     return {**first, **rounded, **about, **{f"first_rank/{k}": round(v, 2) for k, v in metrics.ranks.items()}}
 
@@ -253,7 +266,9 @@ def compute_by_seen(metrics: RankMetrics, seen_Q: np.ndarray, group_Q: np.ndarra
     for group, own_Q in (("seen", seen_Q), ("unseen", ~seen_Q)):
         own_Q = own_Q & ~np.isnan(metrics.per_query["mrr"])
         if own_Q.any():
-            values = {name: value_Q[own_Q] for name, value_Q in metrics.per_query.items()}
+            values = {}
+            for name, value_Q in metrics.per_query.items():
+                values[name] = value_Q[own_Q]
             found |= {f"{group}/queries": int(own_Q.sum())}
             found |= {f"{group}/{name}": round(float(value_q.mean()), 6) for name, value_q in values.items()}
             found |= list_half_widths(values, WITH_INTERVAL, group_Q[own_Q], f"{group}/")
@@ -276,7 +291,10 @@ def _by_dim(
             found = compute_rank_metrics(ranks_R, relevant, config.k)
             row |= {f"{one.upper()}{end}": round(found.values[one], 6) for one in TRUNCATED if one in found.values}
         rows.append(row)
-    every = {one.upper(): round(whole.values[one], 6) for one in TRUNCATED if one in whole.values}
+    every = {}
+    for one in TRUNCATED:
+        if one in whole.values:
+            every[one.upper()] = round(whole.values[one], 6)
     if rows:
         return {f"{config.tag}: metrics by dimensions": [*rows, {"dimensions": "all", **every}]}
     return {}
@@ -314,4 +332,8 @@ def _cases(
         }
 
     found = {"answer rose most": [make_case(q) for q in better], "answer fell most": [make_case(q) for q in worst]}
-    return {title: cards for title, cards in found.items() if cards}
+    made: dict[str, list[dict[str, Any]]] = {}
+    for title, cards in found.items():
+        if cards:
+            made[title] = cards
+    return made

@@ -148,7 +148,9 @@ class TrainTask(EmbedderTask):
         passage_PD = gather_with_gradient(own_PD, offsets=batch.drawn.offsets)
         losses = [self._compare(batch, query_QD, passage_PD)]
         for dim in self.config.matryoshka_dims:
-            cut = [vectors[:, :dim] for vectors in (query_QD, passage_PD)]
+            cut = []
+            for vectors in (query_QD, passage_PD):
+                cut.append(vectors[:, :dim])
             if self.encoder.encoding_config.normalize:
                 cut = [torch.nn.functional.normalize(vectors, dim=-1) for vectors in cut]
             losses.append(self._compare(batch, *cut))
@@ -189,7 +191,9 @@ class TrainTask(EmbedderTask):
         member_QG = torch.from_numpy(pad_rows(batch.own_Q, -1))
         mask_QP = None
         if config.false_negative_mask:
-            never = [data.text_of_row[data.list_no_negatives(int(query))] for query in batch.query_Q]
+            never = []
+            for query in batch.query_Q:
+                never.append(data.text_of_row[data.list_no_negatives(int(query))])
             known = []
             for texts in zip(never, data.text_of_query[batch.query_Q], strict=True):
                 known.append(np.append(*texts))

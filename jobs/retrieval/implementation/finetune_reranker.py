@@ -131,8 +131,12 @@ class TrainTask(FinetuneTask):
         config = self.config
         data = self.triplets
         queries = take_texts(data.query_text, batch.query_Q[chosen])
-        passages = [take_texts(data.corpus_text, batch.passage_P[batch.own_Q[q]]) for q in chosen]
-        prompts = [self.prompts[query] for query in batch.query_Q[chosen]]
+        passages = []
+        for q in chosen:
+            passages.append(take_texts(data.corpus_text, batch.passage_P[batch.own_Q[q]]))
+        prompts = []
+        for query in batch.query_Q[chosen]:
+            prompts.append(self.prompts[query])
         rows = self.reranker.tokenize(queries, passages, prompts)
         # The id of a row is the id of its first pair.
         pair_ids = np.concatenate([(batch.query_Q[q] << 20) + np.arange(len(batch.own_Q[q])) for q in chosen])

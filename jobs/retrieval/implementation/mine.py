@@ -220,10 +220,9 @@ class Worker:
         self, query_QD: np.ndarray, wanted: list[np.ndarray], rows_QK: np.ndarray, scores_QK: np.ndarray
     ) -> list[list[float]]:
         """Return the similarities of each query's `wanted` rows; they are computed for rows outside the ranking."""
-        known = [
-            dict(zip(rows.tolist(), scores.tolist(), strict=True))
-            for rows, scores in zip(rows_QK, scores_QK, strict=True)
-        ]
+        known = []
+        for rows, scores in zip(rows_QK, scores_QK, strict=True):
+            known.append(dict(zip(rows.tolist(), scores.tolist(), strict=True)))
         others = [[row for row in rows.tolist() if row not in known[q]] for q, rows in enumerate(wanted)]
         if any(others):
             pairs = Relevant.from_lists(others)

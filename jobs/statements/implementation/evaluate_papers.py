@@ -90,7 +90,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     relevant = Relevant(*other_statements(paper_S, row_Q))
     metrics = compute_rank_metrics(flat_R, relevant, list_cutoffs(inputs.selection, config.k))
     names = ["mrr", "map", *(f"{kind}@{k}" for kind in ("p", "r") for k in config.k)]
-    shown = {name: round(metrics.values[name], 6) for name in names}
+    shown = {}
+    for name in names:
+        shown[name] = round(metrics.values[name], 6)
     shown |= list_half_widths(metrics.per_query, names, paper_S[row_Q])
     counts = {"statements": total, "queries": metrics.queries}
     return Result(
@@ -135,6 +137,10 @@ def _true_positives(metrics: RankMetrics, ks: tuple[int, ...]) -> list[dict[str,
 
 
 def _queries(metrics: RankMetrics, relevant_Q: np.ndarray, statements: int) -> dict[str, float | int | str]:
-    relevant = {f"relevant, {name}": value for name, value in summarize_counts(relevant_Q).items()}
-    first = {f"first rank, {name}": round(value, 4) for name, value in metrics.ranks.items()}
+    relevant = {}
+    for name, value in summarize_counts(relevant_Q).items():
+        relevant[f"relevant, {name}"] = value
+    first = {}
+    for name, value in metrics.ranks.items():
+        first[f"first rank, {name}"] = round(value, 4)
     return {"statements": statements, "queries": metrics.queries, **relevant, **first}

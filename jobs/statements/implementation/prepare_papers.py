@@ -24,7 +24,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     split = found.split_P
     ends_P = found.ends_P
     total = len(split)
-    writers = {name: SplitWriter(context.out / name, config.shard_rows, mapped=name == "train") for name in SPLITS}
+    writers = {}
+    for name in SPLITS:
+        writers[name] = SplitWriter(context.out / name, config.shard_rows, mapped=name == "train")
     empty = repeated = 0
     for number, paper in enumerate(read_papers(*paths)):
         if split[number] < 0:
