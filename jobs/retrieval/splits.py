@@ -55,10 +55,10 @@ def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> Retri
     corpus = [Document(rule.id, rule.sentence) for rule in RULES]
     queries = []
     for question in generate_questions(config.questions, config.seed):
-        for option, name in enumerate(question.rules):
-            if name is not None:
+        for option, rule_id in enumerate(question.rules):
+            if rule_id is not None:
                 text = format_query(question, option)
-                queries.append(Query(f"{question.id}_{option}", text, (name,), (1,), group=question.id))
+                queries.append(Query(f"{question.id}_{option}", text, (rule_id,), (1,), group=question.id))
     return check_data(RetrievalData(corpus, queries), "generated questions")
 
 
