@@ -224,8 +224,8 @@ def test_what_vllm_cannot_do_is_refused(made: Path, installed: None, tmp_path: P
         rerank.check(scored, cross)
     shutil.copytree(made / "two", tmp_path / "capped")
     shape = json.loads((tmp_path / "capped/config.json").read_text())
-    (tmp_path / "capped/config.json").write_text(json.dumps(shape | {"model_type": "gemma2"}))
-    with pytest.raises(InputError, match="architecture gemma2; expected yes_no"):
+    (tmp_path / "capped/config.json").write_text(json.dumps(shape | {"model_type": "olmo2"}))
+    with pytest.raises(InputError, match="architecture olmo2; expected yes_no"):
         rerank.check(scored, rerank.Inputs(tmp_path / "capped", made / "mined", made / "corpus"))
 
 
