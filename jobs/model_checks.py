@@ -95,13 +95,14 @@ def check_length(where: str, folder: Path, length: int) -> None:
         )
 
 
-def fit_length(default: int, folder: Path | None, used: int = 0) -> int:
-    """Return the default of a length in tokens, or what a model's learned positions leave of it beside `used` tokens.
-    folder: None: the model is not made yet."""
+def fit_length(given: int | None, default: int, folder: Path | None, used: int = 0) -> int:
+    """Return a length in tokens: the given one, else the default, or what a model's learned positions leave of it
+    beside `used` tokens. folder: None: the model is not made yet."""
+    if given is not None:
+        return given
     if folder is None:
-        positions = None
-    else:
-        positions = count_learned_positions(folder)
+        return default
+    positions = count_learned_positions(folder)
     if positions is None:
         return default
     return max(1, min(default, positions - used))

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -206,7 +207,10 @@ def score_in_float32(model: Any) -> None:
         if type(layer) is torch.nn.Linear and layer.out_features == 1:
             outputs.append(layer)
     if outputs:  # other layers with one output, such as gates of experts, come before it
-        outputs[-1].__class__ = _ScoreLayer
+        last: Any = outputs[-1]
+        last.__class__ = _ScoreLayer
+        if hasattr(last, "_old_forward"):  # accelerate's hooks, of streamed and spread models, call this one
+            last._old_forward = MethodType(_ScoreLayer.forward, last)
 
 
 def add_other_adapter(model: Any, folder: Path) -> None:

@@ -46,11 +46,11 @@ class AnsweringTask(FinetuneTask):
 
     def _check_positions(self, positions: int | None) -> None:
         """Raise InputError for a held-out sample whose answer would begin or end beyond the model's positions."""
+        if positions is None or not self.valid_samples:
+            return
         talks = []
         for one in self.valid_samples:
             talks.append((one.system, [question for question, _ in one.turns], ["."] * (len(one.turns) - 1)))
-        if positions is None or not talks:
-            return
         prompt = max(len(tokens.ids) for tokens in self.decoder.conversations.tokenize_samples(talks))
         answers = max(len(one.turns) for one in self.valid_samples) * self.config.max_new_tokens
         if prompt + answers > positions:

@@ -96,9 +96,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 def find_prompt_length(config: Config, model: Path | None) -> int:
     """Return the maximum length of a prompt. model: None: not made yet."""
-    if config.max_prompt_length is not None:
-        return config.max_prompt_length
-    return fit_length(MAX_PROMPT_LENGTH, model, config.max_new_tokens)
+    return fit_length(config.max_prompt_length, MAX_PROMPT_LENGTH, model, config.max_new_tokens)
 
 
 def check_same_task(config: Config, inputs: Inputs, task: str) -> None:

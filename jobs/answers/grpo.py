@@ -152,9 +152,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 def find_prompt_length(config: Config, base: Path | None) -> int:
     """Return the maximum length of a prompt. base: None: not made yet."""
-    if config.max_prompt_length is not None:
-        return config.max_prompt_length
-    return fit_length(MAX_PROMPT_LENGTH, base, config.max_new_tokens)
+    return fit_length(config.max_prompt_length, MAX_PROMPT_LENGTH, base, config.max_new_tokens)
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:

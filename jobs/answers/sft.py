@@ -103,9 +103,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 def find_max_length(config: Config, base: Path | None) -> int:
     """Return the maximum length of a sample. base: None: not made yet."""
-    if config.max_length is None:
-        return fit_length(DEFAULT_MAX_LENGTH, base)
-    return config.max_length
+    return fit_length(config.max_length, DEFAULT_MAX_LENGTH, base)
 
 
 def check_packing(config: Config, base: Path) -> None:

@@ -59,9 +59,7 @@ def check(config: Config, inputs: Inputs) -> None:
 
 def find_max_length(config: Config, model: Path | None) -> int:
     """Return the maximum length of a sample. model: None: not made yet."""
-    if config.max_length is None:
-        return fit_length(MAX_LENGTH, model)
-    return config.max_length
+    return fit_length(config.max_length, MAX_LENGTH, model)
 
 
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:

@@ -78,7 +78,8 @@ def inputs(made: Path, adapter: bool = False) -> generate.Inputs:
 def answered(context: Context, config: generate.Config, given: generate.Inputs) -> list[dict[str, Any]]:
     generate.check(config, given)
     generate.JOB.load()(context, config, given)
-    assert json.loads((context.out / "sampling.json").read_text()) == dataclasses.asdict(config)
+    used = dataclasses.replace(config, max_prompt_length=generate.find_prompt_length(config, given.model))
+    assert json.loads((context.out / "sampling.json").read_text()) == dataclasses.asdict(used)
     assert read_task_name(context.out) == "countdown"
     paths = sorted(context.out.glob("*.parquet"))
     assert [path.name for path in paths] == sorted(path.name for path in given.samples.glob("*.parquet"))
