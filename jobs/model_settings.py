@@ -138,7 +138,7 @@ def list_instructions(settings: EncodingSettings | RerankerSettings, queries: An
     return [text or "" for text in queries[name].to_pylist()]
 
 
-def predict_prompts(config: Any, inputs: Any, parents: Parents, role: Role = "query") -> Result:
+def describe_prompts(config: Any, inputs: Any, parents: Parents, role: Role = "query") -> Result:
     """Describe for the plan, in the result's note, the preset of a job's model, and whether the model uses the data's
     instructions (counted by the metrics `tasks` and `prompts` of a parent step)."""
     base: Path | None = getattr(inputs, "model", None) or getattr(inputs, "base", None)

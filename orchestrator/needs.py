@@ -253,7 +253,8 @@ def _find_fitting(plan: Plan, step: Step, machines: Sequence[Machine]) -> list[s
             with suppress(RatchetError):  # the job refuses this setting with the others
                 fresh = apply_setting(changed, line)
                 if fresh.job.check is not None:
-                    fresh.job.check(fresh.config, plan.inputs(step.name, verified=False))
+                    inputs = plan.inputs(step.name, verified=False)
+                    fresh.job.check(fresh.config, inputs, plan.parent_results(step.name))
                 changed = fresh
         needs = _estimate_step(plan, changed, machines)
         if changed is not step and needs is not None and _fits(needs, machines):

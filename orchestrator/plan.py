@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ratchet.errors import DamagedError, InputError
@@ -74,7 +74,7 @@ class Plan:
         self.steps = {step.name: Planned(step) for step in steps}
         self.code = {step.job: read_code(step.job) for step in steps}
         self.results: dict[str, Result] = {}
-        """Step name -> its metrics, if the result is in the store; after `check`, else what its job predicts."""
+        """Step name -> its metrics, if the result is in the store; after `check`, else what that has returned."""
         self.notes: list[str] = []
         """Notes for the user on the steps that are going to run, such as rows that are left out."""
         self.parents = {step.name: {parent.name for parent in step.parents} for step in steps}
@@ -94,9 +94,6 @@ class Plan:
                 planned.step_id = planned.step.finished
             elif not planned.step_id:
                 job = planned.step.job
-                if job.effective is not None:
-                    config = job.effective(planned.step.config, self.parent_results(name))
-                    planned.step = replace(planned.step, config=config)
                 inputs = {}
                 for key, ref in planned.step.inputs.items():
                     inputs[key] = self.digest_input(ref)
@@ -158,16 +155,18 @@ class Plan:
         return found
 
     def check(self) -> None:
-        """Call `check` and `predict` of each job that is going to run. Raises their errors."""
+        """Call `check` of each job that is going to run. Raises its errors."""
         for name in self.missing():
             step = self.steps[name].step
             inputs = self.inputs(name, verified=False)
-            if step.job.check is not None:
-                step.job.check(step.config, inputs)
-            if step.job.predict is not None:
-                predicted = self.results[name] = step.job.predict(step.config, inputs, self.parent_results(name))
-                if predicted.note:
-                    self.notes.append(f"{name}: {predicted.note}")
+            if step.job.check is None:
+                continue
+            known = step.job.check(step.config, inputs, self.parent_results(name))
+            if known is None:
+                continue
+            self.results[name] = known
+            if known.note:
+                self.notes.append(f"{name}: {known.note}")
 
     def parent_results(self, name: str) -> dict[str, Result]:
         """Return input field -> the known part of the result of the step that makes this input."""

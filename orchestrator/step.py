@@ -63,14 +63,17 @@ class Step:
         return self.job.outputs
 
     def place(self, machines: Sequence[Machine]) -> Resources:
-        """Resolve the resources of this step for these machines, with at most `Job.max_workers` workers by default."""
-        if self.job.single_process:
-            return resolve_resources(replace(self.resources, workers=1, gpus=0.0), machines)
-        asked = resolve_resources(self.resources, machines)
-        most = self.job.max_workers and self.job.max_workers(self.config)
-        if self.resources.workers is None and most is not None and (asked.workers or 0) > most:
-            return resolve_resources(replace(self.resources, workers=most), machines)
-        return asked
+        """Resolve the resources of this step for these machines."""
+        asked = self.resources
+        if not self.job.uses("workers"):
+            asked = replace(asked, workers=1)
+        if not self.job.uses("gpus"):
+            asked = replace(asked, gpus=0.0)
+        resolved = resolve_resources(asked, machines)
+        if asked.workers is not None or self.job.max_workers is None:
+            return resolved
+        most = self.job.max_workers(self.config)
+        return resolve_resources(replace(asked, workers=min(most, resolved.workers or most)), machines)
 
     def metric(self, name: str, count: str = "") -> Metric:
         """Return a reference to a metric of this step, for the recipe's table. count: see `Metric`."""

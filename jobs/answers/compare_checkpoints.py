@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Context, Job, Result
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Inputs:
     """The output of `evaluate_answers` for the model before training. None: it is not in the comparison."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     if list(config.steps) != sorted(set(config.steps)) or not config.steps:
         raise InputError(f"compare_checkpoints.steps: {config.steps} given; expected increasing training steps")
     if inputs.evaluations is not None and len(inputs.evaluations) != len(config.steps):

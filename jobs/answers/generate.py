@@ -7,7 +7,8 @@ The engine vLLM writes the same tables as transformers, but with other random nu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,10 +17,20 @@ from annotated_types import Ge, Interval
 from ratchet.errors import InputError
 from ratchet.extras import require_extra
 from ratchet.jobs import needs
-from ratchet.jobs.answers.chat_options import check_chat
+from ratchet.jobs.answers.chat_options import check_chat, read_chat
 from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
 from ratchet.jobs.model_checks import check_decoder_model, check_length, describe_length, fit_length
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Seed, Unit
+from ratchet.orchestrator.job_interface import (
+    MAP_RESOURCES,
+    Context,
+    Job,
+    Needs,
+    Parents,
+    Resources,
+    Result,
+    Seed,
+    Unit,
+)
 
 MAX_PROMPT_LENGTH = 4096
 """Maximum length of a prompt in tokens, where `max_prompt_length` is None."""
@@ -61,7 +72,7 @@ class Inputs:
     """A LoRA adapter for the model."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     if config.num_completions > 1 and config.temperature == 0:
         raise InputError(
             f"generate.num_completions: {config.num_completions} given; expected 1 at temperature 0, where all would be"
@@ -75,8 +86,9 @@ def check(config: Config, inputs: Inputs) -> None:
     check_engine(config, inputs)
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the arguments of the chat template, and that the model was trained on the task of the samples."""
+    check_settings(config, inputs)
     from ratchet.data.tasks.task import read_task_name
 
     if "samples" in parents:
@@ -157,13 +169,39 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     return needs.infer(folder, "causal", config, inputs, resources, parents, length=length, kept=kept)
 
 
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.data.tables import list_shards
+    from ratchet.data.tasks.task import SAMPLES, read_task_file, read_task_name, write_task_name
+    from ratchet.jobs.answers.answering import ShardClient, Worker, read_samples, start_conversations
+    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
+    from ratchet.jobs.distributed.shard_map import count_rows
+    from ratchet.jobs.distributed.vllm_shards import run_engine
+    from ratchet.models.decoder import decoder
+    from ratchet.models.decoder.multi_turn import tokenize_prompts
+
+    check_same_task(config, inputs, read_task_name(inputs.samples))  # at plan time the model may not have existed
+    config = replace(config, max_prompt_length=find_prompt_length(config, inputs.model))
+    shards = list_shards(inputs.samples)
+    total = count_rows(shards, SAMPLES.names)
+    conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
+    for path in shards:  # check lengths before any answer: a higher limit is another step, and answers would be lost
+        tokenize_prompts(start_conversations(read_samples(path), 1), conversations, config.max_prompt_length)
+    config = resolve_dtype(context, config)
+    check_engine(config, inputs)  # at plan time the samples may not have existed
+    counts = run_engine(context, shards, config, inputs, Worker, ShardClient, total)
+    write_task_name(context.out, **read_task_file(inputs.samples))
+    (context.out / "sampling.json").write_text(json.dumps(asdict(config), indent=2, sort_keys=True) + "\n")
+    numbers = {"samples": counts["rows"], "num_completions": config.num_completions, "tokens": counts.get("tokens", 0)}
+    return Result({**numbers, "dtype": config.dtype})
+
+
 JOB = Job(
     "generate",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=(*MAP_RESOURCES, "batch_tokens"),
-    is_worker=lambda config: config.engine != "vllm",
+    starts_workers=lambda config: config.engine == "vllm",
     check=check,
-    predict=predict,
     needs=estimate_needs,
 )

@@ -104,7 +104,7 @@ def make_options(config: Config, start_from_adapter: bool) -> Options:
     return Options(**given, start_from="current_best" if start_from_adapter else "base")
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     require_extra("grpo: given", "grpo", "trl")
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
     training.require("grpo", config, [("checkpoints", increasing, "increasing training steps")])
@@ -142,8 +142,9 @@ def check_samples(train: Path) -> None:
         )
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the inputs at plan time. Raises InputError for an adapter as `current_best` with method=full."""
+    check_settings(config, inputs)
     training.check_no_adapter("grpo", config.method, inputs, parents)
     check_chat(config, inputs, parents)
     fitting = find_prompt_length(config, inputs.base)
@@ -179,10 +180,7 @@ JOB = Job(
     inputs=Inputs,
     resources=("cpus", "gpus", "memory", "accelerator", "labels", "batch_tokens", "micro_batch_size", "retries"),
     check=check,
-    predict=predict,
     needs=estimate_needs,
-    max_workers=lambda config: 1,
-    is_worker=lambda config: True,
     outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),
     metrics=lambda own: [*training.list_training_metrics(make_options(own, False)), "samples", "too_long", "reward"],
 )

@@ -9,7 +9,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Context, Job, Result, Seed, Unit
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Result, Seed, Unit
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Inputs:
     """Samples written by `prepare_tasks`, on which the tokenizer is trained."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     if config.hidden_size % (2 * config.num_attention_heads):
         raise InputError(
             f"init_decoder.num_attention_heads: {config.num_attention_heads} given; expected a divisor of half of"

@@ -9,7 +9,7 @@ from typing import Annotated
 from annotated_types import Ge, Interval, MinLen
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Context, Job, Result, Seed
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Result, Seed
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,10 @@ class Inputs:
     pass
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     if config.targets[0] > config.targets[1]:
         raise InputError(f"make_countdown.targets: {config.targets} given; expected the smallest target first")
+    return Result({"tasks": config.tasks})
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -56,7 +57,6 @@ JOB = Job(
     run=run,
     resources=("retries",),
     check=check,
-    predict=lambda config, inputs, parents: Result({"tasks": config.tasks}),
     outputs=("tasks",),
     metrics=lambda config: ("tasks",),
 )

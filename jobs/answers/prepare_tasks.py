@@ -62,7 +62,7 @@ class Inputs:
     """A Python file with a function `verify(gold, answers)`; see `ratchet.data.tasks.chat`."""
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read, verify and split all samples, so that a bad row is an error before the run starts."""
     from ratchet.data.tasks.splits import describe_repeated
 
@@ -208,7 +208,7 @@ JOB = Job(
     inputs=Inputs,
     run=run,
     resources=("retries",),
-    predict=predict,
+    check=check,
     outputs=("train", "valid", "test"),
     metrics=lambda config: ("task", "train", "valid", "test", "also_in_test", "chat", *SHAPE),
 )

@@ -12,7 +12,7 @@ from annotated_types import Ge
 
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.answers.chat_options import CHAT_FILE
-from ratchet.orchestrator.job_interface import Context, Job, Result
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,12 @@ class Inputs:
     """A teacher's answers to `samples`, written by `generate`."""
     samples: Path
     """Samples written by `prepare_tasks`, whose targets are replaced by the answers."""
+
+
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
+    if "samples" not in parents:
+        return Result()
+    return Result(parents["samples"].metrics)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -89,6 +95,6 @@ JOB = Job(
     inputs=Inputs,
     run=run,
     resources=("retries",),
-    predict=lambda config, inputs, parents: Result(parents["samples"].metrics if "samples" in parents else {}),
+    check=check,
     metrics=lambda config: ("samples", "unsolved", "kept"),
 )

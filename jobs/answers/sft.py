@@ -79,7 +79,7 @@ class Inputs:
     """The current best adapter, which training has to improve on; with method=lora only. None: improve on the base."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
     rules: list[tuple[str, bool, str]] = [
         ("method", config.method == "lora" or config.start_from == "base", "lora to start from an adapter"),
@@ -127,9 +127,10 @@ def check_packing(config: Config, base: Path) -> None:
         )
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check inputs and settings at plan time. Raises InputError for an adapter as `current_best` with method=full, and
     for checkpoints or a warm-up after the last training step, assuming that no sample is too long."""
+    check_settings(config, inputs)
     training.check_no_adapter("sft", config.method, inputs, parents)
     check_chat(config, inputs, parents, trains=True)
     samples = needs.count(parents, "train", "train")
@@ -157,9 +158,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     check=check,
-    predict=predict,
     needs=estimate_needs,
-    is_worker=lambda config: True,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),
     metrics=list_metrics,

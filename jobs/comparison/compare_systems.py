@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, MinLen
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Context, Job, Result, Seed
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Result, Seed
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Inputs:
     """The output of `evaluate_retrieval` for each system, on these queries."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     if inputs.evaluations is not None and len(inputs.evaluations) != len(config.names):
         raise InputError(
             f"compare_systems.evaluations: {len(inputs.evaluations)} given; expected one for each of"

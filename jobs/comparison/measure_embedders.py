@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt
 from ratchet.jobs.model_checks import check_embedder_model
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import Context, Job, Progress, Result, Unit
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, Result, Unit
 
 WARM_UP = 3
 """Number of queries that are embedded before the measurement."""
@@ -39,7 +39,7 @@ class Inputs:
     """Shards of queries."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     for folder in inputs.models or ():
         check_folder(folder)
         check_embedder_model(folder, read_encoding_config(folder))
@@ -91,7 +91,6 @@ JOB = Job(
     run=run,
     resources=("cpus", "memory", "accelerator", "labels", "retries"),
     check=check,
-    single_process=True,
     outputs=("latency.json",),
     metrics=lambda config: [f"*/{name}" for name in ("milliseconds", "megabytes", "dimensions", "queries")],
 )

@@ -12,7 +12,7 @@ from annotated_types import Ge
 from ratchet.jobs.model_checks import check_embedder_model
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import Context, Job, Progress, Result, Seed
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, Result, Seed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,7 +53,7 @@ class Inputs:
     """Shards of the documents."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     if inputs.model is not None:
         check_folder(inputs.model)
         check_embedder_model(inputs.model, read_encoding_config(inputs.model))
@@ -123,7 +123,6 @@ JOB = Job(
     run=run,
     resources=("cpus", "memory", "accelerator", "labels", "retries"),
     check=check,
-    single_process=True,
     outputs=(INDEX, DOCUMENTS),
     metrics=lambda config: (f"recall@{config.k}", "documents", "dimensions", "megabytes"),
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Ge, MinLen
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Context, Job, Result
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,7 +51,7 @@ class Inputs:
     """Each system's ranking for the queries whose rankings are fused."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     for name, given in (
         ("valid_rankings", inputs.valid_rankings),
         ("rankings", inputs.rankings),

@@ -25,7 +25,7 @@ class Inputs:
     """Eedi's test.csv, a BEIR folder, FlagEmbedding JSONL, JSONL with `query`, or a text file with a query per line."""
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read all queries, so that a bad row is an error, with file and line, before the run starts."""
     from ratchet.data.formats.detection import load_queries
 
@@ -53,6 +53,6 @@ JOB = Job(
     inputs=Inputs,
     run=run,
     resources=("retries",),
-    predict=predict,
+    check=check,
     metrics=lambda config: ("queries", "longest_text"),
 )

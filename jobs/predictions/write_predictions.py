@@ -12,7 +12,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Context, Job, Result, Unit
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Result, Unit
 
 FILES = ("predictions.csv", "predictions.jsonl", "predictions.trec")
 
@@ -36,7 +36,7 @@ class Inputs:
     """Shards of documents, whose texts are written to the JSON Lines file."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     if not config.tag or any(letter.isspace() for letter in config.tag):
         raise InputError(f"write_predictions.tag: '{config.tag}' given; expected one word, a column of the TREC run")
 

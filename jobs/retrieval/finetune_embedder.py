@@ -13,7 +13,7 @@ from ratchet.data.formats.examples import read_examples
 from ratchet.errors import DataError, InputError
 from ratchet.jobs import needs
 from ratchet.jobs.model_checks import check_embedder_model, check_target_modules, read_size
-from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
+from ratchet.jobs.model_settings import EncodingSettings, describe_prompts, resolve_encoding_config
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import Example, read_encoding_config
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
@@ -62,7 +62,7 @@ class Inputs(training.RetrievalFinetuneInputs):
     with `query` and `answer`."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     job = "finetune_embedder"
     training.check_config(job, config, inputs.base, inputs.current_best)
     training.check_retrieval_metric(job, config.metric)
@@ -112,9 +112,10 @@ def check_dims(job: str, config: Config, base: Path) -> None:
         )
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return a note on the prompts, and the architecture. Raises DataError for data without training queries, and
     InputError for inputs that are given without their counterpart."""
+    check_settings(config, inputs)
     guide = []
     for name in ("guide_queries", "guide_corpus"):
         if name in parents or getattr(inputs, name):
@@ -133,7 +134,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     if "valid" in parents and parents["valid"].metrics.get("train/queries") == 0:
         said = "the data has queries for test only; expected some to train on; add train.tsv or --set data=PATH"
         raise DataError(f"finetune_embedder: {said}, or evaluate only: --set iterations=0")
-    return needs.add_architecture(predict_prompts(config, inputs, parents), inputs, parents)
+    return needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)
 
 
 def list_examples(config: Config, fixed: Sequence[Example]) -> Sequence[Example] | None:
@@ -170,10 +171,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     check=check,
-    predict=predict,
-    effective=training.drop_refused_teacher,
     needs=estimate_needs,
-    is_worker=lambda config: True,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "selection.json"),
     metrics=lambda config: [*training.list_training_metrics(config), "valid/documents"],

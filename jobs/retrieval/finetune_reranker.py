@@ -12,7 +12,7 @@ from annotated_types import Ge
 
 from ratchet.jobs import needs
 from ratchet.jobs.model_checks import check_reranker_model, check_target_modules
-from ratchet.jobs.model_settings import RerankerSettings, predict_prompts, resolve_reranker_config
+from ratchet.jobs.model_settings import RerankerSettings, describe_prompts, resolve_reranker_config
 from ratchet.jobs.training import config as training
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
 
@@ -34,7 +34,7 @@ class Config(RerankerSettings, training.RetrievalFinetuneConfig):
 Inputs = training.RetrievalFinetuneInputs
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     training.check_config("finetune_reranker", config, inputs.base, inputs.current_best)
     training.check_retrieval_metric("finetune_reranker", config.metric)
     softmax = config.loss == "softmax"
@@ -53,9 +53,10 @@ def check(config: Config, inputs: Inputs) -> None:
             )
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return a note on the prompts, and the architecture."""
-    return needs.add_architecture(predict_prompts(config, inputs, parents), inputs, parents)
+    check_settings(config, inputs)
+    return needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
@@ -81,10 +82,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     check=check,
-    predict=predict,
-    effective=training.drop_refused_teacher,
     needs=estimate_needs,
-    is_worker=lambda config: True,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "selection.json", "teacher_gate"),
     metrics=training.list_training_metrics,

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Seed
+from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Needs, Parents, Resources, Result, Seed
 
 SMALL = 3
 """In a smaller corpus the default window may be empty: all negatives are then drawn at random."""
@@ -62,7 +62,7 @@ class Inputs:
     """Vectors of `corpus`, in the same order."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     start, end = config.window
     if not 0 <= start < end:
         raise InputError(f"mine.window: {start},{end} given; expected 0 <= first < second, such as 2,200")
@@ -73,8 +73,9 @@ def check(config: Config, inputs: Inputs) -> None:
         )
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return the counts of the queries. Raises InputError for a window that begins behind the corpus."""
+    check_settings(config, inputs)
     if "corpus" in parents:
         known = parents["corpus"].metrics.get("documents")
     else:
@@ -95,15 +96,51 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     return Needs(0.0, 0.0, disk=2 * vectors / 1e9)
 
 
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.data import tables
+    from ratchet.jobs.distributed.shard_map import count_rows, map_shards
+    from ratchet.jobs.retrieval.mining import Candidates, IndexBuilder, Worker, write_jsonl
+
+    shards = tables.list_shards(inputs.queries)
+    total = count_rows(shards, ["id", "text", "positives"])
+    arguments = {"config": config, "inputs": inputs, "device": "cuda" if context.resources.gpus else "cpu"}
+    recall: dict[str, float] = {}
+    if config.min_recall:
+        folder = context.work / "index"
+        source = tables.list_shards(inputs.corpus)[:1]
+        built = map_shards(context, source, IndexBuilder, arguments, folder, suffix="faiss")
+        recall["recall"] = round(built["found"] / built["expected"], 4)
+        arguments["index"] = folder / f"{source[0].stem}.faiss"
+    counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
+    positive, negative, hardest = write_jsonl(context.out, inputs.corpus)
+    if not counts["negatives"]:
+        raise InputError(
+            f"step {context.step}: no query of {total:,} got a negative; expected documents that are no positives of a"
+            " query; add documents, or set mine.candidates=corpus, or relax the limits of mine"
+        )
+    return Result(
+        {
+            "queries": total,
+            "candidates": len(Candidates(config, inputs)),
+            "negatives": counts["negatives"],
+            "random_fill": counts["random_fill"],
+            "suspected_false_negatives": counts["suspects"],
+            **recall,
+            "positive_similarity": positive,
+            "negative_similarity": negative,
+        },
+        cases={"negatives that are most similar to their query compared with the positives": hardest},
+    )
+
+
 JOB = Job(
     "mine",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=MAP_RESOURCES,
-    is_worker=lambda config: True,
     check=check,
     needs=estimate_needs,
-    predict=predict,
     metrics=lambda config: (
         "queries",
         "candidates",

@@ -7,14 +7,22 @@ The folders hold Parquet shards: `train` with the columns `GROUPED` of `ratchet.
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job, Parents, Result, Seed, Unit
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, Result, Seed, Unit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ratchet.data.retrieval import Query, RetrievalData
 
 SplitBy = Literal["question", "document", "query"]
 
@@ -62,7 +70,7 @@ class Inputs:
     """Data for `test` only, instead of a part of `data`."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     if config.fold >= config.folds:
         raise InputError(f"prepare.fold: {config.fold} given; expected less than folds, which is {config.folds}")
     if config.unseen_fraction and not config.validation_fraction:
@@ -81,9 +89,10 @@ def list_outputs(config: Config) -> tuple[str, ...]:
     return tuple(names)
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read and split the data, so that a bad row is an error, with file and line, before the run starts. Only the first
     rows of large files are read, and their counts are estimates."""
+    check_settings(config, inputs)
     from ratchet.data.retrieval import sample
     from ratchet.jobs.retrieval.splits import (
         describe_decision,
@@ -106,13 +115,107 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return Result(counts, note="; ".join(filter(None, notes)))
 
 
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    import pyarrow as pa
+
+    from ratchet.data import tables
+    from ratchet.data.retrieval.splits import find_seen
+    from ratchet.jobs.retrieval.splits import describe_repeated, describe_unread, load_data, split_data
+
+    data = load_data(config, inputs)
+    splits = split_data(data, config)
+    documents, longest, repeated = _copy_corpus(context, config, data)
+    scored = splits["train"] and all(query.teacher for query in splits["train"])
+    if scored:
+        scores = [tables.TEACHER_SCORES["positives"], tables.TEACHER_SCORES["negatives"]]
+    else:
+        scores = []
+    instructions = [name for name in tables.INSTRUCTIONS if f"{name}s" in data.notes]
+    statistics = []
+    for name, queries in splits.items():
+        if name == "train":
+            seen = [True] * len(queries)
+        else:
+            seen = find_seen(splits["train"], queries).tolist()
+        rows = (
+            {**query._asdict(), "seen": own, **dict(zip(scores, query.teacher or (), strict=False))}
+            for query, own in zip(queries, seen, strict=True)
+        )
+        if name == "train":
+            columns = tables.GROUPED
+        else:
+            columns = tables.HELD_OUT
+        schema = pa.schema([*columns, *((score, tables.SCORES) for score in scores)])
+        tables.write_shards(context.out / name, rows, tables.add_carried(schema, instructions), config.shard_rows)
+        statistics.append(_statistics(name, queries, sum(seen)))
+    context.progress(Progress(len(data.queries), len(data.queries), "queries"))
+    counts = {f"{name}/queries": len(queries) for name, queries in splits.items()}
+    counts["longest_text"] = longest
+    notes = [describe_unread(data), describe_repeated(splits)]
+    if repeated:
+        counts["documents with the text of another one"] = repeated
+        notes.append(f"{repeated:,} of {documents:,} documents have the text of another one: equal scores rank by id")
+    return Result(
+        {"documents": documents, "queries": len(data.queries), **counts, **data.notes},
+        {"splits": statistics},
+        note="; ".join(filter(None, notes)),
+    )
+
+
+def _copy_corpus(context: Context, config: Config, data: RetrievalData) -> tuple[int, int, int]:
+    """Check the documents and write them as shards, by id, descending. All steps order documents with equal scores by
+    row, so that metrics do not depend on the order of the data, and are those of trec_eval. Return (number of
+    documents, characters of the longest text, number of documents with the text of another one)."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from ratchet.data import tables
+    from ratchet.data.retrieval.checks import check_documents
+
+    documents = 0
+    longest = max(len(query.text) for query in data.queries)
+    hashes = array("q")
+
+    def read() -> Iterator[pa.Table]:
+        nonlocal documents, longest
+        rest = check_documents(data.corpus, data.queries)
+        while part := list(islice(rest, config.shard_rows)):
+            yield pa.Table.from_pylist(list(map(vars, part)), schema=tables.CORPUS)
+            hashes.extend(hash(document.text) for document in part)
+            documents = documents + len(part)
+            longest = max(longest, *(len(document.text) for document in part))
+            context.progress(Progress(documents, len(data.corpus), "documents"))
+
+    corpus = tables.join_tables(read())
+    order_N = pc.sort_indices(corpus, sort_keys=[("id", "descending")]).to_numpy()
+    rows = ({name: corpus[name][row].as_py() for name in tables.CORPUS.names} for row in order_N)
+    tables.write_shards(context.out / "corpus", rows, tables.CORPUS, config.shard_rows)
+    return documents, longest, documents - len(np.unique(np.asarray(hashes)))
+
+
+def _statistics(name: str, queries: Sequence[Query], seen: int) -> dict[str, float | int | str]:
+    import numpy as np
+
+    from ratchet.data.rankings import summarize_counts
+    from ratchet.data.retrieval.spilled import hash_each
+
+    return {
+        "split": name,
+        "queries": len(queries),
+        "groups": len(np.unique(hash_each(query.group for query in queries))),
+        "with a label seen in training": seen,
+        **{f"relevant, {key}": value for key, value in summarize_counts([len(q.positives) for q in queries]).items()},
+    }
+
+
 JOB = Job(
     "prepare",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=("retries",),
     check=check,
-    predict=predict,
     outputs=list_outputs,
     metrics=lambda config: (
         "documents",

@@ -10,18 +10,22 @@ Positives and negatives are also written as FlagEmbedding JSONL, with `pos_score
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge
 
 from ratchet.jobs import needs
 from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
 from ratchet.jobs.model_checks import check_reranker_model
-from ratchet.jobs.model_settings import RerankerSettings, predict_prompts, resolve_reranker_config
+from ratchet.jobs.model_settings import RerankerSettings, describe_prompts, resolve_reranker_config
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Unit
+from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Needs, Parents, Resources, Result, Unit
+
+if TYPE_CHECKING:
+    from ratchet.jobs.distributed.shard_map import ReportProgress
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,13 @@ class Inputs:
     lists are copied without scores, and finetuning learns from the labels alone. None: no gate."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     check_adapter("rerank", inputs.adapter, inputs.model, "reranker")
     if inputs.model is not None:
         check_folder(inputs.model)
         check_reranker_model(inputs.model, resolve_reranker_config(config, inputs.model, inputs.adapter))
     check_quantization("rerank", config.quantization, inputs.model)
+    return describe_prompts(config, inputs, parents)
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
@@ -66,13 +71,82 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     return needs.infer(folder, kind, config, inputs, resources, parents, length=length)
 
 
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.data.scored_lists import check_lists, describe_teacher, write_flag_embedding
+    from ratchet.data.tables import list_shards
+    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
+    from ratchet.jobs.distributed.shard_map import count_rows, map_model
+    from ratchet.jobs.inference import check_quantization
+    from ratchet.jobs.training import teacher_gate
+    from ratchet.jobs.training.config import REFUSED
+
+    check_lists(inputs.lists)
+    shards = list_shards(inputs.lists)
+    rows = count_rows(shards, ["id", "text"])
+    if inputs.teacher_gate is not None:
+        gate = teacher_gate.read(inputs.teacher_gate)
+        if not gate.is_open:
+            # The same files as the input, so that later steps have the same fingerprint as without a teacher.
+            for path in [*shards, *inputs.lists.glob("*.jsonl")]:
+                shutil.copyfile(path, context.out / path.name)
+            why = f"the teacher is not used: {str(gate).removeprefix('no: ')}"
+            return Result({"queries": rows, "pairs": 0, "tokens": 0, REFUSED: str(gate)}, note=why)
+    config = resolve_dtype(context, config)
+    # At plan time the model may not have existed.
+    check_quantization("rerank", config.quantization, inputs.model)
+    counts = map_model(context, shards, Worker, config, inputs, rows)
+    write_flag_embedding(context.out, inputs.corpus)
+    made = {"queries": rows, "pairs": counts.get("pairs", 0), "tokens": counts.get("tokens", 0)}
+    accuracy, note = describe_teacher(counts)
+    return Result({**made, **accuracy, "dtype": config.dtype}, note=note)
+
+
+class Worker:
+    """Scores shards of lists. Each worker has a copy of the model."""
+
+    def __init__(self, inputs: Inputs, config: Config, batch_tokens: int, device: str) -> None:
+        from ratchet.data.scored_lists import Lists
+        from ratchet.jobs.model_settings import resolve_reranker_config
+        from ratchet.models.reranker import reranker
+
+        self.reranker = reranker.load(
+            inputs.model,
+            inputs.adapter,
+            dtype=config.dtype,
+            device=device,
+            quantization=config.quantization,
+            packed=True,
+            reranker_config=resolve_reranker_config(config, inputs.model, inputs.adapter),
+        )
+        self.config = config
+        self.batch_tokens = batch_tokens
+        self.lists = Lists(inputs.lists, inputs.corpus, config.depth)
+
+    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+        from ratchet.data.scored_lists import write_scores
+        from ratchet.jobs.model_settings import list_instructions
+
+        table, texts = self.lists.read(source)
+        pairs = max(1, sum(map(len, texts)))
+        tokens = 0
+
+        def count(done: int, seen: int) -> None:
+            nonlocal tokens
+            tokens = seen
+            report(done * len(table) // pairs, seen)
+
+        queries = table["text"].to_pylist()
+        own = list_instructions(self.config, table)
+        scores = self.reranker.score(queries, texts, own, batch_tokens=self.batch_tokens, progress=count)
+        return write_scores(target, table, scores, tokens)
+
+
 JOB = Job(
     "rerank",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=(*MAP_RESOURCES, "batch_tokens"),
-    is_worker=lambda config: True,
     check=check,
     needs=estimate_needs,
-    predict=predict_prompts,
 )

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, MinLen
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.model_checks import check_embedder_model, check_target_modules
-from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
+from ratchet.jobs.model_settings import EncodingSettings, describe_prompts, resolve_encoding_config
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
@@ -47,7 +47,7 @@ class Inputs:
     """The current best adapter, which is kept if training does not improve on it. None: improve on the base."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     job = "finetune_embedder_pairs"
     adapts = config.method == "lora"
     training.require(job, config, [("method", adapts, "lora, since the theorem recipe merges an adapter")])
@@ -73,14 +73,15 @@ def check(config: Config, inputs: Inputs) -> None:
             )
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return a note on the prompts. Raises an error for a batch size above the number of pairs."""
+    check_settings(config, inputs)
     pairs = needs.count(parents, "train", "train/pairs")
     if pairs is not None:
         from ratchet.data.pair_batches import check_pairs
 
         check_pairs(pairs, config.batch_size, drop_last=config.drop_last)
-    return predict_prompts(config, inputs, parents, "passage")
+    return describe_prompts(config, inputs, parents, "passage")
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
@@ -100,9 +101,7 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     check=check,
-    predict=predict,
     needs=estimate_needs,
-    is_worker=lambda config: True,
     max_workers=lambda config: training.count_feedable_workers(min(config.batch_size)),
     outputs=("adapter", "checkpoint-*", "selection.json"),
     metrics=training.list_training_metrics,

@@ -46,7 +46,7 @@ class Inputs:
     """The `ranking/` of an `evaluate_retrieval` of these queries with `system=reranked`."""
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return the metrics of the training data, except the longest text: synthetic queries may be longer."""
     if "train" in parents:
         known = parents["train"].metrics
@@ -124,6 +124,6 @@ JOB = Job(
     inputs=Inputs,
     run=run,
     resources=("retries",),
-    predict=predict,
+    check=check,
     metrics=lambda config: ("kept", "failed_round_trip", "failed_reranker", *COUNTS, "documents_with_queries"),
 )

@@ -71,7 +71,7 @@ def find_chat(config: Config) -> dict[str, str]:
     return describe_chat(config, [text.replace("\\n", "\n") for text in config.stop], "prepare_query_generation")
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     from ratchet.data.tasks.query_generation import NAME
 
     find_template(config)
@@ -148,6 +148,6 @@ JOB = Job(
     inputs=Inputs,
     run=run,
     resources=("retries",),
-    predict=predict,
+    check=check,
     metrics=lambda config: ("task", "documents", "unlabelled", "prompts", "examples", "chat"),
 )

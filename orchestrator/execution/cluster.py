@@ -210,7 +210,8 @@ class Cluster:
         """
         required = RequiredCode(self.snapshot, code.libraries)
         alone = context.resources.workers == 1 and context.resources.min_workers is None
-        holds = job.single_process or bool(alone and job.is_worker and job.is_worker(config))
+        starts_workers = job.starts_workers is not None and job.starts_workers(config)
+        holds = alone and job.uses("cpus") and not starts_workers
         progress = ProgressReporter(self.progress_actor, context.step)
         context = replace(context, code=required, progress=progress, holds_resources=holds)
         # Not in the placement group of a sweep's trial, which has no resources for the processes of a step.

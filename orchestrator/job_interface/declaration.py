@@ -69,14 +69,9 @@ def check_job(job: Any) -> None:
         require(_is_setting(kind), f"{where}: Config.{name}", _show(kind), SETTINGS)
     for name, kind in _get_hints(job.inputs).items():
         require(_is_input(kind), f"{where}: Inputs.{name}", _show(kind), INPUTS)
-    if isinstance(job.run, str):
-        require(job.run.count(":") == 1, f"{where}.run", job.run, "module:function, or the function itself")
-    else:
-        _check_parameters(f"{where}.run", job.run, 3, "run(context, config, inputs)")
+    _check_parameters(f"{where}.run", job.run, 3, "run(context, config, inputs)")
     if job.check is not None:
-        _check_parameters(f"{where}.check", job.check, 2, "check(config, inputs)")
-    if job.predict is not None:
-        _check_parameters(f"{where}.predict", job.predict, 3, "predict(config, inputs, parents)")
+        _check_parameters(f"{where}.check", job.check, 3, "check(config, inputs, parents)")
 
 
 def _check_parameters(where: str, function: Any, number: int, expected: str) -> None:

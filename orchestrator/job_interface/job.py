@@ -3,7 +3,7 @@
 A job's file declares a `Config` dataclass (settings that change the result), an `Inputs` dataclass (folders that other
 steps made), a `check`, and one line:
 
-    JOB = Job("mine", config=Config, inputs=Inputs)
+    JOB = Job("mine", config=Config, inputs=Inputs, run=run)
 
 `run` writes files below `context.out` and returns a `Result`; the orchestrator stores the folder by its content.
 Resources, which only change the speed (workers, GPUs, batch sizes at inference), are in `context.resources` and are not
@@ -13,7 +13,6 @@ part of the step's fingerprint.
 from __future__ import annotations
 
 import os
-import pkgutil
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -211,8 +210,7 @@ class Needs:
 Run = Callable[[Context, Any, Any], Result]
 Parents = Mapping[str, Result]
 """Input field -> the known part of the result of the step that makes the input."""
-Predict = Callable[[Any, Any, Parents], Result]
-Effective = Callable[[Any, Parents], Any]
+Check = Callable[[Any, Any, Parents], Result | None]
 Estimate = Callable[[Any, Any, Resources, Parents], Needs | None]
 
 
@@ -223,40 +221,30 @@ class Job:
     name: str
     config: type
     """A frozen dataclass of settings (str, int, float, bool, Literal, None, tuples of them), with defaults where
-    sensible and a docstring under each field. Its module is the job's declaration."""
+    sensible and a docstring under each field."""
     inputs: type
     """A frozen dataclass whose fields are annotated `Path`, `Path | None` or `tuple[Path, ...]`: folders or files."""
-    run: Run | str = ""
-    """The function `run(context, config, inputs)`, or its location as `module:function`. In the latter case, only the
-    worker imports the module, so that planning imports nothing heavy. Empty: `implementation/NAME.py:run`, where
-    NAME.py is the declaration and the folder `implementation` is beside it."""
+    run: Run
+    """The function `run(context, config, inputs)`. It imports what is heavy itself, so that planning stays quick."""
     version: int = 1
     """Increase it when results must be computed again although the code has not changed."""
-    check: Callable[[Any, Any], None] | None = None
-    """`check(config, inputs)` runs at plan time, before Ray starts, and raises InputError. Inputs that do not exist yet
-    are None."""
-    predict: Predict | None = None
-    """`predict(config, inputs, parents)` runs at plan time after `check`. It returns the part of the result that is
-    known before the step runs, such as numbers of rows, and raises InputError for settings that do not fit this part.
-    parents: input field -> the result of the step that makes the input, or the prediction of its job."""
-    effective: Effective | None = None
-    """`effective(config, parents)` returns the settings that take effect, once the inputs exist. The fingerprint and
-    `run` get these settings, so that steps that differ only in settings without effect are one step. parents: input
-    field -> the result of the step that makes the input."""
+    check: Check | None = None
+    """`check(config, inputs, parents)` runs at plan time, before Ray starts, and raises InputError. Inputs that do not
+    exist yet are None. It may return the part of the result that is known before the step runs, such as numbers of
+    rows, with a note for the plan. parents: input field -> the result of the step that makes the input, or what its
+    `check` has returned."""
     needs: Estimate | None = None
-    """`needs(config, inputs, resources, parents)` runs at plan time, with resolved resources. It returns what the step
-    needs, or None if this is unknown. inputs and parents: as for `predict`."""
-    max_workers: Callable[[Any], int] | None = None
-    """`max_workers(config)` returns the largest number of workers that can work at the same time. It limits the default
-    number of workers. None: no limit."""
-    single_process: bool = False
-    """Whether `run` does all the work itself, on CPUs. If true, the process of the step holds the resources of its only
-    worker. If false, this process holds no resources, and starts workers that hold them."""
-    is_worker: Callable[[Any], bool] | None = None
-    """`is_worker(config)` returns whether the process of the step can be its only worker. It then holds the worker's
-    resources and does all the work, without new imports if an earlier step used the process. None: never."""
+    """`needs(config, inputs, resources, parents)` runs at plan time after `check`, with resolved resources. It returns
+    what the step needs, or None if this is unknown."""
     resources: tuple[str, ...] | None = None
-    """The fields of `Resources` that the job uses; other fields are refused. None: all."""
+    """The fields of `Resources` that the job uses; other fields are refused. None: all. Without `workers`, the process
+    of the step does all the work; without `gpus`, on CPUs; without `cpus`, it holds no resources."""
+    max_workers: Callable[[Any], int] | None = None
+    """`max_workers(config)` returns the largest number of workers that have work at the same time. It limits the
+    default number of workers. None: no limit."""
+    starts_workers: Callable[[Any], bool] | None = None
+    """`starts_workers(config)` returns whether `run` starts other processes, which hold the resources, even for a
+    single worker. None: a single worker is the process of the step, which an earlier step may have used."""
     outputs: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()
     """The files and folders of the output, or glob patterns of them, that other steps may use as `step["name"]`; or a
     function of the config that returns them. Empty: any."""
@@ -264,23 +252,13 @@ class Job:
     """`metrics(config)` returns the names of the metrics that a table may show, or glob patterns. None: any."""
 
     def __post_init__(self) -> None:
-        folder, dot, module = getattr(self.config, "__module__", "").rpartition(".")
-        if self.run == "" and dot:
-            object.__setattr__(self, "run", f"{folder}.implementation.{module}:run")
         check_job(self)
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules of the job: the declaration and the implementation, or one module with both."""
-        if isinstance(self.run, str):
-            run = self.run.partition(":")[0]
-        else:
-            run = self.run.__module__
-        return tuple(dict.fromkeys((self.config.__module__, run)))
+        """The modules of the job: that of its settings and that of `run`, usually the same."""
+        return tuple(dict.fromkeys((self.config.__module__, self.run.__module__)))
 
-    def load(self) -> Run:
-        """Import and return the function that does the work."""
-        if isinstance(self.run, str):
-            run: Run = pkgutil.resolve_name(self.run)
-            return run
-        return self.run
+    def uses(self, field: str) -> bool:
+        """Return whether the job uses a field of `Resources`."""
+        return self.resources is None or field in self.resources

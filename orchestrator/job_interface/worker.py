@@ -22,7 +22,7 @@ from ratchet.orchestrator.job_interface.snapshot import find_snapshot
 def run_job(job: Job, context: Context, config: Any, inputs: Any, paths: Sequence[Path]) -> Result:
     """Check this process, run the job in it, and return the result. paths: as for `check_worker`."""
     check_worker(context, paths)
-    result = job.load()(context, config, inputs)
+    result = job.run(context, config, inputs)
     if not isinstance(result, Result):
         raise InputError(
             f"step {context.step}: job {job.name} returned {describe_value(result)}; expected a Result; end `run` with"

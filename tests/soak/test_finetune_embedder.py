@@ -120,7 +120,7 @@ def test_a_decoder_in_4_bits_learns_with_examples(
         task="Find the concept.",
     )
     decoder = dataclasses.replace(inputs, base=tiny_decoder)
-    check(config, decoder)
+    check(config, decoder, {})
     result = run_step(implementation.run, context(tmp_path, workers=2), config, decoder)
     found = losses(result)
     assert np.mean(found[-3:]) < np.mean(found[:3]) - 0.05

@@ -26,7 +26,7 @@ def decoder(
 ) -> tuple[Result, Path]:
     """Yes or No, on two workers."""
     folder, given = tmp_path_factory.mktemp("yes-no"), dataclasses.replace(inputs, base=tiny_decoder)
-    check(DECODER, given)
+    check(DECODER, given, {})
     return run_step(implementation.run, context(folder, workers=2), DECODER, given), folder / "out/adapter"
 
 
@@ -35,7 +35,7 @@ def test_a_decoder_learns_nearly_the_same_in_4_bits(
 ) -> None:
     """4-bit weights change the losses, by less than a fifth."""
     config, given = dataclasses.replace(DECODER, quantization="nf4"), dataclasses.replace(inputs, base=tiny_decoder)
-    check(config, given)
+    check(config, given, {})
     result = run_step(implementation.run, context(tmp_path, workers=2), config, given)
     assert losses(result) == pytest.approx(losses(decoder[0]), rel=0.2)
     assert np.mean(losses(result)[-3:]) < np.mean(losses(result)[:3]) - 0.02
@@ -46,7 +46,7 @@ def test_a_decoder_learns_the_same_with_zero_3(
 ) -> None:
     """Batches of many lengths: the workers run different numbers of forward passes."""
     config, given = dataclasses.replace(DECODER, zero_stage=3), dataclasses.replace(inputs, base=tiny_decoder)
-    check(config, given)
+    check(config, given, {})
     result = run_step(implementation.run, context(tmp_path, workers=2), config, given)
     assert losses(result) == pytest.approx(losses(decoder[0]), rel=0.02)
     assert np.mean(losses(result)[-3:]) < np.mean(losses(result)[:3]) - 0.02

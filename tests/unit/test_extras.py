@@ -26,7 +26,7 @@ SETUP = Path(__file__).resolve().parents[2] / "setup.cfg"
 
 def check(job: Any, **settings: Any) -> None:
     """Check a job's settings before any of its inputs exists."""
-    job.check(job.Config(**settings), SimpleNamespace(**{one.name: None for one in fields(job.Inputs)}))
+    job.check(job.Config(**settings), SimpleNamespace(**{one.name: None for one in fields(job.Inputs)}), {})
 
 
 IN_4_BITS = (generate, sft, teacher_logprobs, embed, finetune_embedder, finetune_reranker, rerank)

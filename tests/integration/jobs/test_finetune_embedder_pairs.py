@@ -57,7 +57,7 @@ def inputs(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
             file.write(json.dumps({"arxiv_id": f"p{number}", "lemmas": texts[:1], "theorems": texts[1:]}) + "\n")
     given = prepare_papers.Inputs(folder / "papers.jsonl")
     config = prepare_papers.Config(validation_fraction=0.3, shard_rows=50)
-    prepare_papers.predict(config, given, {})
+    prepare_papers.check(config, given, {})
     result = prepare_papers.JOB.load()(context(folder), config, given)
     assert result.metrics["papers"] == 90
     return Inputs(concepts / "base", folder / "out/train", folder / "out/valid")
@@ -70,7 +70,7 @@ def losses(result: Result) -> list[float]:
 @pytest.fixture(scope="module")
 def tuned(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     folder = tmp_path_factory.mktemp("tuned")
-    check(FAST, inputs)
+    check(FAST, inputs, {})
     return run_step(implementation.run, context(folder), FAST, inputs), folder / "out/adapter"
 
 
@@ -193,4 +193,4 @@ def test_a_decoder_in_4_bits_learns_with_dropout(
 )
 def test_wrong_settings_are_named(inputs: Inputs, change: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=re.escape(said)):
-        check(validate(Config, {**vars(FAST), **change}, "finetune_embedder_pairs"), inputs)
+        check(validate(Config, {**vars(FAST), **change}, "finetune_embedder_pairs"), inputs, {})

@@ -25,7 +25,7 @@ class Config: ...
 @dataclass(frozen=True)
 class Inputs: ...
 
-job = Job("where", Config, Inputs, lambda *given: Result({"process": os.getpid()}), is_worker=lambda config: True)
+job = Job("where", Config, Inputs, lambda *given: Result({"process": os.getpid()}))
 cluster = Cluster()
 cluster.start()
 place = Path(sys.argv[2])

@@ -35,7 +35,7 @@ def make_countdown_files(folder: Path) -> Path:
     )
     config = prepare_tasks.Config("countdown", shard_rows=10, validation_fraction=0.1)
     given = prepare_tasks.Inputs(folder / "tasks/tasks")
-    prepare_tasks.predict(config, given, {})
+    prepare_tasks.check(config, given, {})
     result = prepare_tasks.JOB.load()(context("prepared"), config, given)
     assert [result.metrics[name] for name in ("train", "valid", "test")] == [97, 11, 12]
     init_decoder.JOB.load()(context("base"), TINY, init_decoder.Inputs(folder / "prepared/train"))

@@ -75,7 +75,7 @@ def context(folder: Path, workers: int = 1) -> Context:
 
 
 def train(folder: Path, config: sft.Config, inputs: sft.Inputs, workers: int = 1) -> Result:
-    sft.check(config, inputs)
+    sft.check(config, inputs, {})
     return run_step(implementation.run, context(folder, workers), config, inputs)
 
 

@@ -58,7 +58,7 @@ def test_evaluations_of_other_queries_are_refused(inputs: Inputs, context: Calla
         run(context(1), Config(("first", "second"), ("map@25",)), inputs)
     assert JOB.check
     with pytest.raises(InputError, match="2 given; expected one for each of a, b, c"):
-        JOB.check(Config(("a", "b", "c")), inputs)
+        JOB.check(Config(("a", "b", "c")), inputs, {})
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def add_dense(activation: str, in_features: int = 32) -> Edit:
 
 def refusal(job: Any, field: str, others: dict[str, None], folder: Path, **settings: object) -> str:
     with pytest.raises(RatchetError) as found:
-        job.JOB.check(job.Config(**settings), job.Inputs(**{field: folder, **others}))
+        job.JOB.check(job.Config(**settings), job.Inputs(**{field: folder, **others}), {})
     return str(found.value)
 
 
@@ -117,7 +117,7 @@ EMBEDDERS: dict[str, tuple[str, Edit, str]] = {
 def test_embedders(job: Any, field: str, others: Any, name: str, tiny: dict[str, Path], tmp_path: Path) -> None:
     kind, edit, expected = EMBEDDERS[name]
     folder = shutil.copytree(tiny[kind], tmp_path / "model")
-    job.JOB.check(job.Config(), job.Inputs(**{field: folder, **others}))  # before the edit
+    job.JOB.check(job.Config(), job.Inputs(**{field: folder, **others}), {})  # before the edit
     edit(folder)
     found = refusal(job, field, others, folder)
     assert re.search(expected, found)
@@ -159,14 +159,14 @@ def test_classifiers_of_several_classes(
 def test_rerankers(job: Any, field: str, others: Any, tiny: dict[str, Path], tmp_path: Path) -> None:
     kind = transformers.AutoModelForSequenceClassification
     one = make("bert", kind, tmp_path / "one", tiny["bert"], num_labels=1, max_position_embeddings=64)
-    job.JOB.check(job.Config(), job.Inputs(**{field: one, **others}))
+    job.JOB.check(job.Config(), job.Inputs(**{field: one, **others}), {})
     change("reranker_config.json", kind="cross_encoder", max_length=65)(one)
     assert "65 tokens given; expected at most 64" in refusal(job, field, others, one)
     causal = make("gemma2", transformers.AutoModelForCausalLM, tmp_path / "two", tiny["qwen2"])
     change("reranker_config.json", kind="yes_no", answer="1")(causal)
     assert "final_logit_softcapping" in refusal(job, field, others, causal)
     change("config.json", final_logit_softcapping=None)(causal)
-    job.JOB.check(job.Config(), job.Inputs(**{field: causal, **others}))
+    job.JOB.check(job.Config(), job.Inputs(**{field: causal, **others}), {})
     change("reranker_config.json", answer="12")(causal)
     assert "the answer '12' is 2 tokens" in refusal(job, field, others, causal)
 
@@ -187,12 +187,12 @@ def test_default_lengths_fit_learned_positions(
     folder, names = tiny["gpt2"], job.Inputs.__dataclass_fields__
     others = {field: folder if field in ("model", "base", "student") else None for field in names}
     inputs = job.Inputs(**others)
-    job.JOB.check(job.Config(**given), inputs)
-    assert job.JOB.predict(job.Config(**given), inputs, {}).note == f"{name}={most}, by the positions of the model"
-    job.JOB.check(job.Config(**given, **{name: most}), inputs)
-    assert job.JOB.predict(job.Config(**given, **{name: most}), inputs, {}).note == ""
+    job.JOB.check(job.Config(**given), inputs, {})
+    assert job.JOB.check(job.Config(**given), inputs, {}).note == f"{name}={most}, by the positions of the model"
+    job.JOB.check(job.Config(**given, **{name: most}), inputs, {})
+    assert job.JOB.check(job.Config(**given, **{name: most}), inputs, {}).note == ""
     with pytest.raises(RatchetError, match=f"{most + 1 if most == 64 else 65} tokens given; expected at most 64"):
-        job.JOB.check(job.Config(**given, **{name: most + 1}), inputs)
+        job.JOB.check(job.Config(**given, **{name: most + 1}), inputs, {})
 
 
 def test_widths_have_the_names_of_their_architectures(tiny: dict[str, Path], tmp_path: Path) -> None:
@@ -217,14 +217,14 @@ def test_merging_opens_the_tokenizer(tiny: dict[str, Path], tmp_path: Path) -> N
     base = make("bert", transformers.AutoModel, tmp_path / "base", tiny["bert"], pad_token_id=0)
     trained(transformers.AutoModel.from_pretrained(base), [], "FEATURE_EXTRACTION", tmp_path / "adapter")
     inputs = merge.Inputs(base, tmp_path / "adapter", None)  # type: ignore[arg-type]
-    merge.JOB.check(merge.Config(), inputs)
+    merge.JOB.check(merge.Config(), inputs, {})
     change("config.json", vocab_size=20)(base)
     with pytest.raises(RatchetError, match="has ids up to"):
-        merge.JOB.check(merge.Config(), inputs)
+        merge.JOB.check(merge.Config(), inputs, {})
     change("config.json", vocab_size=200)(base)
     drop_tokens(base)
     with pytest.raises(RatchetError, match="no padding token and no end-of-sequence token"):
-        merge.JOB.check(merge.Config(), inputs)
+        merge.JOB.check(merge.Config(), inputs, {})
 
 
 def test_a_decoder_that_pads_with_the_end_of_a_pair_is_no_classifier(tiny_decoder: Path, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_decoder_that_pads_with_the_end_of_a_pair_is_no_classifier(tiny_decode
     jobs: list[tuple[Any, str, dict[str, None]]] = [*RERANKER_JOBS]
     change("reranker_config.json", kind="cross_encoder", max_length=64)(folder)
     for job, field, others in jobs:
-        job.JOB.check(job.Config(), job.Inputs(**{field: folder, **others}))
+        job.JOB.check(job.Config(), job.Inputs(**{field: folder, **others}), {})
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {end}", pair=f"$A $B {end}", special_tokens=[(end, tokenizer.eos_token_id)]
     )
@@ -246,7 +246,7 @@ def test_a_decoder_that_pads_with_the_end_of_a_pair_is_no_classifier(tiny_decode
         assert "which also ends its pairs" in refusal(job, field, others, folder)
     change("config.json", pad_token_id=tokenizer.eos_token_id)(folder)  # as other libraries read it
     for job, field, others in jobs:
-        job.JOB.check(job.Config(), job.Inputs(**{field: folder, **others}))
+        job.JOB.check(job.Config(), job.Inputs(**{field: folder, **others}), {})
 
 
 @pytest.mark.parametrize("name", ALL_ARCHITECTURES)

@@ -115,12 +115,12 @@ def test_examples_go_to_the_first_miner_and_to_the_finetunes(chosen: Path) -> No
 def test_what_does_nothing_is_refused_when_planned(minilm: Path, settings: EncodingSettings, said: str) -> None:
     config = replace(embed.Config(role="query"), **{k: v for k, v in vars(settings).items() if v is not None})
     with pytest.raises((InputError, ModelError), match=said):
-        embed.check(config, embed.Inputs(minilm, minilm))
+        embed.check(config, embed.Inputs(minilm, minilm), {})
 
 
 def test_a_task_for_queries_may_be_given_to_the_step_of_the_corpus(minilm: Path) -> None:
     """By one line for all steps of a model: `zero_shot/embed_*.task=...`."""
-    embed.check(embed.Config(role="passage", task=TASK), embed.Inputs(minilm, minilm))
+    embed.check(embed.Config(role="passage", task=TASK), embed.Inputs(minilm, minilm), {})
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_bad_examples_are_named_with_their_line(minilm: Path, tmp_path: Path, li
     file = tmp_path / "examples.jsonl"
     file.write_text(line + "\n")
     with pytest.raises(DataError, match=said):
-        embed.check(embed.Config(), embed.Inputs(minilm, minilm, examples=file))
+        embed.check(embed.Config(), embed.Inputs(minilm, minilm, examples=file), {})
 
 
 def decoder_folder(folder: Path) -> Path:

@@ -41,7 +41,7 @@ def prepare(context: Context, data: Path, **config: Any) -> tuple[Result, dict[s
     """Return the result, and document -> prompt."""
     given = prepare_query_generation.Config(**config)
     inputs = prepare_query_generation.Inputs(data / "corpus", data / "train")
-    predicted = prepare_query_generation.predict(given, inputs, {})
+    predicted = prepare_query_generation.check(given, inputs, {})
     result = prepare_query_generation.JOB.load()(context, given, inputs)
     assert predicted.metrics.items() <= result.metrics.items()
     rows = read_shards(context.out, ["id", "questions"]).to_pylist()
@@ -118,7 +118,7 @@ def test_templates_are_checked_at_plan_time(config: dict[str, Any], said: str) -
     none: Any = None
     given = prepare_query_generation.Config(**config)
     with pytest.raises((InputError, ModelError), match=said):
-        prepare_query_generation.predict(given, prepare_query_generation.Inputs(none, none), {})
+        prepare_query_generation.check(given, prepare_query_generation.Inputs(none, none), {})
 
 
 def test_a_corpus_whose_documents_all_have_queries_is_an_error(context: MakeContext, data: Path) -> None:

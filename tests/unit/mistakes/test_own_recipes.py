@@ -26,7 +26,7 @@ class Inputs:
     before: Path | None = None
 def run(context, config, inputs):
     return Result({"total": 1})
-def check(config, inputs):
+def check(config, inputs, parents):
     pass
 def metrics(config):
     return ["total", f"total@{config.size}"]
@@ -346,7 +346,7 @@ JOBS = [
     job("check_number", "check=check", "check=3", r"JOBLINE: job count\.check: 3 given; expected a function check\(.*"),
     job(
         "check_parameters",
-        "def check(config, inputs)",
+        "def check(config, inputs, parents)",
         "def check(config)",
         r"JOBLINE: job count\.check: check\(config\) .*",
     ),

@@ -28,7 +28,7 @@ class Inputs:
 def run(context, config, inputs):
     return Result({})
 
-def check(config, inputs):
+def check(config, inputs, parents):
     return {"a": 1}["b"]
 """
 

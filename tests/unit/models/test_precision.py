@@ -90,13 +90,13 @@ def test_packing_is_refused_where_a_window_is_shorter_than_a_row(tiny: dict[str,
         window = 64 if name in ("mistral-window", "gemma3") else None
         assert decoder.get_sliding_window(folder) == window
         inputs = sft.Inputs(folder, tmp_path, tmp_path)
-        sft.check(sft.Config(packing=True, max_length=64), inputs)
-        sft.check(sft.Config(), inputs)
+        sft.check(sft.Config(packing=True, max_length=64), inputs, {})
+        sft.check(sft.Config(), inputs, {})
         if window is None:
-            sft.check(sft.Config(packing=True), inputs)
+            sft.check(sft.Config(packing=True), inputs, {})
             continue
         with pytest.raises(InputError, match=r"sft\.packing: true given, for a model whose layers attend to 64 tokens"):
-            sft.check(sft.Config(packing=True), inputs)
+            sft.check(sft.Config(packing=True), inputs, {})
 
 
 @pytest.mark.parametrize("name", ["xlm-roberta", "bert"])

@@ -15,7 +15,7 @@ from run_models import EMBEDDER, make_run
 
 from ratchet.errors import InputError, RecipeError
 from ratchet.orchestrator.finished_run import find_model_output
-from ratchet.orchestrator.job_interface import Job, Result
+from ratchet.orchestrator.job_interface import Job, Parents, Result
 from ratchet.orchestrator.promotion import promote_model
 from ratchet.orchestrator.recipe import Recipe, Settings, build, find, read_settings
 from ratchet.orchestrator.run_models import find_model
@@ -138,7 +138,7 @@ class Inputs:
     before: Path | None = None
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     if config.rate >= 1:
         raise InputError(f"train.rate: {config.rate} given; expected below 1; lower it")
 

@@ -45,7 +45,7 @@ def trained(local_ray: None, made: Path, tmp_path_factory: pytest.TempPathFactor
     (folder / "work").mkdir()
     context = Context("sft", "a" * 64, 1, folder / "out", folder / "work", Resources(1, 2.0, 0.0, retries=0))
     config = dataclasses.replace(FAST, epochs=4, checkpoints=(10, 20))
-    sft.check(config, inputs(made))
+    sft.check(config, inputs(made), {})
     return run_step(sft.JOB.load(), context, config, inputs(made)), folder / "out"
 
 
@@ -74,7 +74,7 @@ def answered(context: Context, model: Path, made: Path, **change: Any) -> Any:
         generate.Config(num_completions=3, temperature=1.0, max_new_tokens=40, dtype="float32"), **change
     )
     given = generate.Inputs(model, made / "prepared/test")
-    generate.check(config, given)
+    generate.check(config, given, {})
     generate.JOB.load()(context, config, given)
     return read_shards(context.out).to_pylist()
 
@@ -108,13 +108,13 @@ def test_answers_are_the_same_for_any_number_of_workers_and_are_verified(
     compared = context(1, name="compared")
     config = compare_checkpoints.Config(steps=(10, 20))
     given = compare_checkpoints.Inputs(out, (evaluated.out, evaluated.out))
-    compare_checkpoints.check(config, given)
+    compare_checkpoints.check(config, given, {})
     table = compare_checkpoints.JOB.load()(compared, config, given).tables["checkpoints"]
     assert [row["step"] for row in table] == ["10", "20"]
     assert table[0]["valid/eval_loss"] > table[1]["valid/eval_loss"]
     assert table[0]["gradient_norm"] > 0
     with pytest.raises(InputError, match="2 given, for 1 checkpoints"):
-        compare_checkpoints.check(compare_checkpoints.Config(steps=(10,)), given)
+        compare_checkpoints.check(compare_checkpoints.Config(steps=(10,)), given, {})
 
 
 def test_a_teacher_teaches_by_distributions_and_by_answers(
@@ -126,7 +126,7 @@ def test_a_teacher_teaches_by_distributions_and_by_answers(
         teacher_logprobs.Config(top_k=5, dtype="float32"),
         teacher_logprobs.Inputs(out / "checkpoint-20", made / "prepared/train", made / "base"),
     )
-    teacher_logprobs.check(config, given)
+    teacher_logprobs.check(config, given, {})
     assert teacher_logprobs.JOB.load()(said, config, given).metrics["samples"] == 97
     one = TrainTask(
         WorkerInfo(0, 1, "cpu"),
@@ -198,7 +198,7 @@ def test_an_adapter_over_a_base_in_4_bits_answers(
     config = dataclasses.replace(
         FAST, method="lora", quantization="nf4", epochs=1, dtype="auto", metric="accuracy", allow_regression=True
     )
-    sft.check(config, inputs(made))
+    sft.check(config, inputs(made), {})
     result = run_step(sft.JOB.load(), here, config, inputs(made))
     first, last = result.tables["epochs"]
     assert last["valid/eval_loss"] < first["valid/eval_loss"]

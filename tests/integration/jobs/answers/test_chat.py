@@ -42,7 +42,7 @@ def test_chats_are_trained_on_and_answered(local_ray: None, context: MakeContext
     (tmp_path / "mine.py").write_text(MINE)
     config = prepare_tasks.Config("chat", verifier="verify", validation_fraction=0.1, max_test=6)
     given = prepare_tasks.Inputs(tmp_path / "chats.jsonl", verifier_file=tmp_path / "mine.py")
-    assert prepare_tasks.predict(config, given, {}).metrics["train"] == 66
+    assert prepare_tasks.check(config, given, {}).metrics["train"] == 66
     prepared, base, trained = (context(1, name=name) for name in ("prepared", "base", "trained"))
     prepare_tasks.JOB.load()(prepared, config, given)
     (tmp_path / "mine.py").unlink()  # the code is with the samples
@@ -50,7 +50,7 @@ def test_chats_are_trained_on_and_answered(local_ray: None, context: MakeContext
 
     inputs = sft.Inputs(base.out, prepared.out / "train", prepared.out / "valid")
     training = dataclasses.replace(FAST, method="lora", epochs=3, keep="all", epoch=2, max_new_tokens=2)
-    sft.check(training, inputs)
+    sft.check(training, inputs, {})
     result = run_step(sft.JOB.load(), trained, training, inputs)
     assert (result.metrics["kept"], result.metrics["best_epoch"]) == ("epoch 2", 2)
     assert [row["epoch"] for row in result.tables["epochs"] if row["best"]] == ["2"]

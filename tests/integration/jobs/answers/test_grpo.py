@@ -45,7 +45,7 @@ def inputs(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> grpo.In
 
 
 def train(context: Context, config: grpo.Config, inputs: grpo.Inputs) -> Result:
-    grpo.check(config, inputs)
+    grpo.check(config, inputs, {})
     return run_step(implementation.run, context, config, inputs)
 
 

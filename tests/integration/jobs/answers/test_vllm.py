@@ -76,7 +76,7 @@ def inputs(made: Path, adapter: bool = False) -> generate.Inputs:
 
 
 def answered(context: Context, config: generate.Config, given: generate.Inputs) -> list[dict[str, Any]]:
-    generate.check(config, given)
+    generate.check(config, given, {})
     generate.JOB.load()(context, config, given)
     used = dataclasses.replace(config, max_prompt_length=generate.find_prompt_length(config, given.model))
     assert json.loads((context.out / "sampling.json").read_text()) == dataclasses.asdict(used)
@@ -136,8 +136,8 @@ def engine(installed: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_where_vllm_is_not_installed_the_plan_says_so(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, False)
     with pytest.raises(InputError, match=r"generate\.engine: 'vllm' given, without vllm; expected the extra `vllm`"):
-        generate.check(VLLM, inputs(made))
-    generate.check(GREEDY, inputs(made))
+        generate.check(VLLM, inputs(made), {})
+    generate.check(GREEDY, inputs(made), {})
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_where_vllm_is_not_installed_the_plan_says_so(made: Path, monkeypatch: p
 )
 def test_what_vllm_cannot_do_is_named(made: Path, installed: None, change: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        generate.check(dataclasses.replace(VLLM, **change), inputs(made))
+        generate.check(dataclasses.replace(VLLM, **change), inputs(made), {})
 
 
 def test_conversations_are_refused_when_planned_and_when_they_come_later(
@@ -156,7 +156,7 @@ def test_conversations_are_refused_when_planned_and_when_they_come_later(
     write_task_name(tmp_path / "talks", "squad-sequential")
     given = generate.Inputs(made / "base", tmp_path / "talks")
     with pytest.raises(InputError, match=r"conversations of up to 2 turns .*set engine=transformers"):
-        generate.check(VLLM, given)
+        generate.check(VLLM, given, {})
     with pytest.raises(InputError, match="conversations of up to 2 turns"):
         generate.JOB.load()(context(), VLLM, given)
 

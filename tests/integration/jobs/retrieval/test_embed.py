@@ -120,12 +120,12 @@ def test_a_shard_without_rows_gives_one_without_rows(model: Path, tmp_path: Path
 
 def test_what_cannot_work_is_refused_before_anything_starts(model: Path, texts: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"no config\.json"):
-        embed.check(Config(), Inputs(tmp_path, texts))
+        embed.check(Config(), Inputs(tmp_path, texts), {})
     with pytest.raises(InputError, match=r"max_length: 2 given"):
         validate(Config, {"max_length": 2}, "embed")
     with pytest.raises(InputError, match=r"no adapter_config\.json"):
-        embed.check(Config(), Inputs(model, texts, adapter=tmp_path))
-    embed.check(Config(), Inputs(model, texts))
+        embed.check(Config(), Inputs(model, texts, adapter=tmp_path), {})
+    embed.check(Config(), Inputs(model, texts), {})
 
 
 def test_a_table_without_texts_is_named(model: Path, tmp_path: Path, context: MakeContext) -> None:

@@ -35,7 +35,7 @@ def evaluated(ctx: Context, problem: Any, before: Path | None = None, **config: 
     vectors = (None, None) if bm25 else (problem.query_embeddings, problem.corpus_embeddings)
     inputs = Inputs(problem.queries, problem.corpus, *vectors, before=before)
     given = validate(Config, config, "evaluate_retrieval")
-    evaluate_retrieval.check(given, inputs)
+    evaluate_retrieval.check(given, inputs, {})
     return implementation.run(ctx, given, inputs)
 
 

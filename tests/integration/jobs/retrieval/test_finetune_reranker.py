@@ -33,7 +33,7 @@ def inputs(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 def tuned(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     folder = tmp_path_factory.mktemp("tuned")
     config = dataclasses.replace(FAST, distillation="kl_div", label_smoothing=0.2)
-    check(config, inputs)
+    check(config, inputs, {})
     return run_step(implementation.run, context(folder), config, inputs), folder / "out" / "adapter"
 
 
@@ -137,7 +137,7 @@ def decoder(
 ) -> tuple[Result, Path]:
     """Yes or No, on two workers."""
     folder, given = tmp_path_factory.mktemp("yes-no"), dataclasses.replace(inputs, base=tiny_decoder)
-    check(DECODER, given)
+    check(DECODER, given, {})
     return run_step(implementation.run, context(folder, workers=2), DECODER, given), folder / "out/adapter"
 
 

@@ -76,4 +76,4 @@ def test_only_what_is_sharded_can_be_offloaded(offload: str, stage: int, needed:
     with pytest.raises(
         InputError, match=f"offload: {offload} given, with zero_stage={stage}; expected zero_stage {needed}"
     ):
-        finetune_embedder.check(config, nothing)
+        finetune_embedder.check(config, nothing, {})

@@ -72,7 +72,7 @@ def test_each_list_gets_the_scores_of_its_pairs(
     ctx = context()
     inputs = Inputs(model, tmp_path / "mined", problem.corpus)
     config = Config(dtype="float32", max_length=64)
-    rerank.check(config, inputs)
+    rerank.check(config, inputs, {})
     result = implementation.run(ctx, config, inputs)
     text_of = dict(zip(problem.ids, problem.texts, strict=True))
     ours = reranker.load(model, dtype="float32", device="cpu")
@@ -145,7 +145,7 @@ def test_a_reranked_list_has_the_ranks_that_sorting_gives(
     last = context()
     inputs = evaluate_retrieval.Inputs(problem.queries, problem.corpus, before=first.out, scored=scored.out)
     config = evaluate_retrieval.Config(system="reranked", top=top, k=(1, 10, 25), tag="reranked")
-    evaluate_retrieval.check(config, inputs)
+    evaluate_retrieval.check(config, inputs, {})
     reranked = evaluation.run(last, config, inputs)
 
     precisions = []

@@ -15,7 +15,7 @@ import pytest
 from ratchet.data.formats.detection import load_retrieval
 from ratchet.data.formats.split_names import find_splits
 from ratchet.errors import DataError, InputError
-from ratchet.jobs.retrieval.prepare import Config, Inputs, predict
+from ratchet.jobs.retrieval.prepare import Config, Inputs, check
 
 ROWS = [{"query": f"q {n}", "positive": f"p {n}"} for n in range(6)]
 
@@ -39,7 +39,7 @@ def test_columns_that_are_not_read_are_named(tmp_path: Path, suffix: str) -> Non
     path = write_rows(tmp_path / f"x{suffix}", rows)
     assert load_retrieval(path).unread == ["comment", "url"]
     assert load_retrieval(path, "ignore=url").unread == ["comment"]
-    assert predict(Config(), Inputs((path,)), {}).note.startswith("columns not read: comment, url; ")
+    assert check(Config(), Inputs((path,)), {}).note.startswith("columns not read: comment, url; ")
 
 
 def test_fields_that_flag_embedding_lines_do_not_have_are_named(tmp_path: Path) -> None:
@@ -214,5 +214,5 @@ def test_splits_of_beir_labels_keep_their_names(tmp_path: Path, names: tuple[str
 def test_given_negatives_must_exist(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "x.jsonl", [{**row, "wrong": "n"} for row in ROWS])
     with pytest.raises(InputError, match=r"x\.jsonl: no query has a negative; expected some with mining=given"):
-        predict(Config(needs_negatives=True), Inputs((path,)), {})
-    assert predict(Config(needs_negatives=True, reading=("negative=wrong",)), Inputs((path,)), {})
+        check(Config(needs_negatives=True), Inputs((path,)), {})
+    assert check(Config(needs_negatives=True, reading=("negative=wrong",)), Inputs((path,)), {})

@@ -64,12 +64,12 @@ def test_a_wrong_target_is_named_before_anything_runs(tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
     file.write_text('{"nums": [1, 2], "target": 3}\n{"nums": [1, 2], "target": 5, "solution": "1 + 2"}\n')
     with pytest.raises(DataError, match=r"tasks.jsonl:2: the verifier of countdown returns equation_not_balanced"):
-        prepare_tasks.predict(prepare_tasks.Config("countdown"), prepare_tasks.Inputs(file), {})
+        prepare_tasks.check(prepare_tasks.Config("countdown"), prepare_tasks.Inputs(file), {})
     file.write_text("\n")
     with pytest.raises(InputError, match="only blank lines"):
-        prepare_tasks.predict(prepare_tasks.Config("countdown"), prepare_tasks.Inputs(file), {})
+        prepare_tasks.check(prepare_tasks.Config("countdown"), prepare_tasks.Inputs(file), {})
     with pytest.raises(DataError, match="expected one of countdown"):
-        prepare_tasks.predict(prepare_tasks.Config("counting"), prepare_tasks.Inputs(file), {})
+        prepare_tasks.check(prepare_tasks.Config("counting"), prepare_tasks.Inputs(file), {})
 
 
 def gradient(
@@ -193,7 +193,7 @@ def test_what_is_too_long_is_left_out_whole_and_counted(made: Path, tmp_path: Pa
 
 def test_a_ce_weight_below_one_needs_a_teacher(made: Path, tmp_path: Path) -> None:
     config = dataclasses.replace(FAST, ce_weight=0.5)
-    sft.check(config, inputs(made))  # at plan time the teacher's step may be still to come
+    sft.check(config, inputs(made), {})  # at plan time the teacher's step may be still to come
     with pytest.raises(InputError, match=r"ce_weight: 0.5 given, without a teacher"):
         TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
 
@@ -240,11 +240,11 @@ def test_an_adapter_of_another_task_does_not_answer(made: Path, tmp_path: Path, 
     with pytest.raises(InputError, match=r"generate.model: .* was trained on task gsm8k"):
         generate.JOB.load()(context(), generate.Config(), given)
     with pytest.raises(InputError, match=r"generate.model: .* was trained on task gsm8k"):
-        generate.predict(generate.Config(), given, {})
+        generate.check(generate.Config(), given, {})
     planned = generate.Inputs(tmp_path / "model", None)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"the samples are of task countdown"):
-        generate.predict(generate.Config(), planned, {"samples": Result({"task": "countdown"})})
-    generate.predict(generate.Config(allow_other_task=True), planned, {"samples": Result({"task": "countdown"})})
+        generate.check(generate.Config(), planned, {"samples": Result({"task": "countdown"})})
+    generate.check(generate.Config(allow_other_task=True), planned, {"samples": Result({"task": "countdown"})})
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_an_adapter_of_another_task_does_not_answer(made: Path, tmp_path: Path, 
 )
 def test_wrong_settings_are_named(made: Path, change: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        sft.check(validate(sft.Config, vars(FAST) | change, "sft"), inputs(made))
+        sft.check(validate(sft.Config, vars(FAST) | change, "sft"), inputs(made), {})
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_wrong_settings_are_named(made: Path, change: dict[str, Any], said: str)
 def test_wrong_sampling_is_named(made: Path, change: dict[str, Any], said: str) -> None:
     given = generate.Inputs(made / "base", made / "prepared/test")
     with pytest.raises(InputError, match=said):
-        generate.check(validate(generate.Config, change, "generate"), given)
+        generate.check(validate(generate.Config, change, "generate"), given, {})
 
 
 def test_new_tasks_need_room() -> None:
@@ -301,7 +301,7 @@ def test_a_passages_questions_and_their_tokens(made: Path, tmp_path: Path, conte
     file = tmp_path / "squad.json"
     file.write_text(json.dumps({"data": [passage(number) for number in range(8)]}))
     config, given = prepare_tasks.Config(f"squad-{strategy}", max_test=2, test_fraction=0.4), prepare_tasks.Inputs(file)
-    prepare_tasks.predict(config, given, {})
+    prepare_tasks.check(config, given, {})
     prepared = context(1, name="prepare")
     prepare_tasks.JOB.load()(prepared, config, given)
     rows = read_shards(prepared.out / "test", SAMPLES.names).to_pylist()
@@ -374,8 +374,8 @@ def test_a_model_of_all_weights_has_no_adapter_to_improve_on(made: Path, tmp_pat
     for given, parents in ((tmp_path, {}), (None, {"current_best": Result()})):
         current = dataclasses.replace(inputs(made), current_best=given)
         with pytest.raises(InputError, match=r"sft\.current_best: an adapter given, with method=full; expected none"):
-            sft.predict(config, current, parents)
-        sft.predict(dataclasses.replace(config, method="lora"), current, parents)
+            sft.check(config, current, parents)
+        sft.check(dataclasses.replace(config, method="lora"), current, parents)
 
 
 @pytest.mark.parametrize(
@@ -387,6 +387,6 @@ def test_heads_that_cap_or_scale_their_logits_are_refused(made: Path, tmp_path: 
     shape = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps(shape | {name: value}))
     with pytest.raises(ModelError, match=f"{name}={value} in config.json; expected a plain linear head"):
-        sft.check(FAST, dataclasses.replace(inputs(made), base=base))
+        sft.check(FAST, dataclasses.replace(inputs(made), base=base), {})
     with pytest.raises(ModelError, match=f"{name}={value} in config.json; expected a plain linear head"):
-        teacher_logprobs.check(teacher_logprobs.Config(), teacher_logprobs.Inputs(base, made, inputs(made).base))
+        teacher_logprobs.check(teacher_logprobs.Config(), teacher_logprobs.Inputs(base, made, inputs(made).base), {})

@@ -50,7 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         chat_template_kwargs=("enable_thinking=false",),
     )
     inputs = prepare_tasks.Inputs(folder / "tasks/tasks")
-    predicted = prepare_tasks.predict(config, inputs, {})
+    predicted = prepare_tasks.check(config, inputs, {})
     result = prepare_tasks.JOB.load()(make_context(folder / "asked"), config, inputs)
     assert predicted.metrics["chat"] == result.metrics["chat"]
     shutil.copytree(folder / "base", folder / "thinking")
@@ -123,28 +123,28 @@ def test_answers_of_a_teacher_are_asked_alike(made: Path, tmp_path: Path) -> Non
 def test_an_argument_that_changes_nothing_is_refused_when_planned(made: Path, model: str, argument: str) -> None:
     """A misspelt one, the template's own default, and any where the template takes none."""
     config = prepare_tasks.Config("countdown", chat_template_kwargs=(argument,))
-    known = prepare_tasks.predict(config, prepare_tasks.Inputs(made / "tasks/tasks"), {})
+    known = prepare_tasks.check(config, prepare_tasks.Inputs(made / "tasks/tasks"), {})
     for job, inputs, field in (
         (generate, generate.Inputs(made / model, None), "samples"),  # type: ignore[arg-type]
         (sft, sft.Inputs(made / model, None, None), "valid"),  # type: ignore[arg-type]
         (teacher_logprobs, teacher_logprobs.Inputs(made / model, None, made / model), "samples"),  # type: ignore[arg-type]
     ):
-        assert job.JOB.predict is not None
+        assert job.JOB.check is not None
         with pytest.raises(ModelError, match="renders the same without enable_thinki"):
-            job.JOB.predict(job.Config(), inputs, {field: known})
+            job.JOB.check(job.Config(), inputs, {field: known})
         if (job, model) == (sft, "thinking"):  # else the model would learn to write the empty block of thoughts
             with pytest.raises(
                 ModelError, match=r"makes the labels '<think>.*chat_template_kwargs=enable_thinking=false"
             ):
-                job.JOB.predict(job.Config(), inputs, {field: Result()})
+                job.JOB.check(job.Config(), inputs, {field: Result()})
         else:
-            assert job.JOB.predict(job.Config(), inputs, {field: Result()}) == Result()
+            assert job.JOB.check(job.Config(), inputs, {field: Result()}) == Result()
 
 
 def test_arguments_are_checked_against_the_model_of_given_samples(made: Path) -> None:
-    generate.JOB.predict(generate.Config(), generate.Inputs(made / "thinking", made / "asked/test"), {})  # type: ignore[misc]
+    generate.JOB.check(generate.Config(), generate.Inputs(made / "thinking", made / "asked/test"), {})  # type: ignore[misc]
     with pytest.raises(ModelError, match="enable_thinking=False"):
-        generate.JOB.predict(generate.Config(), generate.Inputs(made / "base", made / "asked/test"), {})  # type: ignore[misc]
+        generate.JOB.check(generate.Config(), generate.Inputs(made / "base", made / "asked/test"), {})  # type: ignore[misc]
 
 
 def test_a_plan_refuses_them(made: Path, tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ def test_bad_settings_are_named_with_what_was_given(made: Path) -> None:
     config = prepare_tasks.Config("countdown")
     for argument in ("enable_thinking", "enable_thinking=no"):
         with pytest.raises(InputError, match=f"chat_template_kwargs: '{argument}' given; expected name=value"):
-            prepare_tasks.predict(dataclasses.replace(config, chat_template_kwargs=(argument,)), inputs, {})
+            prepare_tasks.check(dataclasses.replace(config, chat_template_kwargs=(argument,)), inputs, {})
     with pytest.raises(DataError, match=r"tasks.jsonl:1: its target goes on after the stop string '</think>'"):
-        prepare_tasks.predict(dataclasses.replace(config, stop=("</think>",)), inputs, {})
+        prepare_tasks.check(dataclasses.replace(config, stop=("</think>",)), inputs, {})
 
 
 def test_the_file_is_read_as_json(made: Path) -> None:
@@ -188,7 +188,7 @@ def prepare(rows: list[list[tuple[str, str]]], folder: Path) -> tuple[Result, Pa
     (folder / "chat.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     config = prepare_tasks.Config("chat", test_fraction=0.3, validation_fraction=0.3)
     inputs = prepare_tasks.Inputs(folder / "chat.jsonl")
-    planned = prepare_tasks.predict(config, inputs, {})
+    planned = prepare_tasks.check(config, inputs, {})
     result = prepare_tasks.JOB.load()(make_context(folder / "made"), config, inputs)
     shapes = [{name: one.metrics.get(name) for name in prepare_tasks.SHAPE} for one in (planned, result)]
     assert shapes[0] == shapes[1]
@@ -215,9 +215,9 @@ def test_a_plan_renders_conversations_like_those_of_the_data(kind: str, made: Pa
         for job, inputs, parents in calls:
             if model == base:
                 with pytest.raises(ModelError, match="its chat template"):
-                    job.predict(job.Config(), inputs, parents)
+                    job.check(job.Config(), inputs, parents)
             else:
-                job.predict(job.Config(), inputs, parents)
+                job.check(job.Config(), inputs, parents)
 
 
 def test_answers_with_the_end_of_an_answer_in_them_are_refused(made: Path, tmp_path: Path) -> None:
@@ -227,9 +227,9 @@ def test_answers_with_the_end_of_an_answer_in_them_are_refused(made: Path, tmp_p
     given = sft.Inputs(made / "base", out / "train", out / "valid")
     later = sft.Inputs(made / "base", None, None)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"the data: '<\|im_end\|>' in an answer, which ends answers of the model"):
-        sft.predict(sft.Config(), later, {"train": planned, "valid": planned})
+        sft.check(sft.Config(), later, {"train": planned, "valid": planned})
     with pytest.raises(InputError, match=r"made/train: sample .*'<\|im_end\|>' in an answer"):
-        sft.predict(sft.Config(), given, {})
+        sft.check(sft.Config(), given, {})
     one = Resources(workers=1, cpus=1.0, gpus=0.0)
     with pytest.raises(InputError, match=r"made/train: sample .*'<\|im_end\|>' in an answer"):
         training.TrainTask(
@@ -247,9 +247,9 @@ def test_answers_whose_thoughts_the_template_drops_are_refused(made: Path, tmp_p
     rows = [[("user", str(i)), ("assistant", f"<think>\nHm {i}.\n</think>\n\n{i}")] for i in range(9)]
     planned, out = prepare(rows, tmp_path)
     known = {"train": planned, "valid": planned}
-    sft.predict(sft.Config(), sft.Inputs(made / "base", None, None), known)  # type: ignore[arg-type]
-    sft.predict(sft.Config(), sft.Inputs(made / "base", out / "train", out / "valid"), {})
+    sft.check(sft.Config(), sft.Inputs(made / "base", None, None), known)  # type: ignore[arg-type]
+    sft.check(sft.Config(), sft.Inputs(made / "base", out / "train", out / "valid"), {})
     with pytest.raises(ModelError, match="changes the answer '<think>"):
-        sft.predict(sft.Config(), sft.Inputs(base, None, None), known)  # type: ignore[arg-type]
+        sft.check(sft.Config(), sft.Inputs(base, None, None), known)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="changes the answer '<think>"):
-        sft.predict(sft.Config(), sft.Inputs(base, out / "train", out / "valid"), {})
+        sft.check(sft.Config(), sft.Inputs(base, out / "train", out / "valid"), {})

@@ -161,9 +161,9 @@ def test_an_adapter_keeps_its_settings_and_other_ones_are_refused(
     given = dataclasses.replace(inputs, current_best=tmp_path)
     plain = dataclasses.replace(FAST, method="lora")
     own = dataclasses.replace(plain, lora_r=4, lora_alpha=8.0, target_modules="v_proj, q_proj")
-    grpo.check(own, given)
+    grpo.check(own, given, {})
     assert check_adapter("grpo", grpo.make_options(own, True), tmp_path) == ""
-    grpo.check(plain, given)
+    grpo.check(plain, given, {})
     said = check_adapter("grpo", grpo.make_options(plain, True), tmp_path)
     assert said == "continued the adapter with its own lora_r=4, lora_alpha=8.0"
     sft_inputs = sft.Inputs(inputs.base, inputs.train, inputs.valid, current_best=tmp_path)
@@ -174,12 +174,12 @@ def test_an_adapter_keeps_its_settings_and_other_ones_are_refused(
         ({"target_modules": "q_proj,v_proj,k_proj"}, r"target_modules: q_proj,v_proj,k_proj given"),
     ):
         with pytest.raises(InputError, match=r"grpo\." + named):
-            grpo.check(dataclasses.replace(plain, **change), given)
+            grpo.check(dataclasses.replace(plain, **change), given, {})
         with pytest.raises(InputError, match=r"grpo\." + named):  # the adapter of a step exists only now
             run(context(), dataclasses.replace(plain, **change), given)
-        sft.check(sft.Config(**change), sft_inputs)  # for a new adapter
+        sft.check(sft.Config(**change), sft_inputs, {})  # for a new adapter
         with pytest.raises(InputError, match=r"sft\." + named):
-            sft.check(sft.Config(**change, start_from="current_best"), sft_inputs)
+            sft.check(sft.Config(**change, start_from="current_best"), sft_inputs, {})
 
 
 @pytest.mark.parametrize(
@@ -195,9 +195,9 @@ def test_an_adapter_keeps_its_settings_and_other_ones_are_refused(
     ],
 )
 def test_wrong_settings_are_named(inputs: grpo.Inputs, change: dict[str, Any], said: str) -> None:
-    grpo.check(FAST, inputs)
+    grpo.check(FAST, inputs, {})
     with pytest.raises(InputError, match=said):
-        grpo.check(validate(grpo.Config, vars(FAST) | change, "grpo"), inputs)
+        grpo.check(validate(grpo.Config, vars(FAST) | change, "grpo"), inputs, {})
 
 
 def test_samples_without_one_verified_answer_are_refused(inputs: grpo.Inputs, tmp_path: Path) -> None:
@@ -205,11 +205,11 @@ def test_samples_without_one_verified_answer_are_refused(inputs: grpo.Inputs, tm
     write_shards(tmp_path / "turns", [sample_to_row(two)], SAMPLES, 10)
     write_task_name(tmp_path / "turns", "chat", verifier="exact")
     with pytest.raises(InputError, match=r"grpo\.train: conversations of up to 2 turns given .* expected one turn"):
-        grpo.check(FAST, dataclasses.replace(inputs, train=tmp_path / "turns"))
+        grpo.check(FAST, dataclasses.replace(inputs, train=tmp_path / "turns"), {})
     write_task_name(tmp_path / "turns", "chat", verifier="none")
     with pytest.raises(InputError, match=r"grpo\.train: samples without a verifier given"):
-        grpo.check(FAST, dataclasses.replace(inputs, train=tmp_path / "turns"))
+        grpo.check(FAST, dataclasses.replace(inputs, train=tmp_path / "turns"), {})
     with pytest.raises(InputError, match=r"grpo\.current_best: an adapter given, with method=full; expected none"):
-        grpo.predict(FAST, inputs, {"current_best": Result()})
+        grpo.check(FAST, inputs, {"current_best": Result()})
     with pytest.raises(InputError, match=r"all 7 prompts of .* are longer"):
         make_task(dataclasses.replace(FAST, max_prompt_length=3), inputs, tmp_path)

@@ -37,7 +37,7 @@ def minilm() -> Path:
 def export(context: Context, model: Path, adapter: Path | None = None, **values: Any) -> tuple[Path, Result]:
     config, inputs = Config(**values), Inputs(model, adapter)
     assert JOB.check
-    JOB.check(config, inputs)
+    JOB.check(config, inputs, {})
     result = run(context, config, inputs)
     return context.out / "model", result
 
@@ -153,6 +153,6 @@ def test_a_folder_that_another_library_reads_differently_is_refused(
 def test_an_adapter_alone_needs_one(minilm: Path, context: MakeContext) -> None:
     none: Any = None
     assert JOB.check
-    JOB.check(Config("adapter"), Inputs(none))  # at plan time the adapter's step may be still to come
+    JOB.check(Config("adapter"), Inputs(none), {})  # at plan time the adapter's step may be still to come
     with pytest.raises(InputError, match=r"export_model.form: adapter given, for a model without one"):
         export(context(), minilm, form="adapter")

@@ -38,7 +38,7 @@ def prepared(context: MakeContext, **given: str) -> tuple[dict[str, list[dict[st
     values = find_datasets(**given)
     paths = {key: tuple(source.path for source in found) for key, found in values.items() if key != "reading"}
     config, inputs, ctx = prepare.Config(reading=values["reading"]), prepare.Inputs(**paths), context()
-    predicted = prepare.predict(config, inputs, {})
+    predicted = prepare.check(config, inputs, {})
     result = run(ctx, config, inputs)
     assert predicted.metrics.items() <= result.metrics.items()
     return {name: read_shards(ctx.out / name).to_pylist() for name in ("corpus", "train", "valid", "test")}, result
@@ -145,7 +145,7 @@ def test_every_file_counts_and_paths_do_not(tmp_path: Path) -> None:
 def test_options_belong_to_paths(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", "a", 5)
     with pytest.raises(InputError, match=r"prepare\.reading: 2 given for 1 paths; expected one for each path of data"):
-        prepare.predict(prepare.Config(reading=("", "")), prepare.Inputs((file,)), {})
+        prepare.check(prepare.Config(reading=("", "")), prepare.Inputs((file,)), {})
     named = write(tmp_path / "what?query=x.jsonl", "a", 5)
     assert find_datasets(str(named))["data"][0].path == named
 

@@ -88,14 +88,14 @@ def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inp
 )
 def test_what_cannot_work_is_refused_before_anything_starts(change: dict[str, Any], says: str, inputs: Inputs) -> None:
     with pytest.raises(InputError, match=says):
-        check(validate(Config, change, "finetune_embedder"), inputs)
+        check(validate(Config, change, "finetune_embedder"), inputs, {})
 
 
 def test_a_task_that_a_template_uses_is_accepted(inputs: Inputs, tmp_path: Path) -> None:
     folder = make("bert", transformers.AutoModel, tmp_path, inputs.base, vocab_size=300)  # with room for examples
     inputs = dataclasses.replace(inputs, base=folder)
     for change in ({"query_template": "{task} {text}"}, {"num_examples": 1, "max_length": 512}):
-        check(validate(Config, {"task": "Find it.", **change}, "finetune_embedder"), inputs)
+        check(validate(Config, {"task": "Find it.", **change}, "finetune_embedder"), inputs, {})
 
 
 def test_a_base_without_weights_is_refused(inputs: Inputs, tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_a_base_without_weights_is_refused(inputs: Inputs, tmp_path: Path) -> No
 
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ModelError, match="no tokenizer"):
-        check(Config(), dataclasses.replace(inputs, base=tmp_path))
-    check(Config(), Inputs(None, None, None, None))  # type: ignore[arg-type]  # not made yet
+        check(Config(), dataclasses.replace(inputs, base=tmp_path), {})
+    check(Config(), Inputs(None, None, None, None), {})  # type: ignore[arg-type]  # not made yet
 
 
 def test_more_workers_than_queries_are_refused_with_the_fix(inputs: Inputs, tmp_path: Path) -> None:
@@ -156,9 +156,9 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(
 def test_an_adapter_is_no_model_to_start_from_and_a_model_is_no_adapter(inputs: Inputs, tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(InputError, match="is an adapter; expected a whole model with method=full"):
-        check(Config(method="full"), dataclasses.replace(inputs, current_best=tmp_path))
+        check(Config(method="full"), dataclasses.replace(inputs, current_best=tmp_path), {})
     with pytest.raises(InputError, match="is no adapter; expected an adapter of the base with method=lora"):
-        check(Config(), dataclasses.replace(inputs, current_best=inputs.base))
+        check(Config(), dataclasses.replace(inputs, current_best=inputs.base), {})
 
 
 def test_few_dimensions_are_trained_as_vectors_of_their_own(inputs: Inputs) -> None:
@@ -262,7 +262,7 @@ def test_held_out_queries_are_ranked_against_the_pool(inputs: Inputs, tmp_path: 
 
 
 def test_a_ranking_without_held_out_queries_is_refused(inputs: Inputs) -> None:
-    assert JOB.predict
+    assert JOB.check
     given = dataclasses.replace(inputs, valid=None, ranking=inputs.mined)
     with pytest.raises(InputError, match="finetune_embedder: ranking given, without valid"):
-        JOB.predict(FAST, given, {})
+        JOB.check(FAST, given, {})

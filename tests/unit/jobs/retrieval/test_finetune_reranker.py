@@ -90,7 +90,7 @@ def test_workers_and_parts_change_nothing(inputs: Inputs, workers: int, micro_ba
 )
 def test_wrong_settings_are_named(inputs: Inputs, change: dict[str, Any], said: str) -> None:
     with pytest.raises(Exception, match=said):
-        check(validate(Config, {**vars(FAST), **change}, "finetune_reranker"), inputs)
+        check(validate(Config, {**vars(FAST), **change}, "finetune_reranker"), inputs, {})
 
 
 def test_a_teacher_without_scores_and_other_lists_are_named(inputs: Inputs, tmp_path: Path) -> None:

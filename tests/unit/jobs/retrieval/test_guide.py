@@ -18,7 +18,7 @@ from ratchet.data.tables import read_shards
 from ratchet.data.triplets import Triplets
 from ratchet.data.vectors import read_selected, write_vectors
 from ratchet.errors import DataError, InputError
-from ratchet.jobs.retrieval.finetune_embedder import Inputs, predict
+from ratchet.jobs.retrieval.finetune_embedder import Inputs, check
 from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
 from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models.embedder import encoder
@@ -114,9 +114,9 @@ def test_half_a_guide_and_texts_without_vectors_are_refused(concepts: Path, tmp_
     mined, corpus = (read_shards(concepts / name) for name in ("mined", "corpus"))
     inputs = guided(concepts, tmp_path, *(np.ones((len(table), DIM), np.float32) for table in (mined, corpus)))
     with pytest.raises(InputError, match="only guide_corpus given; expected both"):
-        predict(FAST, dataclasses.replace(inputs, guide_queries=None), {})
+        check(FAST, dataclasses.replace(inputs, guide_queries=None), {})
     with pytest.raises(InputError, match=r"guide_margin: 0.1 given, without a guide"):
-        predict(
+        check(
             dataclasses.replace(FAST, guide_margin=0.1),
             dataclasses.replace(inputs, guide_queries=None, guide_corpus=None),
             {},

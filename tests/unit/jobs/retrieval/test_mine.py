@@ -31,7 +31,7 @@ from ratchet.orchestrator.job_interface.settings import validate
 def test_settings_are_checked_at_plan_time(config: dict[str, Any], said: str) -> None:
     none: Any = None
     with pytest.raises((InputError, DataError), match=said):
-        mine.check(validate(Config, config, "mine"), Inputs(none, none, none, none))
+        mine.check(validate(Config, config, "mine"), Inputs(none, none, none, none), {})
 
 
 @pytest.mark.parametrize(
@@ -43,10 +43,10 @@ def test_a_window_behind_the_corpus_is_refused_at_plan_time(
     none: Any = None
     arguments = Config(window=window), Inputs(none, none, none, none), {"corpus": Result({"documents": documents})}
     if fits:
-        assert mine.predict(*arguments) == Result({})
+        assert mine.check(*arguments) == Result({})
     else:
         with pytest.raises(InputError, match=r"mine\.window: 60,80 given, for 60 documents; expected ranks in the"):
-            mine.predict(*arguments)
+            mine.check(*arguments)
 
 
 def test_the_texts_of_suspects_are_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from ratchet.data.rankings import summarize_counts, summarize_tokens
 from ratchet.data.tables import CORPUS, GROUPED, HELD_OUT, list_shards, read_shards
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval.implementation.prepare import run
-from ratchet.jobs.retrieval.prepare import Config, Inputs, check, list_outputs, predict
+from ratchet.jobs.retrieval.prepare import Config, Inputs, check, list_outputs
 from ratchet.orchestrator.job_interface import Context, Result
 from ratchet.orchestrator.job_interface.settings import validate
 
@@ -26,7 +26,7 @@ SPLITS = ("train", "valid", "test")
 
 def made(context: MakeContext, config: Config, inputs: Inputs | None = None) -> tuple[Path, Result]:
     ctx = context()
-    predict(config, inputs or Inputs(), {})
+    check(config, inputs or Inputs(), {})
     return ctx.out, run(ctx, config, inputs or Inputs())
 
 
@@ -69,9 +69,9 @@ def test_unseen_labels_are_held_out_as_often_as_asked(context: MakeContext, tmp_
     file = tmp_path / "pairs.jsonl"
     file.write_text("".join(f'{{"query": "question {n}", "pos": ["yes"], "neg": ["no"]}}\n' for n in range(20)))
     with pytest.raises(InputError, match="leaves queries to train on"):
-        predict(Config(unseen_fraction=0.1), Inputs((file,)), {})
+        check(Config(unseen_fraction=0.1), Inputs((file,)), {})
     with pytest.raises(InputError, match="validation_fraction=0"):
-        check(Config(unseen_fraction=0.5, validation_fraction=0.0), Inputs())
+        check(Config(unseen_fraction=0.5, validation_fraction=0.0), Inputs(), {})
 
 
 def test_the_seed_decides_every_byte(context: MakeContext) -> None:
@@ -155,7 +155,7 @@ def test_training_queries_with_the_text_of_a_test_query_are_counted(tmp_path: Pa
     (tmp_path / "qrels").mkdir()
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    predicted = predict(Config(), Inputs(tmp_path), {})
+    predicted = check(Config(), Inputs(tmp_path), {})
     splits = {"train/queries": 2, "valid/queries": 1, "test/queries": 1}
     splits |= {"queries without a relevant document, left out": 0}
     assert predicted.metrics == {"documents": 4, "longest_text": 6, **splits}
@@ -217,7 +217,7 @@ def test_the_folds_hold_every_query_once_and_zero_makes_no_split(tmp_path: Path,
     assert result.metrics["train/queries"] == 80
     assert "test/queries" not in result.metrics
     with pytest.raises(InputError, match=r"prepare\.fold: 2 given; expected less than folds, which is 2"):
-        check(Config(folds=2, fold=2), file)
+        check(Config(folds=2, fold=2), file, {})
 
 
 def test_statistics_of_no_queries_are_zero_and_queries_without_relevant_documents_are_counted() -> None:
@@ -292,7 +292,7 @@ def test_a_large_corpus_is_copied_to_the_same_bytes_as_a_small_one(
     assert result.metrics["documents without text"] == 7
     assert result.metrics["queries"] == (37 if other else 17)
     assert result.metrics["queries without a relevant document, left out"] == 3
-    planned = predict(config, inputs, {}).metrics
+    planned = check(config, inputs, {}).metrics
     assert planned["documents"] == pytest.approx(result.metrics["documents"], rel=0.4)
     assert planned["train/queries"] == pytest.approx(result.metrics["train/queries"], abs=4)
 
@@ -311,7 +311,7 @@ def test_all_of_a_large_corpus_is_checked_while_it_is_copied(
 ) -> None:
     rows = [{**one, "title": ""} | (row if n == 40 else {}) for n, one in enumerate(DOCUMENTS)]
     inputs = Inputs((write_beir(tmp_path / "beir", rows, relevant),))  # type: ignore[arg-type]
-    predict(Config(), inputs, {})
+    check(Config(), inputs, {})
     with pytest.raises(DataError, match=message):
         run(context(), Config(), inputs)
 
@@ -320,7 +320,7 @@ def test_all_of_a_large_corpus_is_checked_while_it_is_copied(
 def test_the_first_documents_of_a_large_corpus_are_checked_while_planning(tmp_path: Path) -> None:
     rows = [{**one, "title": ""} | ({"_id": "d0"} if n == 4 else {}) for n, one in enumerate(DOCUMENTS)]
     with pytest.raises(DataError, match=r"corpus\.jsonl:5: document id 'd0' is also at"):
-        predict(Config(), Inputs((write_beir(tmp_path / "beir", rows),)), {})
+        check(Config(), Inputs((write_beir(tmp_path / "beir", rows),)), {})
 
 
 @pytest.mark.usefixtures("large")
@@ -340,7 +340,7 @@ def test_large_files_are_planned_from_their_first_rows_and_checked_when_they_are
         plain = [row if kind == "flag" else {"query": row["query"], "positive": row["pos"][0]} for row in rows]
         (file := tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in plain))
     files = (file, write_beir(tmp_path / "beir", DOCUMENTS)) if kind == "mixture" else (file,)
-    planned = predict(Config(), Inputs(files), {}).metrics
+    planned = check(Config(), Inputs(files), {}).metrics
     copied = context()
     result = run(copied, Config(), Inputs(files))
     with monkeypatch.context() as patch:
@@ -354,7 +354,7 @@ def test_large_files_are_planned_from_their_first_rows_and_checked_when_they_are
         assert planned[f"{name}/queries"] == pytest.approx(result.metrics[f"{name}/queries"], rel=0.5, abs=12)
     if kind in ("pairs", "flag"):
         file.write_text(file.read_text() + '{"query": "late", "pos": []}\n')
-        predict(Config(), Inputs(files), {})
+        check(Config(), Inputs(files), {})
         with pytest.raises(DataError, match=r"x\.jsonl:301: "):
             run(context(), Config(), Inputs(files))
 
@@ -370,10 +370,10 @@ def test_a_damaged_table_among_large_ones_is_named_while_planning(suffix: str, t
         else:
             with path.open("wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
                 writer.write_table(table, max_chunksize=10)
-    assert predict(Config(), Inputs(tmp_path), {}).metrics["train/queries"] == pytest.approx(120 * 0.72, abs=15)
+    assert check(Config(), Inputs(tmp_path), {}).metrics["train/queries"] == pytest.approx(120 * 0.72, abs=15)
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(DataError, match=rf"b\.{suffix}: cannot be read .*; expected a complete table; copy the file"):
-        predict(Config(), Inputs(tmp_path), {})
+        check(Config(), Inputs(tmp_path), {})
 
 
 @pytest.mark.usefixtures("large")

@@ -166,4 +166,4 @@ def test_a_list_that_the_server_cuts_off_is_refused(server: Server, inputs: Inpu
 @pytest.mark.parametrize("url", ["", "localhost:8000/rerank", "ftp://host/rerank", "http:///rerank"])
 def test_an_address_that_is_none_is_refused_at_plan(url: str) -> None:
     with pytest.raises(InputError, match=r"rerank_api.url: .* given; expected an address such as http://localhost"):
-        check(Config(url), Inputs(Path(), Path()))
+        check(Config(url), Inputs(Path(), Path()), {})

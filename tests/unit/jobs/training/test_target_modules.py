@@ -138,6 +138,6 @@ def test_every_job_that_trains_an_adapter_checks_its_layers(tmp_path: Path) -> N
         inputs = job.Inputs(**{**fields, "base": base})
         config = job.Config(target_modules=names)
         with pytest.raises(InputError, match=rf"{job.JOB.name}\.target_modules: {names} given"):
-            job.check(config, inputs)
+            job.check(config, inputs, {})
         if job is not finetune_embedder_pairs:
-            job.check(replace(config, method="full"), inputs)
+            job.check(replace(config, method="full"), inputs, {})

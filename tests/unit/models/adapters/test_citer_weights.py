@@ -16,7 +16,7 @@ from citer import ScriptEncoder
 from safetensors.torch import load_file, save_file
 
 from ratchet.errors import ModelError
-from ratchet.jobs.retrieval.merge import Config, Inputs, check, predict
+from ratchet.jobs.retrieval.merge import Config, Inputs, check
 from ratchet.models.adapters import lora, merging
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
@@ -34,7 +34,7 @@ def test_the_merged_model_embeds_as_the_scripts_do(kind: str, tiny: dict[str, Pa
     expected = theirs.encode(transformers.AutoTokenizer.from_pretrained(base), TEXTS, LENGTH)
     merged = tmp_path / "merged"
     merged.mkdir()
-    check(Config(), Inputs(base, adapter, tmp_path, projection))
+    check(Config(), Inputs(base, adapter, tmp_path, projection), {})
     merging.merge(base, adapter, merged, projection)
     given = read_encoding_config(merged)
     pooling: Any = "cls" if kind == "bert" else "last_token"
@@ -115,15 +115,15 @@ def test_what_does_not_fit_is_refused(
     change, said = BAD[name]
     change(adapter, projection)
     with pytest.raises(ModelError, match=said):
-        check(Config(), Inputs(tiny["qwen2"], adapter, tmp_path, projection))
+        check(Config(), Inputs(tiny["qwen2"], adapter, tmp_path, projection), {})
     assert not Path("was-run").exists()
 
 
 def test_an_adapter_of_another_architecture_is_refused(saved: Path, tiny: dict[str, Path], tmp_path: Path) -> None:
     adapter = saved / "demo_lora_adapters"
     with pytest.raises(ModelError, match="expected an adapter of this base"):
-        check(Config(), Inputs(tiny["bert"], adapter, tmp_path))
-    note = predict(Config(), Inputs(tiny["qwen2"], adapter, tmp_path), {}).note
+        check(Config(), Inputs(tiny["bert"], adapter, tmp_path), {})
+    note = check(Config(), Inputs(tiny["qwen2"], adapter, tmp_path), {}).note
     assert note == f"the adapter was trained on {tiny['qwen2']}"
 
 

@@ -63,21 +63,21 @@ def test_an_adapter_of_the_attention_is_trained_and_merged(base: Path, tmp_path:
 @pytest.mark.parametrize("names", ["all-linear", "q_proj,down_proj"])
 def test_adapters_of_experts_are_refused(names: str, base: Path) -> None:
     inputs = sft.Inputs(base, None, None)  # type: ignore[arg-type]
-    sft.JOB.check(sft.Config(target_modules=ATTENTION), inputs)
-    sft.JOB.check(sft.Config(method="full"), inputs)
+    sft.JOB.check(sft.Config(target_modules=ATTENTION), inputs, {})
+    sft.JOB.check(sft.Config(method="full"), inputs, {})
     if names != "all-linear" and "mixtral" in str(base):
         names = names.replace("down_proj", "w2")  # as its files call it
     with pytest.raises(InputError, match=r"sft.target_modules: .* for a mixture of experts"):
-        sft.JOB.check(sft.Config(target_modules=names), inputs)
+        sft.JOB.check(sft.Config(target_modules=names), inputs, {})
 
 
 def test_four_bits_are_refused(base: Path) -> None:
     jobs: list[tuple[Any, Any]] = [(generate, None), (embed, None)]
     for job, texts in jobs:
         with pytest.raises(InputError, match=r"quantization: nf4 given, for a mixture of experts"):
-            job.JOB.check(job.Config(quantization="nf4"), job.Inputs(base, texts))
+            job.JOB.check(job.Config(quantization="nf4"), job.Inputs(base, texts), {})
     with pytest.raises(InputError, match=r"quantization: nf4 given, for a mixture of experts"):
         sft.JOB.check(
             sft.Config(quantization="nf4", target_modules=ATTENTION),
-            sft.Inputs(base, None, None),  # type: ignore[arg-type]
+            sft.Inputs(base, None, None), {},  # type: ignore[arg-type]
         )

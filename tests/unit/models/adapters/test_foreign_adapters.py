@@ -43,7 +43,7 @@ def test_adapters_whose_training_changed_the_base_are_refused_everywhere(
     uses: list[Callable[[], object]] = [
         lambda: merge_shards(base, adapter, tmp_path),
         lambda: encoder.load(base, adapter, dtype="float32", device="cpu"),
-        lambda: embed.JOB.check(embed.Config(), embed.Inputs(base, None, adapter)),  # type: ignore[arg-type]
+        lambda: embed.JOB.check(embed.Config(), embed.Inputs(base, None, adapter), {}),  # type: ignore[arg-type]
     ]
     for use in uses:
         with pytest.raises(ModelError, match=f"init_lora_weights={variant}"):
@@ -57,7 +57,7 @@ def test_adapters_that_cannot_be_merged_are_no_current_best(
     adapter = save_adapter(tiny["qwen2"], tmp_path / "adapter", CAUSAL, **variant)
     inputs = sft.Inputs(tiny["qwen2"], None, None, current_best=adapter)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match=next(iter(variant))):
-        sft.JOB.check(sft.Config(max_length=64), inputs)
+        sft.JOB.check(sft.Config(max_length=64), inputs, {})
 
 
 @pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3", "bloom", "opt"])
@@ -93,7 +93,7 @@ def test_adapters_of_another_task_are_refused(tiny: dict[str, Path], tmp_path: P
     cases: list[tuple[Any, Path, Path]] = [(embed, tiny["bert"], one), (embed, qwen2, causal), (generate, qwen2, one)]
     for job, base, adapter in cases:
         with pytest.raises(InputError, match=r"adapter: .* was trained as"):
-            job.JOB.check(job.Config(), job.Inputs(base, None, adapter))
+            job.JOB.check(job.Config(), job.Inputs(base, None, adapter), {})
 
 
 @pytest.mark.parametrize("name", ["distilbert", "gpt2", "bert"])

@@ -102,6 +102,6 @@ def test_a_plan_refuses_to_pack_them(chat: Path) -> None:
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(chat)
     inputs = sft.Inputs(chat, None, None)  # type: ignore[arg-type]
     assert sft.JOB.check is not None
-    sft.JOB.check(sft.Config(), inputs)
+    sft.JOB.check(sft.Config(), inputs, {})
     with pytest.raises(InputError, match="for the architecture lfm2"):
-        sft.JOB.check(sft.Config(packing=True), inputs)
+        sft.JOB.check(sft.Config(packing=True), inputs, {})

@@ -53,7 +53,7 @@ class Config:
 class Inputs:
     pass
 
-def check(config, inputs):
+def check(config, inputs, parents):
     if config.text:
         raise InputError(f"text: {config.text} given; expected nothing; leave it out")
 

@@ -1,40 +1,30 @@
-"""Implementation of `generate`: answers shards of samples with transformers or vLLM."""
+"""Answers to shards of samples, with transformers or vLLM: the workers of `generate`."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ratchet.data.tables import list_shards, write_table
+from ratchet.data.tables import write_table
 from ratchet.data.tasks import get_task
 from ratchet.data.tasks.answers import COMPLETIONS
-from ratchet.data.tasks.task import (
-    SAMPLES,
-    Sample,
-    read_task_file,
-    read_task_name,
-    row_to_sample,
-    sample_to_row,
-    write_task_name,
-)
+from ratchet.data.tasks.task import Sample, read_task_name, row_to_sample, sample_to_row
 from ratchet.jobs.answers.chat_options import read_chat
-from ratchet.jobs.answers.generate import Config, Inputs, check_engine, check_same_task, find_prompt_length
-from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
-from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows
-from ratchet.jobs.distributed.vllm_shards import Request, run_engine
+from ratchet.jobs.distributed.shard_map import ReportProgress
+from ratchet.jobs.distributed.vllm_shards import Request
 from ratchet.models.decoder import decoder
 from ratchet.models.decoder.multi_turn import ConversationState, converse, tokenize_prompts
 from ratchet.models.decoder.sampling import Sampling
 from ratchet.models.vllm import make_sampling_params
-from ratchet.orchestrator.job_interface import Context, Result
+
+if TYPE_CHECKING:
+    from ratchet.jobs.answers.generate import Config, Inputs
 
 
 class Worker:
@@ -49,7 +39,7 @@ class Worker:
         self.sampling = _make_sampling(config, inputs)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
-        samples = _read_samples(source)
+        samples = read_samples(source)
         rows: list[dict[str, Any]] = []
         total = self.config.num_completions * sum(len(sample.turns) for sample in samples)
         done = tokens = 0
@@ -75,7 +65,7 @@ class Worker:
     def _complete(self, samples: Sequence[Sample], progress: Callable[[int, int], None]) -> list[dict[str, Any]]:
         """Return rows of COMPLETIONS. All conversations finish a turn before the next begins."""
         start = time.perf_counter()
-        talks = _start_conversations(samples, self.config.num_completions)
+        talks = start_conversations(samples, self.config.num_completions)
         limits: dict[str, Any] = {"batch_tokens": self.batch_tokens, "max_prompt_length": self.config.max_prompt_length}
         converse(self.decoder, talks, self.sampling, progress=progress, **limits)
         if self.config.measure_latency:
@@ -94,7 +84,7 @@ class ShardClient:
         self.sampling = _make_sampling(config, inputs)
 
     def requests(self, source: Path) -> list[Request]:
-        talks = _start_conversations(_read_samples(source), self.config.num_completions)
+        talks = start_conversations(read_samples(source), self.config.num_completions)
         prompts = tokenize_prompts(talks, self.conversations, self.config.max_prompt_length)
         found: list[Request] = []
         for talk, ids in zip(talks, prompts, strict=True):
@@ -104,8 +94,8 @@ class ShardClient:
         return found
 
     def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
-        samples = _read_samples(source)
-        talks = _start_conversations(samples, self.config.num_completions)
+        samples = read_samples(source)
+        talks = start_conversations(samples, self.config.num_completions)
         for talk, prompt, ids in zip(talks, tokenize_prompts(talks, self.conversations), answers, strict=True):
             talk.add(prompt, ids.tolist(), self.conversations, self.sampling)
         rows = _make_rows(samples, talks, self.conversations.tokenizer, None)
@@ -124,14 +114,14 @@ def _make_sampling(config: Config, inputs: Inputs) -> Sampling:
     )
 
 
-def _read_samples(shard: Path) -> list[Sample]:
+def read_samples(shard: Path) -> list[Sample]:
     found: list[Sample] = []
     for row in pq.read_table(shard).to_pylist():
         found.append(row_to_sample(row))
     return found
 
 
-def _start_conversations(samples: Sequence[Sample], num_completions: int) -> list[ConversationState]:
+def start_conversations(samples: Sequence[Sample], num_completions: int) -> list[ConversationState]:
     """Return the conversations of each sample, one per completion, without answers."""
     found: list[ConversationState] = []
     for sample in samples:
@@ -169,20 +159,3 @@ def count_shared_tokens(sample: Sample, tokenizer: Any) -> int:
     """Return the number of tokens before the last paragraph of the first question: the passage."""
     head, newline, _ = sample.turns[0][0].rpartition("\n\n")
     return len(tokenizer(head + newline, add_special_tokens=False)["input_ids"])
-
-
-def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    check_same_task(config, inputs, read_task_name(inputs.samples))  # at plan time the model may not have existed
-    config = replace(config, max_prompt_length=find_prompt_length(config, inputs.model))
-    shards = list_shards(inputs.samples)
-    total = count_rows(shards, SAMPLES.names)
-    conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
-    for path in shards:  # check lengths before any answer: a higher limit is another step, and answers would be lost
-        tokenize_prompts(_start_conversations(_read_samples(path), 1), conversations, config.max_prompt_length)
-    config = resolve_dtype(context, config)
-    check_engine(config, inputs)  # at plan time the samples may not have existed
-    counts = run_engine(context, shards, config, inputs, Worker, ShardClient, total)
-    write_task_name(context.out, **read_task_file(inputs.samples))
-    (context.out / "sampling.json").write_text(json.dumps(asdict(config), indent=2, sort_keys=True) + "\n")
-    numbers = {"samples": counts["rows"], "num_completions": config.num_completions, "tokens": counts.get("tokens", 0)}
-    return Result({**numbers, "dtype": config.dtype})

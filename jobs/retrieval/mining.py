@@ -1,4 +1,4 @@
-"""Implementation of `mine`: draws hard negatives for shards of queries."""
+"""Hard negatives for shards of queries: the workers of `mine`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import faiss
 import numpy as np
@@ -22,12 +22,14 @@ from ratchet.data.negatives import Window, choose_negatives
 from ratchet.data.triplets import KnownPositives, find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_dim, read_vectors, take_rows
 from ratchet.errors import InputError
-from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
-from ratchet.jobs.retrieval.mine import Config, Inputs
+from ratchet.jobs.distributed.shard_map import ReportProgress
 from ratchet.models.search.inverted_lists import VECTORS_PER_LIST, build_lists, choose_probes, count_lists, search_lists
 from ratchet.models.search.ranks import Relevant, score_relevant
 from ratchet.models.search.top_k import merge_top_k, top_k
-from ratchet.orchestrator.job_interface import Context, Result, sync
+from ratchet.orchestrator.job_interface import sync
+
+if TYPE_CHECKING:
+    from ratchet.jobs.retrieval.mine import Config, Inputs
 
 BYTES_AT_ONCE = 1 << 30
 """Bytes of corpus vectors that a worker holds at a time. Larger corpora are searched in parts and merged."""
@@ -240,39 +242,6 @@ def choose_candidates(config: Config, labelled: np.ndarray, documents: int) -> n
     if many:
         return labelled
     return None
-
-
-def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    shards = tables.list_shards(inputs.queries)
-    total = count_rows(shards, ["id", "text", "positives"])
-    arguments = {"config": config, "inputs": inputs, "device": "cuda" if context.resources.gpus else "cpu"}
-    recall: dict[str, float] = {}
-    if config.min_recall:
-        folder = context.work / "index"
-        source = tables.list_shards(inputs.corpus)[:1]
-        built = map_shards(context, source, IndexBuilder, arguments, folder, suffix="faiss")
-        recall["recall"] = round(built["found"] / built["expected"], 4)
-        arguments["index"] = folder / f"{source[0].stem}.faiss"
-    counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
-    positive, negative, hardest = write_jsonl(context.out, inputs.corpus)
-    if not counts["negatives"]:
-        raise InputError(
-            f"step {context.step}: no query of {total:,} got a negative; expected documents that are no positives of a"
-            " query; add documents, or set mine.candidates=corpus, or relax the limits of mine"
-        )
-    return Result(
-        {
-            "queries": total,
-            "candidates": len(Candidates(config, inputs)),
-            "negatives": counts["negatives"],
-            "random_fill": counts["random_fill"],
-            "suspected_false_negatives": counts["suspects"],
-            **recall,
-            "positive_similarity": positive,
-            "negative_similarity": negative,
-        },
-        cases={"negatives that are most similar to their query compared with the positives": hardest},
-    )
 
 
 def write_jsonl(folder: Path, corpus: Path) -> tuple[float, float, list[dict[str, Any]]]:

@@ -1,10 +1,10 @@
-"""Implementation of `evaluate_retrieval`: ranks the corpus for queries, and computes the metrics."""
+"""Rankings of the corpus for shards of queries, and their metrics: the work of `evaluate_retrieval`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +12,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from scipy.sparse import csr_matrix
 
-from ratchet.data.formats.trec import write_qrels, write_run
 from ratchet.data.lexical_baselines import BM25
 from ratchet.data.rankings import reorder
-from ratchet.data.significance import list_half_widths, number_groups
+from ratchet.data.significance import list_half_widths
 from ratchet.data.tables import (
     RANKED,
     DocumentRows,
@@ -29,26 +28,22 @@ from ratchet.data.tables import (
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
 from ratchet.errors import InputError
-from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
-from ratchet.jobs.retrieval.evaluate_retrieval import WITH_INTERVAL, Config, Inputs
-from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
+from ratchet.jobs.distributed.shard_map import ReportProgress
 from ratchet.models.search.nearest_queries import rank_by_votes, vote
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
 from ratchet.models.search.ranks import RankCounter, Relevant, rank_in_blocks, score_relevant
 from ratchet.models.search.top_k import merge_top_k, top_k
 from ratchet.models.search.truncated_search import rank_truncated
-from ratchet.orchestrator.job_interface import Context, Result
+
+if TYPE_CHECKING:
+    from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
+
+WITH_INTERVAL = ("map@25", "r@25", "ndcg@10", "mrr", "map")
+"""Metrics whose 95 % confidence interval is reported too, as its half width, such as `map@25/interval`."""
 
 BYTES_AT_ONCE = 1 << 30
 """Bytes of vectors that a worker searches at a time."""
 
-
-NEEDED = {
-    "dense": ("query_embeddings", "corpus_embeddings"),
-    "knn": ("query_embeddings", "train", "train_embeddings"),
-    "reranked": ("scored",),
-}
-"""System -> the inputs that it needs."""
 
 TRUNCATED = ("map@25", "r@25", "ndcg@10")
 """Metrics in the table "metrics by dimensions"."""
@@ -165,73 +160,7 @@ class Worker:
         return found
 
 
-def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    needed = NEEDED.get(config.system, ())
-    if any(getattr(inputs, name) is None for name in needed):
-        raise InputError(
-            f"evaluate_retrieval: system={config.system} given; expected {', '.join(needed)} too; give them"
-        )
-    queries = read_shards(inputs.queries)
-    ranking = context.out / "ranking"
-    unscored = 0
-    if config.system == "reranked":
-        _write_reranked(config, inputs, queries, ranking)
-    else:
-        shards = list_shards(inputs.queries)
-        total = count_rows(shards, ["id", "text", "positives", "grades"])
-        if context.resources.gpus:
-            device = "cuda"
-        else:
-            device = "cpu"
-        arguments = {"config": config, "inputs": inputs, "device": device}
-        unscored = map_shards(context, shards, Worker, arguments, ranking, total_rows=total)["unscored"]
-
-    ranked = read_shards(ranking)
-    names, positives, grades = (queries[name].to_pylist() for name in ("id", "positives", "grades"))
-    flat_grades = queries["grades"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    ends_Q = np.cumsum(pc.list_value_length(queries["positives"]).to_numpy())
-    relevant = Relevant(np.append(0, ends_Q), np.arange(len(flat_grades)), flat_grades)  # metrics do not use its rows
-    ranks_R = ranked["ranks"].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.int64)
-    metrics = compute_rank_metrics(ranks_R, relevant, list_cutoffs(inputs.selection, config.k))
-    columns = zip(*(ranked[name] for name in ("id", "documents", "scores")), strict=True)
-    rankings = ((name.as_py(), list(zip(own.as_py(), scores.as_py(), strict=True))) for name, own, scores in columns)
-    write_run(context.out / "run.trec", rankings, config.tag)
-    graded = ((n, list(zip(p, g, strict=True))) for n, p, g in zip(names, positives, grades, strict=True))
-    write_qrels(context.out / "qrels.trec", graded)
-    # The reciprocal rank is NaN for a query without a relevant document.
-    first = []
-    for one in metrics.per_query["mrr"]:
-        first.append(None if np.isnan(one) else round(1 / one))
-    shown = pc.list_slice(ranked["documents"], 0, config.case_documents).to_pylist()
-    per_query = {"id": names, "first_rank": pa.array(first, pa.int64()), "top": shown}
-    if "seen" in queries.column_names:
-        per_query |= {"seen": queries["seen"]}
-    write_table(context.out / "per_query.parquet", pa.table(per_query | dict(metrics.per_query.items())))
-    group_Q = number_groups(queries)
-    if "seen" in per_query:
-        groups = compute_by_seen(metrics, per_query["seen"].to_numpy(), group_Q)
-    else:
-        groups = {}
-    intervals = list_half_widths(metrics.per_query, WITH_INTERVAL, group_Q)
-    if metrics.empty == metrics.queries:  # new queries without labels
-        return Result({"queries": metrics.queries, "queries_without_relevant": metrics.empty})
-    cost = compute_merging_cost(inputs.selection, metrics.values, metrics.queries)
-    if unscored:
-        note = f"{unscored:,} of {metrics.queries:,} queries share no word with the corpus"
-    else:
-        note = ""
-    return Result(
-        {**_scalars(metrics), **intervals, **groups, **cost},
-        {
-            f"{config.tag}: metrics by cut-off": metrics.list_by_cutoff(("map", "ndcg", "r", "p", "hit"), config.k),
-            **_by_dim(config, ranked, relevant, metrics),
-        },
-        cases=_cases(config, inputs, queries, first, shown),
-        note=note,
-    )
-
-
-def _write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: Path) -> None:
+def write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: Path) -> None:
     assert inputs.scored is not None
     schema = add_carried(RANKED, pq.read_schema(list_shards(inputs.scored)[0]).names)
     table = read_shards(inputs.scored, [*schema.names, "teacher_scores"])
@@ -246,7 +175,7 @@ def _write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: P
     write_table(target / list_shards(inputs.scored)[0].name, pa.Table.from_pylist(rows, schema=schema))
 
 
-def _scalars(metrics: RankMetrics) -> dict[str, float | int | str]:
+def list_scalars(metrics: RankMetrics) -> dict[str, float | int | str]:
     rounded = {}
     for name, value in metrics.values.items():
         rounded[name] = round(float(value), 6)
@@ -279,7 +208,7 @@ def _name_columns(dim: int) -> tuple[str, str]:
     return f"ranks_{dim}", f"ranks_{dim}_rescored"
 
 
-def _by_dim(
+def compare_dimensions(
     config: Config, ranked: pa.Table, relevant: Relevant, whole: RankMetrics
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the table of the metrics by leading dimensions (alone and rescored) and by all; empty without `dims`."""
@@ -300,7 +229,7 @@ def _by_dim(
     return {}
 
 
-def _cases(
+def show_cases(
     config: Config, inputs: Inputs, queries: pa.Table, first: list[int | None], shown: list[list[str]]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return cases of the queries whose first relevant document rose or fell most since the evaluation `before`."""
