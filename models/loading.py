@@ -118,11 +118,7 @@ def open_model(
 
 
 def turn_off_dropout(config: Any) -> None:
-    """Set every dropout rate of a model's config to 0, also in the configs of its parts.
-
-    LoRA has its own dropout, whose masks do not depend on the batch (`ratchet.models.dropout`). Masks inside fused
-    attention kernels would depend on it, and torch's dropout on CPUs is single-threaded.
-    """
+    """Set every dropout rate of a model's config to 0, also in the configs of its parts. LoRA has its own dropout."""
     for name, value in list(vars(config).items()):
         if isinstance(value, transformers.PretrainedConfig):
             turn_off_dropout(value)

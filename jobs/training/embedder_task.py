@@ -69,23 +69,21 @@ class EmbedderTask(FinetuneTask):
             super().save(folder)
             self.encoder.encoding_config.write(folder)
 
-    def embed_batch(self, rows: list[list[int]], row_ids: np.ndarray) -> Tensor:
-        """Return the embeddings of one forward pass, float32 [rows, D] with gradient. rows: token ids. row_ids: see
-        `DropoutMasks.tokens`."""
+    def embed_batch(self, rows: list[list[int]]) -> Tensor:
+        """Return the embeddings of one forward pass, float32 [rows, D] with gradient. rows: token ids."""
         side = self.encoder.padding_side
         filler = self.encoder.tokenizer.pad_token_id
         ids_BL, mask_BL = pad(rows, filler, side, self.multiple)
-        with self.dropout.tokens(torch.from_numpy(row_ids)[:, None], mask_BL.cumsum(1)):
-            return self.encoder.embed(ids_BL.to(self.device), mask_BL.to(self.device)).float()
+        return self.encoder.embed(ids_BL.to(self.device), mask_BL.to(self.device)).float()
 
-    def embed_rows(self, ids_R: Sequence[list[int]], row_ids_R: np.ndarray, rows: np.ndarray) -> Tensor:
+    def embed_rows(self, ids_R: Sequence[list[int]], rows: np.ndarray) -> Tensor:
         """Return the embeddings of `rows`, float32 [rows, D] with gradient, computed in batches of similar length.
 
         If `rows` is empty, the model still runs once, so that there is a backward pass. Collective under ZeRO-3."""
         groups = self.group_rows([len(ids_R[row]) for row in rows])
         parts = []
         for at in groups:
-            parts.append(self.embed_batch([ids_R[i] for i in rows[at]], row_ids_R[rows[at]]))
+            parts.append(self.embed_batch([ids_R[i] for i in rows[at]]))
         if parts:
             vectors = torch.cat(parts)
         else:
@@ -97,7 +95,7 @@ class EmbedderTask(FinetuneTask):
         return vectors[torch.from_numpy(back).to(self.device)] + self.zero3_sync.finish(self.run_filler)
 
     def make_parts(
-        self, ids_R: Sequence[list[int]], row_ids_R: np.ndarray, gradient: Callable[[Tensor], tuple[Tensor, Tensor]]
+        self, ids_R: Sequence[list[int]], gradient: Callable[[Tensor], tuple[Tensor, Tensor]]
     ) -> list[Callable[[], tuple[Tensor, int]]]:
         """Return the parts of a training step by gradient caching: embed all texts of this worker without gradient now;
         each part embeds one micro batch again, with gradient. gradient: see `grad_cache`. Collective.
@@ -105,7 +103,7 @@ class EmbedderTask(FinetuneTask):
         See `FinetuneTask.parts`."""
         lengths = [len(ids) for ids in ids_R]
         batches = self._split_micro_batches(lengths)
-        embed = partial(self.embed_rows, ids_R, row_ids_R)
+        embed = partial(self.embed_rows, ids_R)
         parts = grad_cache.make_backward_passes(embed, batches, gradient, self.worker.world_size)
         tokens = []
         for rows in batches:
@@ -132,8 +130,7 @@ class EmbedderTask(FinetuneTask):
     def run_filler(self) -> Tensor:
         """Run a forward pass on a dummy text, which ZeRO-3 needs from a worker without rows."""
         ids_BL = torch.zeros((1, 2), dtype=torch.int64, device=self.device)
-        with self.dropout.tokens(ids_BL, ids_BL):
-            return self.encoder.embed(ids_BL, torch.ones_like(ids_BL))
+        return self.encoder.embed(ids_BL, torch.ones_like(ids_BL))
 
     def finish_passes(self) -> None:
         """Wait for the forward passes of all workers. Collective; must be called before any other collective."""

@@ -30,7 +30,6 @@ from ratchet.jobs.training.task import WorkerInfo
 from ratchet.models.adapters import lora
 from ratchet.models.adapters.shard_merge import list_tensors
 from ratchet.models.batching import find_overhead, group_by_length
-from ratchet.models.dropout import DropoutMasks
 from ratchet.models.engine import load_partitioned
 from ratchet.models.loading import add_other_adapter, eval_mode, other_adapter, save_weights, train_in_float32
 from ratchet.models.pass_size import size_passes
@@ -60,7 +59,6 @@ class FinetuneTask:
         else:
             self.device = "cuda"
         self.multiple, self.pass_tokens = size_passes(self.device, resources.batch_tokens, training=True)
-        self.dropout = DropoutMasks(config.seed)
 
     def load(self, load_model: Callable[..., Any], base: Path, *, zero_stage: int | None = None, **options: Any) -> Any:
         """Load a model to train. zero_stage: None: `config.zero_stage`. options: further arguments of `load_model`."""
@@ -98,10 +96,8 @@ class FinetuneTask:
                 **options,
             )
         train_in_float32(with_adapter)
-        self.dropout.install(with_adapter)
         if config.gradient_checkpointing:
-            recomputing = {"use_reentrant": False, "context_fn": self.dropout.checkpoint_contexts}
-            with_adapter.gradient_checkpointing_enable(gradient_checkpointing_kwargs=recomputing)
+            with_adapter.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if config.zero_stage == 3 and current_best is not None and not resumes:
             add_other_adapter(with_adapter, current_best)
         return with_adapter

@@ -35,8 +35,8 @@ POLL_SECONDS = 5.0
 def seed_generators(*numbers: int) -> None:
     """Seed the global generators of torch (on all devices), numpy and Python from these numbers.
 
-    Data and dropout do not use them, but libraries may. Their random numbers in a training step are then a function of
-    (seed, training step, worker), so a resumed run draws the same, and checkpoints need no generator states."""
+    Dropout draws from them. The random numbers of a training step are a function of (seed, training step, worker), so a
+    resumed run draws the same, and checkpoints need no generator states."""
     seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
     torch.manual_seed(seed)
     np.random.seed(seed)

@@ -5,13 +5,14 @@ batch size under memory limited setup").
     2. compute the gradient of the loss with respect to the embeddings
     3. embed each micro-batch again, with a graph, and backpropagate its rows' gradient
 
-The result is the gradient of the whole batch, if both passes give the same vectors: dropout must not depend on the
-state of a generator (`ratchet.models.dropout`). Legend: R rows of this worker, D dimensions.
+The result is the gradient of the whole batch. Both passes have the same dropout: the second one of a micro-batch starts
+from the state of the random generators that the first one started from. Legend: R rows of this worker, D dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -19,7 +20,27 @@ import torch
 from torch import Tensor
 
 Embed = Callable[[np.ndarray], Tensor]
-"""Maps row indices to vectors [rows, D], the same at each call."""
+"""Maps row indices to vectors [rows, D], the same at each call with the same random numbers."""
+
+
+class RandomState:
+    """State of torch's generators, of the CPU and of the process's GPU, when it was constructed."""
+
+    def __init__(self) -> None:
+        self.cpu = torch.get_rng_state()
+        self.gpus = []
+        if torch.cuda.is_initialized():
+            self.gpus.append(torch.cuda.current_device())
+            self.gpu = torch.cuda.get_rng_state()
+
+    @contextmanager
+    def replay(self) -> Iterator[None]:
+        """Draw the random numbers of this state again, then go on from the state before."""
+        with torch.random.fork_rng(self.gpus):
+            torch.set_rng_state(self.cpu)
+            if self.gpus:
+                torch.cuda.set_rng_state(self.gpu)
+            yield
 
 
 def make_backward_passes(
@@ -32,16 +53,22 @@ def make_backward_passes(
     loss, and their gradients, averaged over workers, to its gradient
     (`ratchet.models.losses.contrastive.scale_for_workers`).
     """
+    states = []
+    vectors = []
     with torch.no_grad():
-        vectors = [embed(batch) for batch in batches]
+        for batch in batches:
+            states.append(RandomState())
+            vectors.append(embed(batch))
     order = np.argsort(np.concatenate(batches), kind="stable")
     together = torch.cat(vectors)
     loss, gradient_RD = gradient(together[torch.from_numpy(order).to(together.device)])
     share = loss.detach() / max(1, len(batches))
 
-    def embed_with_gradient(batch: np.ndarray) -> Tensor:
+    def embed_with_gradient(batch: np.ndarray, state: RandomState) -> Tensor:
         gradient_BD = gradient_RD[torch.from_numpy(batch).to(gradient_RD.device)] * workers
-        surrogate = (embed(batch).float() * gradient_BD).sum()
+        with state.replay():
+            vector_BD = embed(batch)
+        surrogate = (vector_BD.float() * gradient_BD).sum()
         return surrogate - surrogate.detach() + share  # the loss's value, the surrogate's gradient
 
-    return [partial(embed_with_gradient, batch) for batch in batches]
+    return [partial(embed_with_gradient, batch, state) for batch, state in zip(batches, states, strict=True)]

@@ -27,7 +27,6 @@ from ratchet.jobs.distributed.shard_map import count_rows
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.finetuning import run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
-from ratchet.models.batching import pad
 from ratchet.models.loading import eval_mode
 from ratchet.models.losses import causal_lm_loss
 from ratchet.models.losses.causal_lm_loss import pack_rows
@@ -97,7 +96,6 @@ class TrainTask(AnsweringTask):
         return TokenTable(table), too_long
 
     def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
-        self.dropout.start_step(epoch, step)
         batch = split_epoch(len(self.train), self.steps[epoch], self.config.seed, epoch)[step]
         labels = int(self.train.labels_N[batch].sum())
         own = batch[distribute(self.train.size_N[batch], self.worker.world_size)[self.worker.rank]]
@@ -137,28 +135,23 @@ class TrainTask(AnsweringTask):
         else:
             weight = 0.0
         chosen = rows or [[0]]
-        with self.dropout.tokens(*self._name_tokens(chosen)):
-            loss = causal_lm_loss.compute_loss(
-                self.decoder,
-                [[self.train[i] for i in row] for row in chosen],
-                None if self.teacher is None else [[self.teacher[i] for i in row] for row in chosen],
-                ce_weight=self.config.ce_weight,
-                temperature=self.config.teacher_temperature,
-                multiple=self.multiple,
-            )
-        return loss * weight, sum(int(self.train.size_N[row].sum()) for row in rows)
-
-    def _name_tokens(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-        """Return (sample, position in the sample) of each token, both int64 [B, L], as keys of the dropout masks. Rows
-        of the batch cannot be keys, since packing depends on the number of workers."""
         samples = []
-        for row in rows:
-            samples.append(np.repeat(row, self.train.size_N[row]).tolist())
-        positions = []
-        for row in rows:
-            positions.append([at for size in self.train.size_N[row] for at in range(size)])
-        sample_BL, position_BL = (pad(own, 0, multiple=self.multiple)[0] for own in (samples, positions))
-        return sample_BL, position_BL
+        for row in chosen:
+            samples.append([self.train[i] for i in row])
+        teacher = None
+        if self.teacher is not None:
+            teacher = []
+            for row in chosen:
+                teacher.append([self.teacher[i] for i in row])
+        loss = causal_lm_loss.compute_loss(
+            self.decoder,
+            samples,
+            teacher,
+            ce_weight=self.config.ce_weight,
+            temperature=self.config.teacher_temperature,
+            multiple=self.multiple,
+        )
+        return loss * weight, sum(int(self.train.size_N[row].sum()) for row in rows)
 
     def evaluate(self) -> Evaluation:
         own_N = np.arange(len(self.valid))[self.worker.rank :: self.worker.world_size]

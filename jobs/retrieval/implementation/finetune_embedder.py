@@ -50,8 +50,6 @@ class WorkerBatch:
     drawn: TripletBatch
     ids_R: list[list[int]]
     """Token ids."""
-    row_ids_R: np.ndarray
-    """Row ids for `DropoutMasks`, int64. They identify the query or document, independent of the worker."""
     member_QG: Tensor
     """Indices into P of each query's positive (first) and negatives; -1 where a query has fewer."""
     teacher_QG: Tensor | None
@@ -113,7 +111,6 @@ class TrainTask(EmbedderTask):
         """Return one part if the texts of every worker fit in memory, else one part per micro batch."""
         batch = self._take_batch(epoch, step)
         workers = self.worker.world_size
-        self.dropout.start_step(epoch, step)
 
         def gradient(vector_RD: Tensor) -> tuple[Tensor, Tensor]:
             vector_RD.requires_grad_()
@@ -124,7 +121,7 @@ class TrainTask(EmbedderTask):
 
         if all(gather_objects(self._fits(batch.ids_R))):
             return [partial(self._run_whole, batch)]
-        return self.make_parts(batch.ids_R, batch.row_ids_R, gradient)
+        return self.make_parts(batch.ids_R, gradient)
 
     def _fits(self, ids_R: list[list[int]]) -> bool:
         """Return whether the activations of all texts fit in memory, so that one pass embeds them."""
@@ -138,7 +135,7 @@ class TrainTask(EmbedderTask):
         return padded <= self.resources.batch_tokens
 
     def _run_whole(self, batch: WorkerBatch) -> tuple[Tensor, int]:
-        vector_RD = self.embed_rows(batch.ids_R, batch.row_ids_R, np.arange(len(batch.ids_R)))
+        vector_RD = self.embed_rows(batch.ids_R, np.arange(len(batch.ids_R)))
         return self._compute_loss(batch, vector_RD), sum(map(len, batch.ids_R))
 
     def _compute_loss(self, batch: WorkerBatch, vector_RD: Tensor) -> Tensor:
@@ -221,7 +218,6 @@ class TrainTask(EmbedderTask):
         return WorkerBatch(
             batch,
             [*query_ids, *tokenize(passages, "passage")],
-            np.concatenate([2 * batch.query_Q, 2 * mine + 1]),
             member_QG,
             None if batch.teacher_Q is None else torch.from_numpy(pad_rows(batch.teacher_Q, 0.0)),
             mask_QP,

@@ -28,7 +28,6 @@ from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
 from ratchet.jobs.training.finetuning import FinetuneTask, run_finetuning, steps_of_epochs
 from ratchet.jobs.training.task import WorkerInfo, gather_objects
 from ratchet.jobs.training.teacher_gate import TeacherGate, find_teacher_temperature
-from ratchet.models.batching import pad_length
 from ratchet.models.loading import eval_mode
 from ratchet.models.losses.contrastive import scale_for_workers
 from ratchet.models.losses.distillation import distillation_loss
@@ -117,7 +116,6 @@ class TrainTask(FinetuneTask):
         worker = self.worker
         data = (config.seed, epoch, step, config.batch_size, config.num_negatives, worker.rank, worker.world_size)
         batch = self.triplets.make_batch(*data)
-        self.dropout.start_step(epoch, step)
         # All workers have the same number of parts, and no part is empty.
         least = batch.queries // worker.world_size
         most = -(-batch.queries // worker.world_size)
@@ -138,10 +136,7 @@ class TrainTask(FinetuneTask):
         for query in batch.query_Q[chosen]:
             prompts.append(self.prompts[query])
         rows = self.reranker.tokenize(queries, passages, prompts)
-        # The id of a row is the id of its first pair.
-        pair_ids = np.concatenate([(batch.query_Q[q] << 20) + np.arange(len(batch.own_Q[q])) for q in chosen])
-        row_ids = np.array([pair_ids[pairs[0]] for pairs in index_pairs(rows)])
-        scores = torch.split(self._score(rows, row_ids), [len(own) for own in passages])
+        scores = torch.split(self._score(rows), [len(own) for own in passages])
         score_QG = torch.nn.utils.rnn.pad_sequence(list(scores), batch_first=True)
         sizes_Q1 = torch.tensor([[len(own)] for own in passages], device=score_QG.device)
         member_QG = torch.arange(score_QG.shape[1], device=score_QG.device).expand(len(passages), -1)
@@ -164,22 +159,18 @@ class TrainTask(FinetuneTask):
         return scale_for_workers(total, batch.queries, self.worker.world_size) + zero, sum(len(row.ids) for row in rows)
 
     def _run_blank(self) -> Tensor:
-        blank = torch.zeros((1, 2), dtype=torch.int64)
-        with self.dropout.tokens(blank, blank):
-            return self.reranker.forward([make_pair_row([], [0, 0], None)])
+        return self.reranker.forward([make_pair_row([], [0, 0], None)])
 
-    def _score(self, rows: Sequence[PrefixRow], row_ids: np.ndarray) -> Tensor:
+    def _score(self, rows: Sequence[PrefixRow]) -> Tensor:
         """Return the scores of all pairs, float32 [pairs] with gradient, computed in batches of similar length."""
         groups = self.group_rows([len(row.ids) for row in rows])
-        scores = torch.cat([self._forward([rows[i] for i in group], row_ids[group]) for group in groups])
+        found = []
+        for group in groups:
+            found.append(self.reranker.forward([rows[i] for i in group], self.multiple))
+        scores = torch.cat(found)
         pairs_of = index_pairs(rows)
         order = np.argsort(np.concatenate([pairs_of[i] for group in groups for i in group]))
         return scores[torch.from_numpy(order).to(scores.device)]
-
-    def _forward(self, rows: Sequence[PrefixRow], row_ids: np.ndarray) -> Tensor:
-        positions = torch.arange(pad_length([len(row.ids) for row in rows], self.multiple))
-        with self.dropout.tokens(torch.from_numpy(row_ids)[:, None], positions[None]):
-            return self.reranker.forward(rows, self.multiple)
 
     def _evaluate_reranked(self, model: Any) -> Evaluation:
         """Evaluate the held-out lists, if any, reranked by `model`. Each worker scores a part of the lists."""

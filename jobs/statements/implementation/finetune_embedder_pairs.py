@@ -86,9 +86,6 @@ class TrainTask(EmbedderTask):
         batch = self.sampler.make_batch(config.seed, epoch, step, worker.rank, worker.world_size)
         texts = take_texts(self.sampler.text, np.concatenate([batch.left_N, batch.right_N]))
         ids_R = self.encoder.tokenize(texts, "passage")
-        # A statement may be in two pairs, but it is the left text of only one. So left_N identifies a pair.
-        row_ids = np.concatenate([2 * batch.left_N, 2 * batch.left_N + 1])
-        self.dropout.start_step(epoch, step)
         if config.mask_paper:
             group_N = torch.from_numpy(batch.paper_N).to(self.device)
         else:
@@ -100,7 +97,7 @@ class TrainTask(EmbedderTask):
             loss, *gradients = symmetric_info_nce_gradient(*sides, **options)
             return loss, torch.cat(gradients)
 
-        return self.make_parts(ids_R, row_ids, gradient)
+        return self.make_parts(ids_R, gradient)
 
     def evaluate_model(self, model: Encoder) -> Evaluation:
         """Compute exact metrics on `valid`, each statement against all others. Each worker embeds a part."""

@@ -122,12 +122,9 @@ def test_training_is_what_plain_torch_does_with_the_whole_batch(tuned: tuple[Res
 def test_workers_micro_batches_and_checkpointing_change_nothing(
     tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
 ) -> None:
-    """With dropout: its masks do not depend on them either."""
-    config = dataclasses.replace(FAST, lora_dropout=0.2)
-    one = run_step(implementation.run, context(tmp_path / "one"), config, inputs)
-    assert losses(one) != pytest.approx(losses(tuned[0]), rel=1e-2)
+    one = tuned[0]
     change = {"zero_stage": 2, "gradient_checkpointing": True, "eval_steps": 3}
-    config = dataclasses.replace(config, **change)
+    config = dataclasses.replace(FAST, **change)
     other = run_step(implementation.run, context(tmp_path / "other", workers=2, micro_batch_size=3), config, inputs)
     assert losses(other) == pytest.approx(losses(one), rel=2e-4)
     steps = [row["step"] for row in other.tables["steps"]]

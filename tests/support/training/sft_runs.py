@@ -28,7 +28,6 @@ CONFIG = sft.Config(
     epochs=2,
     batch_size=8,
     learning_rate=1e-3,
-    lora_dropout=0.1,
     valid_samples=7,
     max_new_tokens=16,
     max_length=100,

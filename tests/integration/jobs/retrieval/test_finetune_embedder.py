@@ -98,11 +98,9 @@ def test_all_epochs_are_kept_and_one_is_chosen(tuned: tuple[Result, Path], input
 def test_two_workers_give_the_same_losses_and_metrics(
     tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
 ) -> None:
-    """With dropout and, on the two workers, micro batches, which do not change the result either."""
-    config = dataclasses.replace(FAST, lora_dropout=0.2)
-    one = run_step(implementation.run, context(tmp_path / "one"), config, inputs)
-    assert losses(one) != pytest.approx(losses(tuned[0]), rel=1e-2)
-    other = run_step(implementation.run, context(tmp_path / "other", workers=2, micro_batch_size=5), config, inputs)
+    """On the two workers also with micro batches, which do not change the result either."""
+    one = tuned[0]
+    other = run_step(implementation.run, context(tmp_path / "other", workers=2, micro_batch_size=5), FAST, inputs)
     assert losses(other) == pytest.approx(losses(one), rel=1e-5, abs=1e-6)
     first, second = (dict(run.tables["epochs"][0]) for run in (one, other))
     assert second.pop("valid/eval_loss") == pytest.approx(first.pop("valid/eval_loss"), rel=1e-5)

@@ -151,17 +151,6 @@ def test_a_teachers_rows_are_found_by_the_samples_ids(tmp_path: Path) -> None:
         Teacher(tmp_path, samples)
 
 
-@pytest.mark.slow
-def test_dropout_is_the_same_for_workers_micro_batches_and_packing(made: Path, tmp_path: Path) -> None:
-    lora = {"method": "lora", "lora_dropout": 0.3}
-    whole = gradient(made, tmp_path, 1, **lora)
-    assert whole[0] == gradient(made, tmp_path, 1, method="lora")[0], "lora_B is zero"
-    plain = gradient(made, tmp_path, 1, method="lora")[1]
-    name = next(name for name in plain if "lora_B" in name)
-    assert not torch.allclose(plain[name], whole[1][name], rtol=1e-2)
-    check_equal(whole, gradient(made, tmp_path, 2, 3, packing=True, max_length=300, **lora))
-
-
 def check_equal(one: tuple[float, dict[str, Any]], other: tuple[float, dict[str, Any]]) -> None:
     loss, gradients = one
     found, others = other

@@ -131,7 +131,6 @@ def collect_gradients(config: Config, inputs: Inputs, micro_batch_size: int | No
         {},
         {"num_negatives": 0},
         {"in_batch_negatives": False, "label_smoothing": 0.1},
-        {"lora_dropout": 0.3},
         {"method": "full", "matryoshka_dims": (4, 16)},
         {"distillation": "kl_div"},
         {"distillation": "m3_kd_loss", "gradient_checkpointing": True},

@@ -51,7 +51,7 @@ def test_the_base_that_is_kept_has_its_own_head(inputs: Inputs, tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "micro_batch_size"), [(2, None), (4, 3), (1, 2)])
 def test_workers_and_parts_change_nothing(inputs: Inputs, workers: int, micro_batch_size: int | None) -> None:
-    config = dataclasses.replace(FAST, distillation="kl_div", label_smoothing=0.2, lora_dropout=0.3)
+    config = dataclasses.replace(FAST, distillation="kl_div", label_smoothing=0.2)
 
     def gradient(workers: int, micro_batch_size: int | None) -> tuple[float, dict[str, torch.Tensor]]:
         """Return the mean over the workers of a step, which run one after the other."""

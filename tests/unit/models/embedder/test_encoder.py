@@ -17,6 +17,7 @@ from ratchet.models.adapters import lora
 from ratchet.models.batching import batch_by_tokens, pad
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
+from ratchet.models.loading import turn_off_dropout
 
 REAL = [
     "What is 3 x 2 + 4 - 5?",
@@ -114,6 +115,23 @@ def test_training_has_gradients_and_no_dropout(tiny: dict[str, Path]) -> None:
     gradient = one.model.encoder.layer[0].attention.self.query.weight.grad
     assert gradient is not None
     assert gradient.abs().sum() > 0
+
+
+def test_every_dropout_rate_of_a_config_is_turned_off() -> None:
+    for kind in (
+        transformers.BertConfig,
+        transformers.GPT2Config,
+        transformers.DistilBertConfig,
+        transformers.T5Config,
+    ):
+        config = kind()
+        turn_off_dropout(config)
+        rates = {name: value for name, value in config.to_dict().items() if "drop" in name}
+        assert rates
+        assert not any(rates.values()), rates
+    nested = transformers.LlavaConfig(text_config=transformers.Qwen2Config(attention_dropout=0.5))
+    turn_off_dropout(nested)
+    assert nested.text_config.attention_dropout == 0
 
 
 def test_encode_is_without_an_adapters_dropout(tiny: dict[str, Path], texts: list[str]) -> None:
