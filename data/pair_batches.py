@@ -50,10 +50,11 @@ def check_pairs(pairs: int, batch_size: Sequence[int], *, drop_last: bool) -> No
 class PairSampler:
     """Pairs of statements from a table (`ratchet.data.formats.papers.STATEMENTS`). Papers with one are dropped.
 
-    batch_size: pairs per batch in each epoch; the last value holds for all later epochs. drop_last: drop the last,
-    incomplete batch of an epoch. Raises DataError if there is not a single batch."""
+    seed: of all draws. batch_size: pairs per batch in each epoch; the last value holds for all later epochs. drop_last:
+    drop the last, incomplete batch of an epoch. Raises DataError if there is not a single batch."""
 
-    def __init__(self, statements: pa.Table, batch_size: Sequence[int], *, drop_last: bool) -> None:
+    def __init__(self, statements: pa.Table, batch_size: Sequence[int], *, drop_last: bool, seed: int = 0) -> None:
+        self.seed = seed
         self.text: pa.ChunkedArray = statements["text"]
         self._paper_S = number_papers(statements)
         counts = np.bincount(self._paper_S)
@@ -66,7 +67,8 @@ class PairSampler:
         """Number of papers with at least two statements."""
         self.batch_size = tuple(batch_size)
         self.drop_last = drop_last
-        self._drawn: tuple[tuple[int, int], np.ndarray] = ((-1, -1), np.zeros((0, 2), np.int64))
+        self._drawn_epoch = -1
+        self._drawn = np.zeros((0, 2), np.int64)
         check_pairs(self.pairs, self.batch_size, drop_last=drop_last)
 
     def get_batch_size(self, epoch: int) -> int:
@@ -80,11 +82,11 @@ class PairSampler:
             return self.pairs // batch_size
         return -(-self.pairs // batch_size)
 
-    def draw_pairs(self, seed: int, epoch: int) -> np.ndarray:
+    def draw_pairs(self, epoch: int) -> np.ndarray:
         """Draw the pairs of an epoch, in the order of its batches: int64 [pairs, 2]."""
-        if self._drawn[0] == (seed, epoch):
-            return self._drawn[1]
-        random = np.random.default_rng([seed, epoch])
+        if self._drawn_epoch == epoch:
+            return self._drawn
+        random = np.random.default_rng([self.seed, epoch])
         usable_U = self._usable_U
         paper_U = self._paper_S[self._usable_U]
         shuffled_U = usable_U[np.lexsort((random.random(len(usable_U)), paper_U))]
@@ -97,12 +99,14 @@ class PairSampler:
         # The last of an odd number is paired with any of those before it.
         other = np.where(position + 1 < size, position + 1, random.integers(0, np.maximum(size - 1, 1)))
         pairs = np.stack([shuffled_U[left], shuffled_U[left - position + other]], axis=1)
-        self._drawn = (seed, epoch), random.permutation(pairs)
-        return self._drawn[1]
+        self._drawn_epoch = epoch
+        self._drawn = random.permutation(pairs)
+        return self._drawn
 
-    def make_batch(self, seed: int, epoch: int, number: int, worker_rank: int, workers: int) -> PairBatch:
-        """Make batch `number` of an epoch for one worker. All workers get about as many pairs of each length."""
+    def batch(self, epoch: int, step: int, worker_rank: int = 0, workers: int = 1) -> PairBatch:
+        """Make the batch of a training step of an epoch, for one worker. All workers get about as many pairs of each
+        length."""
         batch_size = self.get_batch_size(epoch)
-        pairs = self.draw_pairs(seed, epoch)[number * batch_size : (number + 1) * batch_size]
+        pairs = self.draw_pairs(epoch)[step * batch_size : (step + 1) * batch_size]
         mine = pairs[distribute(self._length_S[pairs].sum(axis=1), workers)[worker_rank]]
         return PairBatch(mine[:, 0], mine[:, 1], self._paper_S[mine[:, 0]], len(pairs))

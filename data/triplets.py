@@ -40,10 +40,23 @@ class TripletBatch:
 class Triplets:
     """Mined queries with their positives and negatives as rows of the corpus. Queries without a positive are dropped.
 
-    teacher: also read the teacher scores (`ratchet.data.tables.TEACHER_SCORES`). Raises DataError if no query is left,
-    for ids that are not in the corpus, and for teacher scores that are missing or not finite."""
+    seed: of all draws. batch_size: maximum number of queries per batch. num_negatives: maximum number of negatives of a
+    query in a batch. teacher: also read the teacher scores (`ratchet.data.tables.TEACHER_SCORES`). Raises DataError if
+    no query is left, for ids that are not in the corpus, and for teacher scores that are missing or not finite."""
 
-    def __init__(self, mined: pa.Table, corpus: pa.Table, *, teacher: bool = False) -> None:
+    def __init__(
+        self,
+        mined: pa.Table,
+        corpus: pa.Table,
+        *,
+        seed: int = 0,
+        batch_size: int = 64,
+        num_negatives: int = 4,
+        teacher: bool = False,
+    ) -> None:
+        self.seed = seed
+        self.batch_size = batch_size
+        self.num_negatives = num_negatives
         is_usable = pc.fill_null(pc.greater(pc.list_value_length(mined["positives"]), 0), False)
         if not pc.all(is_usable, min_count=0).as_py():
             mined = mined.filter(is_usable)  # a copy, in memory
@@ -77,9 +90,9 @@ class Triplets:
         return len(self.query_text)
 
     @property
-    def num_negatives(self) -> int:
-        """Total number of negatives, over all queries."""
-        return len(self._negative_rows)
+    def has_negatives(self) -> bool:
+        """Whether any query has a negative."""
+        return len(self._negative_rows) > 0
 
     @property
     def teacher_margin(self) -> float:
@@ -124,24 +137,25 @@ class Triplets:
             found.append(self.own_row[query : query + 1])
         return np.concatenate(found)
 
-    def num_batches(self, batch_size: int) -> int:
-        """Return the number of batches per epoch."""
-        return -(-len(self) // batch_size)
+    @property
+    def num_batches(self) -> int:
+        """Number of batches per epoch."""
+        return -(-len(self) // self.batch_size)
 
-    def split_epoch(self, seed: int, epoch: int, batch_size: int) -> list[np.ndarray]:
+    def split_epoch(self, epoch: int) -> list[np.ndarray]:
         """Shuffle the queries and split them into nearly equal batches of at most `batch_size`."""
-        return split_epoch(len(self), self.num_batches(batch_size), seed, epoch)
+        return split_epoch(len(self), self.num_batches, self.seed, epoch)
 
-    def draw(self, seed: int, epoch: int, query: int, num_negatives: int) -> tuple[int, np.ndarray]:
+    def draw(self, epoch: int, query: int) -> tuple[int, np.ndarray]:
         """Draw (one positive, at most `num_negatives` negatives) of a query, as corpus rows."""
-        positive, negatives = self._draw_positions(seed, epoch, query, num_negatives)
+        positive, negatives = self._draw_positions(epoch, query)
         return int(self._positive_rows[positive]), self._negative_rows[negatives]
 
-    def draw_examples(self, seed: int, epoch: int, query: int, most: int) -> list[tuple[int, int]]:
+    def draw_examples(self, epoch: int, query: int, most: int) -> list[tuple[int, int]]:
         """Draw 0 to `most` in-context examples for a query: (another query, one of its positives).
 
         No example has the query's own text, or one of its positives as the answer."""
-        random = np.random.default_rng([seed, epoch, query + 1, 1])
+        random = np.random.default_rng([self.seed, epoch, query + 1, 1])
         wanted = int(random.integers(0, most + 1))
         found = list[tuple[int, int]]()
         own = set(self.text_of_row[self._known.find(self._hash_Q[query])].tolist())
@@ -155,24 +169,23 @@ class Triplets:
                 found.append((other, answer))
         return found
 
-    def _draw_positions(self, seed: int, epoch: int, query: int, num_negatives: int) -> tuple[int, np.ndarray]:
+    def _draw_positions(self, epoch: int, query: int) -> tuple[int, np.ndarray]:
         """Draw as `draw` does, and return positions in the flat arrays."""
-        random = np.random.default_rng([seed, epoch, query + 1])
-        (first, last), (start, stop) = (ends[query : query + 2] for ends in (self._positive_ends, self._negative_ends))
-        wrong = np.arange(start, stop)
+        random = np.random.default_rng([self.seed, epoch, query + 1])
+        first, last = self._positive_ends[query : query + 2]
+        wrong = np.arange(*self._negative_ends[query : query + 2])
         known = self._known.find(self._hash_Q[query])
         if len(known) > last - first:  # other queries equal this one
             wrong = wrong[~np.isin(self.text_of_row[self._negative_rows[wrong]], self.text_of_row[known])]
-        return int(random.choice(np.arange(first, last))), random.permutation(wrong)[:num_negatives]
+        return int(random.choice(np.arange(first, last))), random.permutation(wrong)[: self.num_negatives]
 
-    def make_batch(
-        self, seed: int, epoch: int, number: int, batch_size: int, num_negatives: int, worker_rank: int, workers: int
-    ) -> TripletBatch:
-        """Make batch `number` of an epoch for one worker. All workers get about as many texts of each length."""
-        queries = self.split_epoch(seed, epoch, batch_size)[number]
+    def batch(self, epoch: int, step: int, worker_rank: int = 0, workers: int = 1) -> TripletBatch:
+        """Make the batch of a training step of an epoch, for one worker. All workers get about as many texts of each
+        length."""
+        queries = self.split_epoch(epoch)[step]
         drawn = []
         for query in queries:
-            drawn.append(self._draw_positions(seed, epoch, int(query), num_negatives))
+            drawn.append(self._draw_positions(epoch, int(query)))
         rows = []
         for one, others in drawn:
             rows.append(np.array([self._positive_rows[one], *self._negative_rows[others]], np.int64))

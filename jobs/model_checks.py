@@ -95,26 +95,6 @@ def check_length(where: str, folder: Path, length: int) -> None:
         )
 
 
-def fit_length(given: int | None, default: int, folder: Path | None, used: int = 0) -> int:
-    """Return a length in tokens: the given one, else the default, or what a model's learned positions leave of it
-    beside `used` tokens. folder: None: the model is not made yet."""
-    if given is not None:
-        return given
-    if folder is None:
-        return default
-    positions = count_learned_positions(folder)
-    if positions is None:
-        return default
-    return max(1, min(default, positions - used))
-
-
-def describe_length(name: str, given: int | None, default: int, fitting: int) -> str:
-    """Return a note for the plan on a length that was not given and is shorter than its default; empty for others."""
-    if given is None and fitting < default:
-        return f"{name}={fitting}, by the positions of the model"
-    return ""
-
-
 def read_size(folder: Path, name: Literal["hidden_size", "num_hidden_layers", "num_attention_heads"]) -> int:
     """Return a size of a model, such as the dimensions of its hidden states, by its own name for it, and by the default
     of its class where config.json says nothing."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
-import math
 import os
 import re
 import warnings
@@ -20,8 +19,6 @@ import torch
 
 from ratchet.extras import hide_package
 
-EMBEDDINGS = re.compile(r"embed|\bwte\b|\bwpe\b")
-"""Pattern in the names of embedding weights."""
 NOT_DECAYED = re.compile(r"bias|norm\b", re.IGNORECASE)
 """Pattern in the names of biases and of the weights of norms, which can be matrices: biases of experts, norms of
 heads."""
@@ -31,7 +28,6 @@ def start_engine(
     model: Any,
     *,
     learning_rate: float,
-    layer_decay: float = 1.0,
     weight_decay: float,
     max_grad_norm: float,
     zero_stage: int,
@@ -41,8 +37,8 @@ def start_engine(
     """Start DeepSpeed with AdamW over the parameters that require a gradient, all float32 or all bfloat16.
 
     Master weights and moments are float32 in both cases. max_grad_norm: 0 turns clipping off. zero_stage: 0 to 3;
-    with 3, workers must run equally many forward passes (`ratchet.models.zero3_sync`). layer_decay: see
-    `group_weights`. The caller sets the learning rate in `engine.optimizer.param_groups`, times their `lr_scale`.
+    with 3, workers must run equally many forward passes (`ratchet.models.zero3_sync`). The caller sets
+    the learning rate in `engine.optimizer.param_groups`.
     torch.distributed must be initialised, and LOCAL_RANK set with several workers. offload: what is kept in the memory
     of the host, see `FinetuneConfig.offload`.
     """
@@ -57,7 +53,7 @@ def start_engine(
     adam = {"lr": learning_rate, "torch_adam": True, "adam_w_mode": True}
     engine, *_ = deepspeed.initialize(
         model=model,
-        model_parameters=group_weights(model, layer_decay=layer_decay, weight_decay=weight_decay),
+        model_parameters=group_weights(model, weight_decay=weight_decay),
         config={
             # Required but unused: the caller splits the batches.
             "train_micro_batch_size_per_gpu": 1,
@@ -83,39 +79,22 @@ def start_engine(
     return engine
 
 
-def group_weights(model: Any, *, layer_decay: float, weight_decay: float) -> list[dict[str, Any]]:
-    """Return the weights that require a gradient as groups of an optimizer, from the embeddings up, each with its
-    `weight_decay`, and with the factor `lr_scale` on its learning rate: layer_decay to the power of the number of
-    layers above it (Clark et al. 2020, "ELECTRA: Pre-training text encoders as discriminators rather than generators").
-
-    Biases and the weights of norms are not decayed. The first number in a weight's name is the number of its layer.
-    Weights without one belong to the embeddings if their name matches EMBEDDINGS, else to a head above all layers."""
-    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    depths = {name: _find_depth(name) for name in trained}
-    last = max((depth for depth in depths.values() if depth < math.inf), default=-1)
-    if math.inf in depths.values():
-        top = last + 1
-    else:
-        top = last
-    groups: dict[tuple[float, float], list[Any]] = {}
-    for name in sorted(trained, key=depths.__getitem__):
-        scale = layer_decay ** (top - min(depths[name], top))
-        if _is_decayed(name, trained[name]):
-            decay = weight_decay
+def group_weights(model: Any, *, weight_decay: float) -> list[dict[str, Any]]:
+    """Return the weights that require a gradient as groups of an optimizer: decayed ones, and biases and norms."""
+    decayed = []
+    others = []
+    for name, weight in model.named_parameters():
+        if not weight.requires_grad:
+            continue
+        if _is_decayed(name, weight):
+            decayed.append(weight)
         else:
-            decay = 0.0
-        groups.setdefault((scale, decay), []).append(trained[name])
-    return [{"params": own, "lr_scale": scale, "weight_decay": decay} for (scale, decay), own in groups.items()]
-
-
-def _find_depth(name: str) -> float:
-    """Return the number of a weight's layer: -1 for an embedding, infinity for a head."""
-    for part in name.split("."):
-        if part.isdecimal():
-            return int(part)
-    if EMBEDDINGS.search(name):
-        return -1
-    return math.inf
+            others.append(weight)
+    groups = []
+    for weights, decay in ((decayed, weight_decay), (others, 0.0)):
+        if weights:
+            groups.append({"params": weights, "weight_decay": decay})
+    return groups
 
 
 def _is_decayed(name: str, weight: torch.Tensor) -> bool:

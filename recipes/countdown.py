@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Interval
 
-from ratchet.jobs.answers import init_decoder, make_countdown
+from ratchet.jobs.synthetic import init_decoder, make_countdown
 from ratchet.orchestrator.step import Output, Seed, Source, Summary, step
 from ratchet.recipes.parts.answering import finetune_and_compare, prepare_samples
 from ratchet.recipes.parts.models import find_model

@@ -134,8 +134,8 @@ def make_pairs(given: argparse.Namespace) -> None:
 
 
 def prepare_pairs(given: argparse.Namespace) -> None:
-    from ratchet.jobs.retrieval.implementation.prepare import run
-    from ratchet.jobs.retrieval.prepare import predict
+    from ratchet.jobs.retrieval.prepare import check as predict
+    from ratchet.jobs.retrieval.prepare import run
 
     inputs, print_since = Inputs((given.folder / "pairs.jsonl",)), Clock()
     print_since(f"planned: {predict(Config(), inputs, {}).metrics}")
@@ -184,7 +184,7 @@ def write_embeddings(given: argparse.Namespace) -> None:
 
 
 def prepare(given: argparse.Namespace) -> None:
-    from ratchet.jobs.retrieval.implementation.prepare import run
+    from ratchet.jobs.retrieval.prepare import run
 
     config = Config(shard_rows=SHARD_ROWS, test_fraction=0.0, validation_fraction=0.0)
     print(run(make_context(given, "prepare"), config, Inputs((given.folder / "beir",))).metrics)
@@ -202,7 +202,7 @@ def load_datasets(given: argparse.Namespace) -> None:
 
 
 def mine(given: argparse.Namespace) -> None:
-    from ratchet.jobs.retrieval.implementation.mine import Worker, write_jsonl
+    from ratchet.jobs.retrieval.mining import Worker, write_jsonl
 
     inputs, context = MineInputs(*list_inputs(given)), make_context(given, given.stage)
     index = given.folder / "index" / "index.faiss" if given.stage == "mine-approximate" else None
@@ -213,7 +213,7 @@ def mine(given: argparse.Namespace) -> None:
 
 
 def build_index(given: argparse.Namespace) -> None:
-    from ratchet.jobs.retrieval.implementation.mine import IndexBuilder
+    from ratchet.jobs.retrieval.mining import IndexBuilder
 
     print_since = Clock()
     inputs, context = MineInputs(*list_inputs(given)), make_context(given, "index")
@@ -235,7 +235,7 @@ def list_inputs(given: argparse.Namespace) -> tuple[Path, Path, Path, Path]:
 
 
 def evaluate(given: argparse.Namespace) -> None:
-    from ratchet.jobs.retrieval.implementation.evaluate_retrieval import Worker
+    from ratchet.jobs.retrieval.ranking import Worker
 
     inputs, context = EvaluationInputs(*list_inputs(given)), make_context(given, "evaluate")
     worker, print_since = Worker(EvaluationConfig(), inputs, "cpu"), Clock()
@@ -250,13 +250,13 @@ def train(given: argparse.Namespace) -> None:
             write_table(path, make_mined(given, start, min(SHARD_ROWS, given.documents - start)))
     print_since = Clock()
     corpus = read_shards(given.folder / "prepare" / "corpus", ["id", "text"])
-    triplets = Triplets(read_shards(folder), corpus)
-    print_since(f"read {len(triplets):,} queries with {triplets.num_negatives:,} negatives")
+    triplets = Triplets(read_shards(folder), corpus, seed=42, batch_size=128, num_negatives=given.negatives)
+    print_since(f"read {len(triplets):,} queries and their negatives")
     for epoch in range(2):
-        batch = triplets.make_batch(42, epoch, 0, 128, given.negatives, 0, 1)
+        batch = triplets.batch(epoch, 0)
         texts = take_texts(corpus["text"], batch.passage_P)
         print_since(f"epoch {epoch}: order, and first batch with {len(texts)} passages")
-    triplets.make_batch(42, 1, 1, 128, given.negatives, 0, 1)
+    triplets.batch(1, 1)
     print_since("second batch")
 
 
@@ -279,7 +279,7 @@ def make_mined(given: argparse.Namespace, start: int, rows: int) -> pa.Table:
 
 
 def train_sft(given: argparse.Namespace) -> None:
-    from ratchet.jobs.answers.token_table import TOKENS, TokenTable
+    from ratchet.jobs.answers.sft_training import TOKENS, TokenTable
 
     def make_tables() -> Iterator[pa.Table]:
         for start in range(0, given.documents, SHARD_ROWS):

@@ -144,8 +144,8 @@ def finetuning(
     """The reranker's training loop on groups of 1 + 7, without DeepSpeed."""
     from ratchet.data.tables import CORPUS, MINED, QUERIES, RANKED, write_shards
     from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
-    from ratchet.jobs.retrieval.implementation.finetune_reranker import TrainTask
-    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.jobs.retrieval.reranker_training import RerankerTask
+    from ratchet.jobs.training.worker import WorkerInfo
     from ratchet.orchestrator.job_interface import Resources
 
     os.environ["LOCAL_RANK"] = "0"
@@ -162,7 +162,7 @@ def finetuning(
     ranking = {"documents": rows[0]["positives"], "scores": [1.0], "ranks": [1]}
     write_shards(folder / "ranking", [rows[0] | ranking], RANKED, 100_000)
     inputs = Inputs(base, folder / "mined", folder / "corpus", folder / "valid", folder / "ranking")
-    task = TrainTask(
+    task = RerankerTask(
         WorkerInfo(0, 1, device), config, inputs, Resources(1, cpus=1.0, gpus=1.0 if device == "cuda" else 0.0)
     )
     trained = [p for p in task.model.parameters() if p.requires_grad]
@@ -174,10 +174,10 @@ def finetuning(
             if device == "cuda":
                 torch.cuda.synchronize()
             tokens, start = 0, time.perf_counter()
-        for part in task.parts(0, step):
-            loss, seen = part()
-            loss.backward()
-            tokens += seen
+        batch = task.batch(0, step)
+        for microbatch in batch.microbatches:
+            task.loss(microbatch).backward()
+        tokens += batch.num_tokens
         optimizer.step()
         optimizer.zero_grad()
     if device == "cuda":

@@ -61,8 +61,8 @@ def step(given: argparse.Namespace, device: str, peak: float) -> None:
     from ratchet.data.formats.papers import STATEMENTS
     from ratchet.data.tables import write_mapped, write_table
     from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs
-    from ratchet.jobs.statements.implementation.finetune_embedder_pairs import TrainTask
-    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.jobs.statements.pair_training import PairTask
+    from ratchet.jobs.training.worker import WorkerInfo
     from ratchet.orchestrator.job_interface import Resources
 
     lists = load_lists(None, 256, 25)
@@ -90,19 +90,17 @@ def step(given: argparse.Namespace, device: str, peak: float) -> None:
         torch.distributed.init_process_group(backend, init_method=f"file://{folder}/group", rank=0, world_size=1)
         resources = Resources(1, cpus=1.0, gpus=1.0 if device == "cuda" else 0.0, batch_tokens=given.batch_tokens)
         inputs = Inputs(base, folder / "train", folder / "valid")
-        task = TrainTask(WorkerInfo(0, 1, device), config, inputs, resources)
+        task = PairTask(WorkerInfo(0, 1, device), config, inputs, resources)
         optimizer = torch.optim.AdamW([p for p in task.model.parameters() if p.requires_grad], lr=1e-3)
         task.encoder.encode(table["text"].slice(0, 64).to_pylist(), "passage")  # warms up
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         start = time.perf_counter()
-        parts = task.parts(0, 0)
+        batch = task.batch(0, 0)
         cached = clock(device) - start
-        tokens = 0
-        for part in parts:
-            loss, seen = part()
-            loss.backward()
-            tokens += seen
+        for microbatch in batch.microbatches:
+            task.loss(microbatch).backward()
+        tokens, parts = batch.num_tokens, batch.microbatches
         optimizer.step()
         seconds = clock(device) - start
         torch.distributed.destroy_process_group()

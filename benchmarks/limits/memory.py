@@ -124,7 +124,7 @@ def nothing() -> None:
 
 def embed(base: Path, data: Path, out: Path, settings: dict[str, Any], given: Any) -> Parts:
     from ratchet.jobs.retrieval import embed as job
-    from ratchet.jobs.retrieval.implementation.embed import Worker
+    from ratchet.jobs.retrieval.embed import Worker
 
     config = job.Config(max_length=LENGTH, **settings)
     inputs = job.Inputs(base, data / "corpus")
@@ -160,8 +160,8 @@ def finetune_embedder(base: Path, data: Path, out: Path, settings: dict[str, Any
     import torch
 
     from ratchet.jobs.retrieval import finetune_embedder as job
-    from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
-    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.jobs.retrieval.embedder_training import EmbedderTask
+    from ratchet.jobs.training.worker import WorkerInfo
     from ratchet.models import engine
 
     engine.silence_libraries()
@@ -171,16 +171,16 @@ def finetune_embedder(base: Path, data: Path, out: Path, settings: dict[str, Any
     def work() -> None:
         with tempfile.TemporaryDirectory() as meeting:
             torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}/m", rank=0, world_size=1)
-            task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, given)
+            task = EmbedderTask(WorkerInfo(0, 1, "cpu"), config, inputs, given)
             engine.configure_malloc(task.model)
             options: dict[str, Any] = {"learning_rate": 1e-4, "weight_decay": 0.0, "max_grad_norm": 1.0}
             training = engine.start_engine(task.model, **options, zero_stage=1, device="cpu")
             for step in range(2):
-                parts = task.parts(0, step)
-                for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
-                    share, _ = part()
-                    training.set_gradient_accumulation_boundary(left == 0)
-                    training.backward(share)
+                microbatches = task.batch(0, step).microbatches
+                for number, microbatch in enumerate(microbatches, 1):
+                    loss = task.loss(microbatch)
+                    training.set_gradient_accumulation_boundary(number == len(microbatches))
+                    training.backward(loss)
                 training.step()
 
     return nothing, work, lambda: job.estimate_needs(config, inputs, given, {})

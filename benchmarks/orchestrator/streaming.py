@@ -34,8 +34,7 @@ from ratchet.data.tables import write_table
 from ratchet.data.vectors import read_dim
 from ratchet.examples.misconceptions import format_query, generate_questions
 from ratchet.jobs.distributed.shard_map import map_shards
-from ratchet.jobs.retrieval.embed import Config, Inputs
-from ratchet.jobs.retrieval.implementation.embed import Worker
+from ratchet.jobs.retrieval.embed import Config, Inputs, Worker
 from ratchet.models.batching import batch_by_tokens, pad
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import read_encoding_config

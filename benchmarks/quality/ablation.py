@@ -47,7 +47,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "full": FULL,
     "full, rate 1e-4": {**FULL, "learning_rate": 1e-4},
     "full, 1 epoch": {**FULL, "epochs": 1},
-    "full, layer decay 0.8": {**FULL, "layer_decay": 0.8},
     "full, temperature 0.02": {**FULL, "temperature": 0.02},
     "full, temperature 0.07": {**FULL, "temperature": 0.07},
     "full, temperature 0.1": {**FULL, "temperature": 0.1},
@@ -134,8 +133,8 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
     """Train, and return the metrics on the held-out queries after the last epoch."""
     import torch
 
+    from ratchet.jobs.retrieval.embedder_training import EmbedderTask
     from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
-    from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
     from ratchet.models.model_files import MINILM, resolve
 
     if wrong := [name for name in LINEAR_ONLY if name in variant]:
@@ -153,7 +152,7 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
         kept: list[Any] = []
         for number in range(variant.get("models", 1)):
             config = make_config(Config, {**values, "seed": seed + 1000 * number}, given.set)
-            task = make_task(TrainTask, config, inputs, given.threads)
+            task = make_task(EmbedderTask, config, inputs, given.threads)
             if variant.get("neighbours"):
                 queries = task.triplets.query_text.to_pylist()
                 group_neighbours(task.triplets, embed(given, queries, "query"))
@@ -216,9 +215,9 @@ def group_neighbours(triplets: Any, query_QD: np.ndarray) -> None:
         rows = rows[np.argsort(along)]
         return halve(rows[:first], parts // 2, random) + halve(rows[first:], parts - parts // 2, random)
 
-    def split_epoch(seed: int, epoch: int, batch_size: int) -> list[np.ndarray]:
-        random = np.random.default_rng([seed, epoch])
-        parts = halve(np.arange(len(query_QD)), triplets.num_batches(batch_size), random)
+    def split_epoch(epoch: int) -> list[np.ndarray]:
+        random = np.random.default_rng([triplets.seed, epoch])
+        parts = halve(np.arange(len(query_QD)), triplets.num_batches, random)
         return [parts[i] for i in random.permutation(len(parts))]
 
     triplets.split_epoch = split_epoch

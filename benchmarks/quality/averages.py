@@ -92,8 +92,8 @@ class Case:
 
     def finetune(self, kind: str) -> list[Weights]:
         """Return the weights after each iteration."""
+        from ratchet.jobs.retrieval.embedder_training import EmbedderTask
         from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
-        from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
 
         labelled, added = KINDS[kind]
         found: list[Weights] = []
@@ -104,7 +104,7 @@ class Case:
             write_mined(mined, self.documents, self.train, query_QD @ corpus_ND.T, seed=seed, labelled=labelled)
             values = {**LOOP, "dtype": "float32", "seed": seed, "start_from": "current_best"}
             inputs = Inputs(self.base, mined, self.folder / "corpus", self.folder / "test", current_best=adapter)
-            task = make_task(TrainTask, make_config(Config, values, self.given.set), inputs, self.given.threads)
+            task = make_task(EmbedderTask, make_config(Config, values, self.given.set), inputs, self.given.threads)
             train(task)
             found.append(merge(task.model, self.start))
             adapter = self.folder / f"{kind}-{number}-adapter"

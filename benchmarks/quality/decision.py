@@ -111,7 +111,7 @@ class Simulation:
     def measure(self, train: list[Any], valid: list[Any], truth: list[Any], seed: int) -> dict[str, Any]:
         """Train, decide, and compare the model that training offers with the base on the truth."""
         maps, history = self.train(train, valid, seed)
-        alone = decide(CONFIG, history, "epoch")
+        alone = decide(CONFIG, history)
         decision = alone
         if len(valid) < MIN_VALID_GROUPS and len(train) >= MIN_TRAIN_GROUPS:
             fold_Q = np.random.default_rng(seed).permutation(len(train)) % FOLDS
@@ -121,7 +121,7 @@ class Simulation:
                 others = [one for one, own in zip(train, fold_Q, strict=True) if own != fold]
                 histories.append(self.train(others, held_out, seed)[1])
             history = join_histories(CONFIG.metric, histories, len(train))
-            decision = decide(CONFIG, history, "epoch", by_loss=True)
+            decision = decide(CONFIG, history, by_loss=True)
         assert history.best is not None
         before, after = (self.evaluate(truth, one) for one in (np.zeros_like(maps[0]), maps[history.best]))
         return {

@@ -141,12 +141,12 @@ def compute_accuracy(folder: Path) -> float:
 
 
 def train_model(given: argparse.Namespace, config: Any, folder: Path, triplets: Any) -> dict[str, float]:
+    from ratchet.jobs.retrieval.embedder_training import EmbedderTask
     from ratchet.jobs.retrieval.finetune_embedder import Inputs
-    from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
     from ratchet.models.model_files import MINILM, resolve
 
     inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
-    task = make_task(TrainTask, config, inputs, given.threads)
+    task = make_task(EmbedderTask, config, inputs, given.threads)
     train(task)
     found = task.evaluate().metrics
     unseen, share = found["unseen/map@25"], 1 - task.valid["seen"].to_numpy().mean()

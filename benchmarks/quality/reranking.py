@@ -93,8 +93,8 @@ class Case:
 
     def finetune(self, base: Path, rows: np.ndarray, out: Path) -> Path:
         """Return the embedder that was finetuned on some training queries, on negatives that the base mines."""
+        from ratchet.jobs.retrieval.embedder_training import EmbedderTask
         from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
-        from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
 
         queries = [self.splits["train"][row] for row in rows]
         mined = self.folder / "mined"
@@ -104,7 +104,7 @@ class Case:
         )
         config = Config(**EMBEDDER, dtype="float32", seed=self.seed)
         inputs = Inputs(base, mined, self.folder / "corpus", self.folder / "valid")
-        task = make_task(TrainTask, config, inputs, self.given.threads)
+        task = make_task(EmbedderTask, config, inputs, self.given.threads)
         train(task)
         task.save(out)
         return out
@@ -141,7 +141,7 @@ class Case:
     def measure(self, variant: dict[str, Any]) -> dict[str, Any]:
         """Train a reranker, and return MAP@25 of its blend with the embedder, and of its own order (alone)."""
         from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
-        from ratchet.jobs.retrieval.implementation.finetune_reranker import TrainTask
+        from ratchet.jobs.retrieval.reranker_training import RerankerTask
 
         started = time.perf_counter()
         scores = self.cross() if variant.get("crossed") else self.scores["train"]
@@ -155,7 +155,7 @@ class Case:
         values |= {"dtype": "float32", "seed": self.seed, "depth": DEPTH}
         config = make_config(Config, values, self.given.set)
         folders = (self.folder / name for name in ("corpus", "valid", "valid_ranking"))
-        task = make_task(TrainTask, config, Inputs(self.embedder, mined, *folders), self.given.threads)
+        task = make_task(RerankerTask, config, Inputs(self.embedder, mined, *folders), self.given.threads)
         train(task)
         own = {name: self.rerank(task, name) for name in ("valid", "test")}
         return {"seconds": time.perf_counter() - started, **self.blend(own)}

@@ -133,7 +133,7 @@ class Case:
         sums = [self.rows.sum(one.valid_Q) for one in (start, *found)]
         best = int(np.argmax([one["map@25"] for one in means[1:]]))
         history = TrainHistory(start=means[0], start_sums=sums[0], evaluations=means[1:], sums=sums[1:], best=best)
-        return not decide(Config(significance_level=level), history, "epoch").reason
+        return not decide(Config(significance_level=level), history).reason
 
 
 def normalize(vectors: np.ndarray) -> np.ndarray:

@@ -175,8 +175,8 @@ def our_step(given: argparse.Namespace, way: str) -> dict[str, float]:
     from ratchet.data.formats.papers import STATEMENTS
     from ratchet.data.tables import write_mapped, write_table
     from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs
-    from ratchet.jobs.statements.implementation.finetune_embedder_pairs import TrainTask
-    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.jobs.statements.pair_training import PairTask
+    from ratchet.jobs.training.worker import WorkerInfo
     from ratchet.models import engine
     from ratchet.models.model_files import MINILM, resolve
     from ratchet.orchestrator.job_interface import Resources
@@ -205,7 +205,7 @@ def our_step(given: argparse.Namespace, way: str) -> dict[str, float]:
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         inputs = Inputs(resolve(MINILM), folder / "train", folder / "valid")
         resources = Resources(1, cpus=float(given.threads), gpus=0.0, micro_batch_size=given.micro_batch_size)
-        return steps(TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, resources), tokens_of(rows))
+        return steps(PairTask(WorkerInfo(0, 1, "cpu"), config, inputs, resources), tokens_of(rows))
 
 
 def peer_step(given: argparse.Namespace, way: str) -> dict[str, float]:

@@ -23,9 +23,9 @@ from benchmarks.inference.embedding import load_texts
 from benchmarks.training.finetune import steps
 from ratchet.data.evaluation_pool import choose_pool
 from ratchet.data.tables import CORPUS, MINED, QUERIES, read_shards, write_shards
+from ratchet.jobs.retrieval.embedder_training import EmbedderTask
 from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
-from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
-from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models import engine
 from ratchet.models.model_files import MINILM, resolve
 from ratchet.orchestrator.job_interface import Resources
@@ -56,7 +56,7 @@ def main() -> None:
         for pool in (config.eval_pool, None):
             rows = choose_pool(valid, corpus, None, pool, config.seed)
             place, resources = WorkerInfo(0, 1, "cpu"), Resources(1, cpus=float(given.threads), gpus=0.0)
-            task = TrainTask(place, dataclasses.replace(config, eval_pool=pool), inputs, resources, rows)
+            task = EmbedderTask(place, dataclasses.replace(config, eval_pool=pool), inputs, resources, rows)
             started = time.perf_counter()
             task.evaluate()
             evaluation = time.perf_counter() - started

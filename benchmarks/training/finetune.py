@@ -130,9 +130,9 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
     """The job's task."""
     import torch
 
+    from ratchet.jobs.retrieval.embedder_training import EmbedderTask
     from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
-    from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
-    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.jobs.training.worker import WorkerInfo
     from ratchet.models import engine
     from ratchet.models.model_files import MINILM, resolve
     from ratchet.orchestrator.job_interface import Resources
@@ -152,7 +152,7 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
         inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
         cached = {"micro_batch_size": given.micro_batch} if "cached" in given.way else {}
         resources = Resources(1, cpus=float(given.threads), gpus=0.0, **cached)
-        task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, resources)
+        task = EmbedderTask(WorkerInfo(0, 1, "cpu"), config, inputs, resources)
         return steps(task, tokens_of(rows))
 
 
@@ -185,9 +185,9 @@ def steps(task: Any, tokens: int) -> dict[str, float]:
     for step in range(task.steps[0]):
         if step == 1:
             started = clocks()
-        total, parts = 0.0, task.parts(0, step)
+        total, parts = 0.0, task.batch(0, step).microbatches
         for number, part in enumerate(parts, 1):
-            share, _ = part()
+            share = task.loss(part)
             engine.set_gradient_accumulation_boundary(number == len(parts))
             engine.backward(share)
             total += float(share.detach())

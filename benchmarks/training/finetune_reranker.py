@@ -55,8 +55,8 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
 
     from ratchet.data.tables import RANKED, write_shards
     from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
-    from ratchet.jobs.retrieval.implementation.finetune_reranker import TrainTask
-    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.jobs.retrieval.reranker_training import RerankerTask
+    from ratchet.jobs.training.worker import WorkerInfo
     from ratchet.models import engine
     from ratchet.models.model_files import MINILM, resolve
     from ratchet.orchestrator.job_interface import Resources
@@ -73,7 +73,7 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         shards = (folder / kind for kind in ("mined", "corpus", "valid", "ranking"))
         inputs = Inputs(resolve(MINILM), *shards)
-        task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=float(given.threads), gpus=0.0))
+        task = RerankerTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=float(given.threads), gpus=0.0))
         return steps(task, tokens_of(rows))
 
 

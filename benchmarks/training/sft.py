@@ -79,9 +79,9 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
     """The job's task."""
     import torch
 
-    from ratchet.jobs.answers.implementation.sft import TrainTask
     from ratchet.jobs.answers.sft import Config, Inputs
-    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.jobs.answers.sft_training import SftTask
+    from ratchet.jobs.training.worker import WorkerInfo
     from ratchet.models import engine
     from ratchet.orchestrator.job_interface import Resources
 
@@ -94,7 +94,7 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         inputs = Inputs(folder / "base", folder / "train", folder / "valid")
         worker, resources = WorkerInfo(0, 1, "cpu"), Resources(1, cpus=float(given.threads), gpus=0.0)
-        task = TrainTask(worker, config, inputs, resources, folder / "lengths.json")
+        task = SftTask(worker, config, inputs, resources, folder / "lengths.json")
         return steps(task, tokens_of(folder, samples))
 
 

@@ -18,8 +18,9 @@ from ratchet.errors import InputError
 from ratchet.extras import require_extra
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat, read_chat
+from ratchet.jobs.answers.lengths import PROMPT
 from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
-from ratchet.jobs.model_checks import check_decoder_model, check_length, describe_length, fit_length
+from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
     Context,
@@ -31,9 +32,6 @@ from ratchet.orchestrator.job_interface import (
     Seed,
     Unit,
 )
-
-MAX_PROMPT_LENGTH = 4096
-"""Maximum length of a prompt in tokens, where `max_prompt_length` is None."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +100,12 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     if task is not None:
         check_same_task(config, inputs, str(task))
     check_chat(config, inputs, parents)
-    fitting = find_prompt_length(config, inputs.model)
-    return Result(note=describe_length("max_prompt_length", config.max_prompt_length, MAX_PROMPT_LENGTH, fitting))
+    return Result(note=PROMPT.describe(config.max_prompt_length, inputs.model, config.max_new_tokens))
 
 
 def find_prompt_length(config: Config, model: Path | None) -> int:
     """Return the maximum length of a prompt. model: None: not made yet."""
-    return fit_length(config.max_prompt_length, MAX_PROMPT_LENGTH, model, config.max_new_tokens)
+    return PROMPT.resolve(config.max_prompt_length, model, config.max_new_tokens)
 
 
 def check_same_task(config: Config, inputs: Inputs, task: str) -> None:

@@ -7,6 +7,7 @@ vocabulary, distill its answers (`rejection_sample`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,15 +16,16 @@ from annotated_types import Ge
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat, read_chat
+from ratchet.jobs.answers.lengths import SAMPLE
 from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
-from ratchet.jobs.model_checks import check_decoder_model, check_length, describe_length, fit_length
+from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Needs, Parents, Resources, Result, Unit
 
 if TYPE_CHECKING:
     from ratchet.jobs.distributed.shard_map import ReportProgress
 
-MAX_LENGTH = 2048
-"""Maximum length of a sample in tokens, where `max_length` is None."""
+TALK = itemgetter("system", "questions", "targets")
+"""Returns the arguments of `Conversations.tokenize_samples` from a row of SAMPLES."""
 
 
 @dataclass(frozen=True)
@@ -57,26 +59,20 @@ def check_settings(config: Config, inputs: Inputs) -> None:
         check_decoder_model(folder)
     check_quantization("teacher_logprobs", config.quantization, inputs.model)
     decoder.check_head(inputs.model)
-    check_length("teacher_logprobs.max_length", inputs.model, find_max_length(config, inputs.model))
+    check_length("teacher_logprobs.max_length", inputs.model, SAMPLE.resolve(config.max_length, inputs.model))
     decoder.check_same_tokens(inputs.model, inputs.student)
-
-
-def find_max_length(config: Config, model: Path | None) -> int:
-    """Return the maximum length of a sample. model: None: not made yet."""
-    return fit_length(config.max_length, MAX_LENGTH, model)
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the arguments of the chat template, and note a maximum length that is shorter than usual."""
     check_settings(config, inputs)
     check_chat(config, inputs, parents)
-    fitting = find_max_length(config, inputs.model)
-    return Result(note=describe_length("max_length", config.max_length, MAX_LENGTH, fitting))
+    return Result(note=SAMPLE.describe(config.max_length, inputs.model))
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     folder = needs.find_model("model", inputs, parents)
-    length = find_max_length(config, folder)
+    length = SAMPLE.resolve(config.max_length, folder)
     return needs.infer(folder, "causal", config, inputs, resources, parents, length=length)
 
 
@@ -85,7 +81,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from ratchet.data.tables import list_shards
     from ratchet.data.tasks.task import SAMPLES, read_task_file, write_task_name
-    from ratchet.jobs.answers.token_table import TALK
     from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
     from ratchet.jobs.distributed.shard_map import count_rows, map_shards
     from ratchet.models.decoder import decoder
@@ -94,7 +89,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
     conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
-    limit = find_max_length(config, inputs.model)
+    limit = SAMPLE.resolve(config.max_length, inputs.model)
     # Check lengths before the model runs: a higher limit is another step, and computed shards would be lost.
     for rows in (pq.read_table(path).to_pylist() for path in shards):
         for row, tokens in zip(rows, conversations.tokenize_samples(map(TALK, rows)), strict=True):
@@ -133,7 +128,6 @@ class Worker:
 
         from ratchet.data.tables import write_table
         from ratchet.data.tasks.answers import TEACHER_LOGPROBS
-        from ratchet.jobs.answers.token_table import TALK
         from ratchet.models.batching import batch_by_tokens
         from ratchet.models.losses.causal_lm_loss import top_logprobs
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,11 +14,10 @@ from ratchet.jobs import needs
 from ratchet.jobs.model_checks import check_embedder_model, check_target_modules, read_size
 from ratchet.jobs.model_settings import EncodingSettings, describe_prompts, resolve_encoding_config
 from ratchet.jobs.training import config as training
-from ratchet.models.embedder.encoding_config import Example, read_encoding_config
-from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
+from ratchet.models.embedder.encoding_config import read_encoding_config
+from ratchet.models.pass_size import CPU_GRAPH
+from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Resources, Result, Unit
 
-CPU_GRAPH = 2**15 * 6 * 384
-"""On CPUs: maximum of tokens x layers x hidden size whose activations are kept at a time, about 8 GB."""
 TEMPLATE_TOKENS = 32
 """Estimated tokens of a template and a task. The exact number is checked when the model is loaded."""
 
@@ -80,7 +78,9 @@ def check_settings(config: Config, inputs: Inputs) -> None:
     fixed = read_examples(inputs.examples)
     start, adapter = training.find_start(config, inputs)
     known = config.start_from == "base" or inputs.current_best is not None  # else the adapter may bring a template
-    examples = list_examples(config, fixed)
+    examples = None
+    if config.num_examples or fixed:
+        examples = fixed
     found = resolve_encoding_config(job, config, start, adapter, examples, uses_task=known)
     check_embedder_model(start, found, adapter)
     if config.method == "lora":
@@ -137,13 +137,6 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)
 
 
-def list_examples(config: Config, fixed: Sequence[Example]) -> Sequence[Example] | None:
-    """Return the examples to save for inference. None: queries have no examples, neither in training."""
-    if config.num_examples or fixed:
-        return fixed
-    return None
-
-
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     folder = needs.find_model("base", inputs, parents)
     if folder is None:
@@ -166,10 +159,42 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     return needs.train(folder, "backbone", config, resources, length=length, **options)
 
 
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.data.evaluation_pool import choose_pool
+    from ratchet.data.tables import read_shards
+    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
+    from ratchet.jobs.retrieval.embedder_training import EmbedderTask
+    from ratchet.jobs.training.cross_validation import cross_validate, needs_cross_validation
+    from ratchet.jobs.training.finetuning import run_finetuning
+    from ratchet.jobs.training.teacher_gate import drop_refused_teacher
+
+    config = drop_refused_teacher(config, inputs.mined)
+    config = resolve_dtype(context, config)
+    pool_rows = None
+    cross_validated = None
+    if inputs.valid is not None:
+        corpus = read_shards(inputs.corpus, ["id"])
+        ranked = None
+        if inputs.ranking is not None:
+            ranked = read_shards(inputs.ranking, ["id", "documents"])
+        pool_rows = choose_pool(read_shards(inputs.valid), corpus, ranked, config.eval_pool, config.seed)
+        if needs_cross_validation(config, inputs):
+
+            def choose_fold_pool(held_out: Any) -> Any:
+                return choose_pool(held_out, corpus, None, config.eval_pool, config.seed)
+
+            cross_validated = cross_validate(context, config, EmbedderTask, inputs, choose_fold_pool)
+    result, _ = run_finetuning(
+        context, config, EmbedderTask, inputs, pool_rows=pool_rows, cross_validated=cross_validated
+    )
+    return result
+
+
 JOB = Job(
     "finetune_embedder",
     config=Config,
     inputs=Inputs,
+    run=run,
     check=check,
     needs=estimate_needs,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),

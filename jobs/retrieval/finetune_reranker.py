@@ -5,19 +5,18 @@ The model with the best metric on reranked held-out lists is kept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge
 
+from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.model_checks import check_reranker_model, check_target_modules
 from ratchet.jobs.model_settings import RerankerSettings, describe_prompts, resolve_reranker_config
 from ratchet.jobs.training import config as training
-from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
-
-MICRO_BATCH_SIZE = 8
-"""Number of queries whose groups are in memory at once, if the resource micro_batch_size is None."""
+from ratchet.models.pass_size import GROUPS_PER_PASS
+from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Resources, Result, Unit
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     length = needs.bound_length(given.max_length, parents, "corpus", texts=2)
     group = (1 + config.num_negatives) * length
     own = -(-config.batch_size // (resources.workers or 1))
-    tokens = min(own, resources.micro_batch_size or MICRO_BATCH_SIZE) * group
+    tokens = min(own, resources.micro_batch_size or GROUPS_PER_PASS) * group
     queries = needs.count(parents, "mined", "queries", "train/queries")
     if given.kind == "yes_no":
         kind = "causal"
@@ -76,11 +75,42 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     return needs.train(folder, kind, config, resources, length=length, tokens=tokens, rows=queries, row_tokens=group)
 
 
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    import numpy as np
+
+    from ratchet.data.significance import compute_p_value
+    from ratchet.data.tables import read_shards
+    from ratchet.jobs.retrieval.reranker_training import RerankerTask, evaluate_lists
+    from ratchet.jobs.training.finetuning import run_finetuning
+    from ratchet.jobs.training.teacher_gate import TeacherGate, drop_refused_teacher
+    from ratchet.models.reranker import reranker
+
+    if (inputs.valid is None) != (inputs.ranking is None):
+        raise InputError("finetune_reranker: one of valid and ranking given; expected both or none; give the other")
+    usable = reranker.can_score(inputs.base)
+    config = drop_refused_teacher(config, inputs.mined)
+    result, history = run_finetuning(context, config, RerankerTask, inputs, base_is_usable=usable)
+    gate = TeacherGate(config.metric, None, None, 1.0)
+    if inputs.valid is not None and inputs.ranking is not None:
+        ranks = read_shards(inputs.ranking, ["ranks"])["ranks"].to_pylist()
+        before = evaluate_lists(config.metric, read_shards(inputs.valid), ranks)
+        is_new = str(result.metrics["kept"]) not in ("base", "current_best")
+        tried = []
+        for one in history.sums if is_new else [history.start_sums]:
+            tried.append(one["all"])
+        p_value = compute_p_value(np.array(before.sums["all"]), np.array(tried))
+        after = float(result.metrics[f"valid/{config.metric}"])
+        gate = TeacherGate(config.metric, before.metrics[config.metric], after, p_value)
+    gate.write(context.out / "teacher_gate")
+    return replace(result, metrics={**result.metrics, "teacher_gate": str(gate)})
+
+
 JOB = Job(
     "finetune_reranker",
     version=3,
     config=Config,
     inputs=Inputs,
+    run=run,
     check=check,
     needs=estimate_needs,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),

@@ -78,7 +78,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.jobs.distributed.shard_map import count_rows, map_model
     from ratchet.jobs.inference import check_quantization
     from ratchet.jobs.training import teacher_gate
-    from ratchet.jobs.training.config import REFUSED
 
     check_lists(inputs.lists)
     shards = list_shards(inputs.lists)
@@ -86,11 +85,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if inputs.teacher_gate is not None:
         gate = teacher_gate.read(inputs.teacher_gate)
         if not gate.is_open:
-            # The same files as the input, so that later steps have the same fingerprint as without a teacher.
             for path in [*shards, *inputs.lists.glob("*.jsonl")]:
                 shutil.copyfile(path, context.out / path.name)
+            gate.write(context.out)
             why = f"the teacher is not used: {str(gate).removeprefix('no: ')}"
-            return Result({"queries": rows, "pairs": 0, "tokens": 0, REFUSED: str(gate)}, note=why)
+            return Result({"queries": rows, "pairs": 0, "tokens": 0, "teacher_gate": str(gate)}, note=why)
     config = resolve_dtype(context, config)
     # At plan time the model may not have existed.
     check_quantization("rerank", config.quantization, inputs.model)

@@ -14,7 +14,7 @@ from ratchet.jobs.model_checks import check_embedder_model, check_target_modules
 from ratchet.jobs.model_settings import EncodingSettings, describe_prompts, resolve_encoding_config
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import read_encoding_config
-from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Resources, Result, Unit
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,19 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     return needs.train(folder, "backbone", config, resources, length=length, **options)
 
 
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.jobs.statements.pair_training import PairTask
+    from ratchet.jobs.training.finetuning import run_finetuning
+
+    is_usable = config.projection is None or bool(read_encoding_config(inputs.base).projection)
+    return run_finetuning(context, config, PairTask, inputs, base_is_usable=is_usable)[0]
+
+
 JOB = Job(
     "finetune_embedder_pairs",
     config=Config,
     inputs=Inputs,
+    run=run,
     check=check,
     needs=estimate_needs,
     max_workers=lambda config: training.count_feedable_workers(min(config.batch_size)),

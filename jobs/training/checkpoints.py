@@ -5,7 +5,7 @@
 
 Both are written under another name, synced, and renamed when they are complete. A checkpoint is loaded only if all its
 files match their digests; otherwise the previous one is loaded (the last two are kept), or training starts again. No
-generator state is saved: random numbers are a function of the seed and the training step (`loop.seed_generators`).
+generator state is saved: random numbers are a function of the seed and the training step (`trainer.seed_generators`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.schedule import TrainHistory
-from ratchet.jobs.training.task import WorkerInfo, gather_objects
+from ratchet.jobs.training.worker import WorkerInfo, gather_objects
 from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.digests import find_damage, hash_files, publish
 
 LOG = logging.getLogger(__name__)
 
 if TYPE_CHECKING:  # it imports the model libraries
-    from ratchet.jobs.training.finetuning import FinetuneTask
+    from ratchet.jobs.training.task import FinetuneTask
 
 KEPT = 2
 """Number of checkpoints to keep: the last one, and the previous one in case the last one is damaged."""
@@ -37,11 +37,11 @@ def checkpoint_folder(context: Context, step: int) -> Path:
     return context.work / f"checkpoint-step-{step}"
 
 
-def run_folder(context: Context, options: FinetuneConfig, workers: int) -> Path:
+def run_folder(context: Context, config: FinetuneConfig, workers: int) -> Path:
     """Return the folder of a run's checkpoints. Sharded optimizer states fit only the number of workers that wrote
     them, so the folder name then contains it, and a run with another number starts again. For bfloat16 weights,
     optimizer states are always sharded."""
-    is_sharded = options.zero_stage or (options.method, options.dtype) == ("full", "bfloat16")
+    is_sharded = config.zero_stage or (config.method, config.dtype) == ("full", "bfloat16")
     name = context.step_id[:32] + (f"-{workers}" if is_sharded else "")
     return context.work.absolute() / "train" / name
 
@@ -56,10 +56,10 @@ def read_history(folder: Path) -> TrainHistory:
     return TrainHistory(**json.loads((folder / "history.json").read_text())["history"])
 
 
-def find_model_damage(context: Context, options: FinetuneConfig, checkpoint: Path) -> str:
+def find_model_damage(context: Context, config: FinetuneConfig, checkpoint: Path) -> str:
     """Return the path of a missing or damaged file in the models of evaluations (`keeps_all`) that a run resumed from
     `checkpoint` does not write again; an empty string if there is none."""
-    if options.keeps_all:
+    if config.keeps_all:
         evaluated = read_history(checkpoint).evaluated_at
     else:
         evaluated = []
@@ -74,14 +74,14 @@ class Checkpoints:
     """Writes and restores the checkpoints of one worker."""
 
     def __init__(
-        self, context: Context, options: FinetuneConfig, worker: WorkerInfo, task: FinetuneTask, engine: Any
+        self, context: Context, config: FinetuneConfig, worker: WorkerInfo, task: FinetuneTask, engine: Any
     ) -> None:
         self.context = context
-        self.options = options
+        self.config = config
         self.worker = worker
         self.task = task
         self.engine = engine
-        self.folder = run_folder(context, options, worker.world_size)
+        self.folder = run_folder(context, config, worker.world_size)
         # Part of checkpoint names, so that restarted workers never write into a half-written folder.
         self.start_id = gather_objects(f"{context.attempt}-{os.urandom(3).hex()}")[0]
         # Folders of the model that was saved last, until it is moved into a checkpoint, and of the best model.
@@ -112,7 +112,7 @@ class Checkpoints:
         own.mkdir(parents=True)
         self.engine.save_checkpoint(str(own), tag="engine", exclude_frozen_parameters=True, save_latest=False)
         if self.worker.rank == 0:
-            state = {"workers": self.worker.world_size, "dtype": self.options.dtype, "history": vars(history)}
+            state = {"workers": self.worker.world_size, "dtype": self.config.dtype, "history": vars(history)}
             (own / "history.json").write_text(json.dumps(state))
             if self.best is not None:
                 if self.best == self.made:
@@ -145,7 +145,7 @@ class Checkpoints:
         """Return whether a checkpoint is intact. If not, remove it and log the damage. Collective."""
         damage = find_damage(folder, self.worker.rank, self.worker.world_size)
         if self.worker.rank == 0:
-            damage = damage or find_model_damage(self.context, self.options, folder)
+            damage = damage or find_model_damage(self.context, self.config, folder)
         found = []
         for one in gather_objects(damage):
             if one:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval
 
@@ -67,9 +67,6 @@ class FinetuneConfig(OptimizerConfig):
 
     epochs: Annotated[int, Ge(1)] = 4
     """Passes over the training data. The model of the evaluation with the best `metric` is kept."""
-    layer_decay: Annotated[float, Interval(gt=0, le=1)] = 1.0
-    """Layer-wise learning rate decay, only with method=full: each layer has the learning rate of the layer above it,
-    times this factor, down to the embeddings. 1: the same learning rate for all layers."""
     lora_dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """Dropout on the inputs of LoRA layers. On CPUs it makes training up to a tenth slower."""
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
@@ -99,6 +96,13 @@ class FinetuneConfig(OptimizerConfig):
         """Training steps after which the model is evaluated and kept: the setting `checkpoints` of jobs that have it.
         Empty: evaluate by `eval_steps`, and keep the best model."""
         return getattr(self, "checkpoints", ())
+
+    @property
+    def unit(self) -> str:
+        """What evaluations are counted in: `step` (training steps) or `epoch`."""
+        if self.eval_steps or self.kept_steps:
+            return "step"
+        return "epoch"
 
     @property
     def keeps_all(self) -> bool:
@@ -159,12 +163,6 @@ class RetrievalFinetuneInputs:
     training has to improve on the base, or if the base is not a reranker yet, on the order of `ranking`."""
 
 
-REFUSED = "teacher_gate"
-"""Metric of `rerank`, present if the teacher gate refused the teacher; it says why."""
-
-C = TypeVar("C", bound=RetrievalFinetuneConfig)
-
-
 def find_start(config: FinetuneConfig, inputs: Any) -> tuple[Path, Path | None]:
     """Return the start of training: (model folder, adapter to continue or None).
 
@@ -183,16 +181,13 @@ def check_config(job: str, config: FinetuneConfig, base: Path | None, current_be
     unusable base or current best."""
     check_quantization(job, config.quantization, None)
     full = config.method == "full"
-    one_rate = "1 with method=lora, whose weights all learn at the same rate"
-    if config.eval_steps or config.kept_steps:
-        last = 0
-    else:
+    last = 0
+    if config.unit == "epoch":
         last = config.epochs
     expected = f"at most epochs, which is {config.epochs}, and none with eval_steps or checkpoints; lower it"
     whole = "2 or less with nf4, since quantized blocks cannot be sharded; lower it, or set quantization=none"
     rules = [
         ("method", not full or config.quantization == "none", "lora with nf4, whose weights cannot be trained"),
-        ("layer_decay", full or config.layer_decay == 1, one_rate),
         ("epoch", config.epoch is None or config.epoch <= last, expected),
         ("zero_stage", config.quantization == "none" or config.zero_stage < 3, whole),
     ]
@@ -289,15 +284,6 @@ def count_feedable_workers(batch_size: int) -> int:
     """Return the number of workers that get a row in every training step. Batches of an epoch have nearly equal size,
     so each holds at least half of `batch_size` rows."""
     return max(1, batch_size // 2)
-
-
-def drop_refused_teacher(config: C, parents: Parents) -> C:
-    """Return the config, without distillation if the teacher gate refused the teacher: the mined lists then have no
-    scores, and the metrics of `rerank` contain `REFUSED`."""
-    is_refused = "mined" in parents and REFUSED in parents["mined"].metrics
-    if is_refused:
-        return replace(config, distillation="none")
-    return config
 
 
 def check_no_adapter(job: str, method: str, inputs: Any, parents: Parents) -> None:

@@ -91,10 +91,11 @@ class Decision:
     """Whether the test compared the held-out losses instead of the metric."""
 
 
-def decide(config: FinetuneConfig, history: TrainHistory, unit: str, *, by_loss: bool = False) -> Decision:
-    """Compare the best evaluation of a training run with the evaluation before training. unit: `epoch` or `step`, for
-    the reason. by_loss: compare the held-out losses although the metric could decide."""
+def decide(config: FinetuneConfig, history: TrainHistory, *, by_loss: bool = False) -> Decision:
+    """Compare the best evaluation of a training run with the evaluation before training. by_loss: compare the held-out
+    losses although the metric could decide."""
     assert history.best is not None
+    unit = config.unit
     if not is_better(config.metric, history.evaluations[history.best], history.start):
         return Decision(f"no {unit} was better")
     before = history.start_sums

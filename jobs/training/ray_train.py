@@ -1,20 +1,19 @@
 """Training on several workers: Ray Train starts and restarts them, DeepSpeed holds the optimizer state.
 
     train (driver)               one Ray Train run, named after the step; a single worker is the step's own process
-      └ TrainingLoop (workers)   task -> engine -> last checkpoint -> training steps -> report
+      └ Trainer (workers)        task -> engine -> last checkpoint -> training steps -> report
           └ task                 model, batches and loss: a class of the job, independent of Ray Train
 
-The rows of a training step depend only on (seed, epoch, step), and a task scales its loss so that its mean over workers
-is the loss of the whole batch. The number of workers therefore changes the result by rounding at most. A run that
-resumes from a checkpoint continues as if it had not stopped. The learning rate is a function of the training step.
+A run that resumes from a checkpoint continues as if it had not stopped. The learning rate is a function of the training
+step.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +38,8 @@ from ratchet.jobs.distributed.resolve_dtype import check_dtype
 from ratchet.jobs.training.checkpoints import find_model_damage, list_checkpoints, read_history, run_folder
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.schedule import TrainHistory
-from ratchet.jobs.training.task import WorkerInfo
 from ratchet.jobs.training.train_cleanup import install_cleanup
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.orchestrator.job_interface import Context, Resources, write_atomically
 from ratchet.orchestrator.job_interface.digests import find_damage
 from ratchet.orchestrator.job_interface.placement import choose_workers, list_machines
@@ -58,26 +57,25 @@ RETRYABLE = frozenset(
 """Names of errors that a worker may raise because another worker was lost."""
 
 
-def train(
-    context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any], best: Path
-) -> TrainHistory:
+def train(context: Context, config: FinetuneConfig, make_task: partial[Any], best: Path) -> TrainHistory:
     """Train, or resume training, and copy the best model (written by `FinetuneTask.save`) into the folder `best`.
 
-    Workers run `TrainingLoop`, or the subclass in the attribute `loop` of `task_class`. Raises the exceptions of the
-    task, and an error of ray.train if workers were lost more often than `context.resources.retries`."""
+    make_task: a class of tasks, with its arguments besides `worker` and `config`. Workers run `Trainer`, or the
+    subclass in the attribute `trainer` of the class. Raises the exceptions of the task, and an error of ray.train if
+    workers were lost more often than `context.resources.retries`."""
     failures = 0
     while True:
         resources = _current_resources(context.resources)
         here = replace(context, resources=resources)
         try:
-            _fit(here, options, task_class, arguments)
+            _fit(here, config, make_task)
         except ControllerError:
             # A machine was lost and not replaced (not a failure: fewer workers go on), or start-up failed.
             failures += _current_resources(context.resources).workers == resources.workers
             if failures > context.resources.retries:
                 raise
             continue
-        last = _find_finished(here, options)
+        last = _find_finished(here, config)
         if last is not None:
             shutil.copytree(last / "best", best, dirs_exist_ok=True)
             return read_history(last)
@@ -96,30 +94,30 @@ def _current_resources(resources: Resources) -> Resources:
     return replace(resources, workers=choose_workers(list_machines(), resources) or resources.min_workers)
 
 
-def _find_finished(context: Context, options: FinetuneConfig) -> Path | None:
+def _find_finished(context: Context, config: FinetuneConfig) -> Path | None:
     """Return the last checkpoint if it is intact and the training is finished, else None."""
-    found = list_checkpoints(run_folder(context, options, context.resources.workers or 1))
-    if not found or find_damage(found[-1]) or find_model_damage(context, options, found[-1]):
+    found = list_checkpoints(run_folder(context, config, context.resources.workers or 1))
+    if not found or find_damage(found[-1]) or find_model_damage(context, config, found[-1]):
         return None
-    if read_history(found[-1]).epoch == options.epochs:
+    if read_history(found[-1]).epoch == config.epochs:
         return found[-1]
     return None
 
 
-def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any]) -> None:
+def _fit(context: Context, config: FinetuneConfig, make_task: partial[Any]) -> None:
     resources = context.resources
     workers = resources.workers or 1
     gpus = resources.gpus or 0
     if context.holds_resources:
-        _train_here(context, options, task_class, arguments)
+        _train_here(context, config, make_task)
         return
     elastic = resources.min_workers is not None
     failure = context.work / f"failure-{context.attempt}.json"
     # As bytes, so that Ray Train's controller, which reads this too, does not import the model libraries.
-    spec = cloudpickle.dumps((context, options, task_class, dict(arguments), str(failure)))
-    loop_config = {"spec": spec, "paths": find_existing_paths(context.work, arguments)}
+    spec = cloudpickle.dumps((context, config, make_task, str(failure)))
+    loop_config = {"spec": spec, "paths": find_existing_paths(context.work, make_task.keywords)}
     install_cleanup()
-    folder = run_folder(context, options, workers)
+    folder = run_folder(context, config, workers)
     if elastic:
         os.environ[START_TIMEOUT] = WAIT_FOR_SOME_SECONDS
     else:
@@ -159,11 +157,11 @@ def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments:
             raise written from None
 
 
-def _train_here(context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any]) -> None:
+def _train_here(context: Context, config: FinetuneConfig, make_task: partial[Any]) -> None:
     """Train in this process as the only worker. Ray Train would start seven more processes: 15 to 20 s on two cores.
 
     If the process is lost, the next attempt resumes from the last checkpoint."""
-    from ratchet.jobs.training.loop import TrainingLoop  # only workers need it: seconds of imports
+    from ratchet.jobs.training.trainer import Trainer  # only workers need it: seconds of imports
     from ratchet.models.engine import release_memory
 
     check_dtype(context)
@@ -173,8 +171,8 @@ def _train_here(context: Context, options: FinetuneConfig, task_class: type, arg
         torch.distributed.init_process_group("nccl" if gpu else "gloo", store=store, rank=0, world_size=1)
     worker = WorkerInfo(0, 1, "cuda:0" if gpu else "cpu")
     try:
-        loop = getattr(task_class, "loop", TrainingLoop)
-        loop(context, options, task_class, dict(arguments), worker, _is_node_draining).run()
+        trainer_class = getattr(make_task.func, "trainer", Trainer)
+        trainer_class(context, config, make_task, worker, _is_node_draining).run()
     except Exception as error:  # converted as an error of another process, with the traceback as text
         raise error_from_json(error_to_json(error)) from None
     finally:
@@ -186,10 +184,10 @@ def _is_node_draining() -> bool:
     return ray.get_runtime_context().get_node_id() in (ray._private.state.state.get_draining_nodes() or {})
 
 
-def _run_worker(config: dict[str, Any]) -> None:
+def _run_worker(loop_config: dict[str, Any]) -> None:
     """Run the training loop of one of several workers. An error that a retry would raise again is written to a file; if
     this failure file exists, a restarted worker returns at once."""
-    from ratchet.jobs.training.loop import TrainingLoop  # only workers need it: seconds of imports
+    from ratchet.jobs.training.trainer import Trainer  # only workers need it: seconds of imports
 
     place = get_context()
     # Ray also shows GPUs to workers that requested none, for which get_device would return the first one.
@@ -198,14 +196,14 @@ def _run_worker(config: dict[str, Any]) -> None:
     else:
         device = "cpu"
     worker = WorkerInfo(place.get_world_rank(), place.get_world_size(), device)
-    context, options, task_class, arguments, failure = cloudpickle.loads(config["spec"])
+    context, config, make_task, failure = cloudpickle.loads(loop_config["spec"])
     if Path(failure).exists():
         return
-    check_worker(context, config["paths"])
+    check_worker(context, loop_config["paths"])
     check_dtype(context)
     try:
-        loop = getattr(task_class, "loop", TrainingLoop)
-        loop(context, options, task_class, arguments, worker, get_preemption_info).run()
+        trainer_class = getattr(make_task.func, "trainer", Trainer)
+        trainer_class(context, config, make_task, worker, get_preemption_info).run()
     except Exception as error:
         if type(error).__name__ not in RETRYABLE or isinstance(error, RatchetError):  # not caused by a lost worker
             write_atomically(Path(failure), error_to_json(error))

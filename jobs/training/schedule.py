@@ -71,22 +71,22 @@ def check_steps(config: OptimizerConfig, steps: int) -> None:
         )
 
 
-def learning_rate_at(step: int, steps: int, options: FinetuneConfig) -> float:
+def learning_rate_at(step: int, steps: int, config: FinetuneConfig) -> float:
     """Return the learning rate of training step 0 <= step < steps: linear warm-up, then decay to 0 or constant.
 
     Raises InputError as `check_steps`."""
-    check_steps(options, steps)
-    if options.warmup_steps is None:
-        warmup = math.ceil(options.warmup_ratio * steps)
+    check_steps(config, steps)
+    if config.warmup_steps is None:
+        warmup = math.ceil(config.warmup_ratio * steps)
     else:
-        warmup = options.warmup_steps
+        warmup = config.warmup_steps
     if step < warmup:
-        return options.learning_rate * ((step + 1) / warmup)
-    if options.lr_scheduler_type == "constant":
-        return options.learning_rate
+        return config.learning_rate * ((step + 1) / warmup)
+    if config.lr_scheduler_type == "constant":
+        return config.learning_rate
     done = (step - warmup) / max(1, steps - warmup)
-    if options.lr_scheduler_type == "cosine":
+    if config.lr_scheduler_type == "cosine":
         decay = 0.5 * (1 + math.cos(math.pi * done))
     else:
         decay = 1 - done
-    return options.learning_rate * decay
+    return config.learning_rate * decay

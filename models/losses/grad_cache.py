@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -43,32 +43,50 @@ class RandomState:
             yield
 
 
-def make_backward_passes(
+@dataclass(frozen=True)
+class CachedGradient:
+    """A micro-batch after steps 1 and 2."""
+
+    rows: np.ndarray
+    """Row indices, int64 [B]."""
+    gradient_BD: Tensor
+    """Gradient of the loss with respect to the vectors of these rows, times the number of workers."""
+    loss_share: Tensor
+    """The loss, divided by the number of micro-batches. Scalar."""
+    random_state: RandomState
+    """State of the generators before the rows were embedded."""
+
+
+def cache_gradients(
     embed: Embed, batches: Sequence[np.ndarray], gradient: Callable[[Tensor], tuple[Tensor, Tensor]], workers: int = 1
-) -> list[Callable[[], Tensor]]:
-    """Run steps 1 and 2 and return step 3 as one function per micro-batch, which returns a scalar to call backward on.
+) -> list[CachedGradient]:
+    """Do steps 1 and 2.
 
     batches: the row indices of each micro-batch, each row once, in any order; may be empty. gradient(vector_RD):
-    returns (loss over all workers' rows, its gradient with respect to vector_RD [R, D]). The scalars add up to the
-    loss, and their gradients, averaged over workers, to its gradient
-    (`ratchet.models.losses.contrastive.scale_for_workers`).
+    returns (loss over all workers' rows, its gradient with respect to vector_RD [R, D]).
     """
     states = []
     vectors = []
     with torch.no_grad():
-        for batch in batches:
+        for rows in batches:
             states.append(RandomState())
-            vectors.append(embed(batch))
+            vectors.append(embed(rows))
     order = np.argsort(np.concatenate(batches), kind="stable")
     together = torch.cat(vectors)
     loss, gradient_RD = gradient(together[torch.from_numpy(order).to(together.device)])
-    share = loss.detach() / max(1, len(batches))
+    loss_share = loss.detach() / max(1, len(batches))
+    cached = []
+    for rows, state in zip(batches, states, strict=True):
+        gradient_BD = gradient_RD[torch.from_numpy(rows).to(gradient_RD.device)] * workers
+        cached.append(CachedGradient(rows, gradient_BD, loss_share, state))
+    return cached
 
-    def embed_with_gradient(batch: np.ndarray, state: RandomState) -> Tensor:
-        gradient_BD = gradient_RD[torch.from_numpy(batch).to(gradient_RD.device)] * workers
-        with state.replay():
-            vector_BD = embed(batch)
-        surrogate = (vector_BD.float() * gradient_BD).sum()
-        return surrogate - surrogate.detach() + share  # the loss's value, the surrogate's gradient
 
-    return [partial(embed_with_gradient, batch, state) for batch, state in zip(batches, states, strict=True)]
+def compute_surrogate_loss(embed: Embed, cached: CachedGradient) -> Tensor:
+    """Do step 3: return a scalar to call backward on. It has the value of `cached.loss_share`. The gradients of all
+    micro-batches add up, averaged over workers, to that of the loss
+    (`ratchet.models.losses.contrastive.scale_for_workers`)."""
+    with cached.random_state.replay():
+        vector_BD = embed(cached.rows)
+    surrogate = (vector_BD.float() * cached.gradient_BD).sum()
+    return surrogate - surrogate.detach() + cached.loss_share  # the loss's value, the surrogate's gradient

@@ -170,6 +170,6 @@ def _check_values(where: str, steps: Iterable[Step]) -> None:
         if step.job.check is not None:
             nothing = step.job.inputs(**dict.fromkeys(step.inputs))
             try:
-                step.job.check(step.config, nothing)
+                step.job.check(step.config, nothing, {})
             except RatchetError as error:
                 raise RecipeError(f"{where}: step {step.name}: {error}") from None

@@ -15,8 +15,8 @@ from embedder_finetuning import LONG, Lines, context, losses, train_with_a_kille
 from safetensors.torch import load_file
 from step_process import run_step
 
+from ratchet.jobs.retrieval import finetune_embedder as implementation
 from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs, check
-from ratchet.jobs.retrieval.implementation import finetune_embedder as implementation
 from ratchet.orchestrator.job_interface import Result
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ import logging, sys, pickle, ray
 from pathlib import Path
 spec = pickle.loads(Path(sys.argv[1]).read_bytes())
 ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-from ratchet.jobs.retrieval.implementation.finetune_embedder import run
+from ratchet.jobs.retrieval.finetune_embedder import run
 import json
 class Lines:
     def __init__(self, path, name): self.path, self.name = path, name

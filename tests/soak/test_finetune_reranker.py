@@ -10,8 +10,8 @@ import pytest
 from reranker_finetuning import DECODER, context, losses, make_inputs
 from step_process import run_step
 
+from ratchet.jobs.retrieval import finetune_reranker as implementation
 from ratchet.jobs.retrieval.finetune_reranker import Inputs, check
-from ratchet.jobs.retrieval.implementation import finetune_reranker as implementation
 from ratchet.orchestrator.job_interface import Result
 
 

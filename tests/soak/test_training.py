@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,10 @@ def cluster(local_ray: None) -> None:
 class Dies(Regression):
     """Its third step is never done where there are two workers."""
 
-    def parts(self, epoch: int, step: int) -> list[Any]:
+    def batch(self, epoch: int, step: int) -> Any:
         if (step, self.worker.world_size) == (2, 2):
             os._exit(1)
-        return super().parts(epoch, step)
+        return super().batch(epoch, step)
 
 
 def test_a_training_without_shared_state_goes_on_with_another_number_of_workers(cluster: None, tmp_path: Path) -> None:
@@ -39,9 +40,9 @@ def test_a_training_without_shared_state_goes_on_with_another_number_of_workers(
     options = replace(OPTIONS, zero_stage=0, save_steps=1)
     two = context(tmp_path, 2)
     with pytest.raises(Exception, match=r"(?i)worker"):
-        train(two, options, Dies, {}, tmp_path / "best")
+        train(two, options, partial(Dies), tmp_path / "best")
     one = replace(two, attempt=2, resources=Resources(1, cpus=2.0, gpus=0.0, retries=1))
-    history = run_step(train, one, options, Dies, {}, tmp_path / "best")
+    history = run_step(train, one, options, partial(Dies), tmp_path / "best")
     assert history.resumed
     assert set(history.resumed) <= {1, 2}
     check_equal(history, tmp_path / "best")

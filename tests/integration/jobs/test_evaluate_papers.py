@@ -10,8 +10,7 @@ import pytest
 
 from ratchet.data.formats.papers import STATEMENTS
 from ratchet.data.tables import embeddings_schema, open_mapped, read_shards, write_mapped, write_table
-from ratchet.jobs.statements.evaluate_papers import Config, Inputs
-from ratchet.jobs.statements.implementation.evaluate_papers import run
+from ratchet.jobs.statements.evaluate_papers import Config, Inputs, run
 from ratchet.orchestrator.job_interface import Context, Resources
 
 SIZES = [1, 5, 2, 1, 9, 3, 4, 1, 30, 2]

@@ -12,8 +12,7 @@ import torch
 import transformers
 from architectures import make
 
-from ratchet.jobs.export.export_model import Config, Inputs
-from ratchet.jobs.export.implementation.export_model import run
+from ratchet.jobs.export.export_model import Config, Inputs, run
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig
 from ratchet.models.model_files import MINILM, resolve

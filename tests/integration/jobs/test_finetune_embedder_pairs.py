@@ -16,9 +16,9 @@ from step_process import run_step
 from ratchet.data.pair_batches import PairSampler
 from ratchet.data.tables import open_mapped, read_shards
 from ratchet.errors import InputError
+from ratchet.jobs.statements import finetune_embedder_pairs as implementation
 from ratchet.jobs.statements import prepare_papers
 from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs, check
-from ratchet.jobs.statements.implementation import finetune_embedder_pairs as implementation
 from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 from ratchet.orchestrator.job_interface.settings import validate
@@ -58,7 +58,7 @@ def inputs(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     given = prepare_papers.Inputs(folder / "papers.jsonl")
     config = prepare_papers.Config(validation_fraction=0.3, shard_rows=50)
     prepare_papers.check(config, given, {})
-    result = prepare_papers.JOB.load()(context(folder), config, given)
+    result = prepare_papers.JOB.run(context(folder), config, given)
     assert result.metrics["papers"] == 90
     return Inputs(concepts / "base", folder / "out/train", folder / "out/valid")
 
@@ -79,7 +79,7 @@ def test_training_is_what_plain_torch_does_with_the_whole_batch(tuned: tuple[Res
     from transformers import AutoModel, AutoTokenizer
 
     statements = open_mapped(inputs.train)
-    data = PairSampler(statements, FAST.batch_size, drop_last=True)
+    data = PairSampler(statements, FAST.batch_size, drop_last=True, seed=FAST.seed)
     papers, texts = statements["paper"].to_pylist(), statements["text"].to_pylist()
     tokenizer = AutoTokenizer.from_pretrained(inputs.base)
     torch.manual_seed(FAST.seed)
@@ -99,7 +99,7 @@ def test_training_is_what_plain_torch_does_with_the_whole_batch(tuned: tuple[Res
     found: list[float] = []
     total = sum(data.num_batches(epoch) for epoch in range(FAST.epochs))
     for epoch in range(FAST.epochs):
-        batch, pairs = FAST.batch_size[min(epoch, 1)], data.draw_pairs(FAST.seed, epoch)
+        batch, pairs = FAST.batch_size[min(epoch, 1)], data.draw_pairs(epoch)
         for start in range(0, len(pairs) - batch + 1, batch):
             rows = pairs[start : start + batch]
             logits = embed(rows[:, 0]) @ embed(rows[:, 1]).T / FAST.temperature

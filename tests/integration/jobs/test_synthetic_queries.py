@@ -41,7 +41,7 @@ def test_queries_of_a_generator_become_training_queries(
     def run(name: str, job: Any, config: Any, *inputs: Path) -> Any:
         made = context(name=name)
         outs[name] = made.out
-        return job.JOB.load()(made, config, job.Inputs(*inputs))
+        return job.JOB.run(made, config, job.Inputs(*inputs))
 
     corpus, train = tmp_path / "corpus", tmp_path / "train"
     write_shards(corpus, [{"id": name, "text": text} for name, text in DOCUMENTS.items()], CORPUS, 9)

@@ -14,8 +14,8 @@ from pathlib import Path
 from ray import cloudpickle
 from step_process import run_step
 
+from ratchet.jobs.retrieval import finetune_embedder as implementation
 from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
-from ratchet.jobs.retrieval.implementation import finetune_embedder as implementation
 from ratchet.orchestrator.job_interface import Context, Progress, Resources, Result
 
 FAST = Config(

@@ -19,8 +19,8 @@ from tiny_models import save_chat_model
 
 from ratchet.data.tables import write_shards
 from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
-from ratchet.jobs.answers import sft
-from ratchet.jobs.answers.implementation import sft as implementation
+from ratchet.jobs.answers import sft, sft_training
+from ratchet.jobs.answers import sft as implementation
 from ratchet.models.losses import causal_lm_loss
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
@@ -37,7 +37,7 @@ CONFIG = sft.Config(
 )
 
 
-class SmallChunks(implementation.TrainTask):
+class SmallChunks(sft_training.SftTask):
     """Chunks of a few labels, so that their numbers differ. With a folder named `kill` beside the file of lengths, the
     second worker is killed once, in the second epoch."""
 
@@ -46,11 +46,11 @@ class SmallChunks(implementation.TrainTask):
         self.kill: Path = arguments["lengths"].parent / "kill"
         super().__init__(**arguments)
 
-    def parts(self, epoch: int, step: int) -> Any:
+    def batch(self, epoch: int, step: int) -> Any:
         if epoch == 1 and self.worker.rank == 1 and self.kill.exists():
             self.kill.rmdir()
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().parts(epoch, step)
+        return super().batch(epoch, step)
 
 
 def write_samples(folder: Path, count: int, seed: int) -> list[str]:

@@ -42,7 +42,7 @@ def prepare(context: Context, data: Path, **config: Any) -> tuple[Result, dict[s
     given = prepare_query_generation.Config(**config)
     inputs = prepare_query_generation.Inputs(data / "corpus", data / "train")
     predicted = prepare_query_generation.check(given, inputs, {})
-    result = prepare_query_generation.JOB.load()(context, given, inputs)
+    result = prepare_query_generation.JOB.run(context, given, inputs)
     assert predicted.metrics.items() <= result.metrics.items()
     rows = read_shards(context.out, ["id", "questions"]).to_pylist()
     return result, {row["id"]: row["questions"][0] for row in rows}
@@ -163,7 +163,7 @@ def clean(context: Context, data: Path, answers: dict[str, list[str]], train: st
     write_shards(data / "completions", rows, COMPLETIONS, 1)
     write_task_name(data / "completions", "query-generation")
     inputs = clean_queries.Inputs(data / "completions", data / train)
-    return clean_queries.JOB.load()(context, clean_queries.Config(), inputs)
+    return clean_queries.JOB.run(context, clean_queries.Config(), inputs)
 
 
 def test_repeated_and_unusable_answers_are_left_out(context: MakeContext, data: Path) -> None:
@@ -202,7 +202,7 @@ def test_answers_of_another_task_are_refused(context: MakeContext, data: Path) -
     write_task_name(data / "completions", "gsm8k")
     inputs = clean_queries.Inputs(data / "completions", data / "train")
     with pytest.raises(InputError, match="answers of task gsm8k given; expected query-generation"):
-        clean_queries.JOB.load()(context(), clean_queries.Config(), inputs)
+        clean_queries.JOB.run(context(), clean_queries.Config(), inputs)
 
 
 class Search:
@@ -247,7 +247,7 @@ def test_queries_are_kept_that_find_their_document(
     config = filter_queries.Config(round_trip_rank=rank, reranker_rank=reranker_rank or 1)
     reranked = search.folder / "reranked" if reranker_rank else None
     names = [search.folder / name for name in ("corpus", "queries", "ranking")]
-    result = filter_queries.JOB.load()(made, config, filter_queries.Inputs(data / "train", *names, reranked))
+    result = filter_queries.JOB.run(made, config, filter_queries.Inputs(data / "train", *names, reranked))
 
     found = {q for q in range(60) if search.ranks[q] <= rank}
     passed = {q for q in found if reranker_rank is None or search.reranks[q] <= reranker_rank}
@@ -280,7 +280,7 @@ def test_kept_queries_have_the_columns_of_the_training_queries(context: MakeCont
     write_shards(data / "train", [{**row, "task": "Find."} for row in TRAIN], schema, 9)
     (data / "train/shard-00001.parquet").unlink()
     names = [search.folder / name for name in ("corpus", "queries", "ranking")]
-    filter_queries.JOB.load()(made, filter_queries.Config(), filter_queries.Inputs(data / "train", *names))
+    filter_queries.JOB.run(made, filter_queries.Config(), filter_queries.Inputs(data / "train", *names))
     assert read_shards(made.out).schema == schema
 
 
@@ -289,4 +289,4 @@ def test_the_ranking_of_other_queries_is_refused(context: MakeContext, data: Pat
     write_shards(search.folder / "ranking", read_shards(search.folder / "ranking").to_pylist()[::-1], RANKED, 25)
     names = [search.folder / name for name in ("corpus", "queries", "ranking")]
     with pytest.raises(InputError, match=r"ranking: ranks other queries; expected those of filter_queries\.queries"):
-        filter_queries.JOB.load()(context(), filter_queries.Config(), filter_queries.Inputs(data / "train", *names))
+        filter_queries.JOB.run(context(), filter_queries.Config(), filter_queries.Inputs(data / "train", *names))

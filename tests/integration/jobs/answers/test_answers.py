@@ -25,9 +25,9 @@ from ratchet.jobs.answers import (
     sft,
     teacher_logprobs,
 )
-from ratchet.jobs.answers.implementation.generate import Worker
-from ratchet.jobs.answers.implementation.sft import TrainTask
-from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.answers.answering import Worker
+from ratchet.jobs.answers.sft_training import SftTask
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.orchestrator.job_interface import Context, Resources
 
 MakeContext = Callable[..., Context]
@@ -75,7 +75,7 @@ def answered(context: Context, model: Path, made: Path, **change: Any) -> Any:
     )
     given = generate.Inputs(model, made / "prepared/test")
     generate.check(config, given, {})
-    generate.JOB.load()(context, config, given)
+    generate.JOB.run(context, config, given)
     return read_shards(context.out).to_pylist()
 
 
@@ -89,9 +89,7 @@ def test_answers_are_the_same_for_any_number_of_workers_and_are_verified(
     assert [len(row["answers"]) for row in rows] == [3] * 12
     assert len({answer for row in rows for sample in row["answers"] for answer in sample}) > 12
     evaluated = context(1, name="verified")
-    result = evaluate_answers.JOB.load()(
-        evaluated, evaluate_answers.Config(k=(1, 3, 9)), evaluate_answers.Inputs(one.out)
-    )
+    result = evaluate_answers.JOB.run(evaluated, evaluate_answers.Config(k=(1, 3, 9)), evaluate_answers.Inputs(one.out))
     assert {"pass@1", "pass@3"} <= set(result.metrics)
     assert "pass@9" not in result.metrics  # of three samples
     verifications = read_shards(evaluated.out / "verifications").to_pylist()
@@ -109,7 +107,7 @@ def test_answers_are_the_same_for_any_number_of_workers_and_are_verified(
     config = compare_checkpoints.Config(steps=(10, 20))
     given = compare_checkpoints.Inputs(out, (evaluated.out, evaluated.out))
     compare_checkpoints.check(config, given, {})
-    table = compare_checkpoints.JOB.load()(compared, config, given).tables["checkpoints"]
+    table = compare_checkpoints.JOB.run(compared, config, given).tables["checkpoints"]
     assert [row["step"] for row in table] == ["10", "20"]
     assert table[0]["valid/eval_loss"] > table[1]["valid/eval_loss"]
     assert table[0]["gradient_norm"] > 0
@@ -127,18 +125,18 @@ def test_a_teacher_teaches_by_distributions_and_by_answers(
         teacher_logprobs.Inputs(out / "checkpoint-20", made / "prepared/train", made / "base"),
     )
     teacher_logprobs.check(config, given, {})
-    assert teacher_logprobs.JOB.load()(said, config, given).metrics["samples"] == 97
-    one = TrainTask(
+    assert teacher_logprobs.JOB.run(said, config, given).metrics["samples"] == 97
+    one = SftTask(
         WorkerInfo(0, 1, "cpu"),
         dataclasses.replace(FAST, ce_weight=0.5),
         inputs(made, teacher=said.out),
         Resources(1, 1.0, 0.0),
         tmp_path / "lengths.json",
     )
-    loss, _ = one.parts(0, 0)[0]()
+    loss = one.loss(one.batch(0, 0).microbatches[0])
     assert torch.isfinite(loss)
     with pytest.raises(InputError, match="has no distributions for sample"):
-        TrainTask(
+        SftTask(
             WorkerInfo(0, 1, "cpu"),
             FAST,
             dataclasses.replace(inputs(made, teacher=said.out), train=made / "prepared/test"),
@@ -169,7 +167,7 @@ def test_a_teacher_teaches_by_distributions_and_by_answers(
         ]
         write_table(completions / path.name, pa.Table.from_pylist(answers, COMPLETIONS))
     kept = context(1, name="kept")
-    result = rejection_sample.JOB.load()(
+    result = rejection_sample.JOB.run(
         kept, rejection_sample.Config(max_per_sample=2), rejection_sample.Inputs(completions, made / "prepared/train")
     )
     found = read_shards(kept.out, SAMPLES.names).to_pylist()
@@ -183,7 +181,7 @@ def test_a_teacher_teaches_by_distributions_and_by_answers(
             pa.Table.from_pylist([row | {"answers": [["no"]], "truncated": [[False]]} for row in table], COMPLETIONS),
         )
     with pytest.raises(ArtifactError, match="accepts none"):
-        rejection_sample.JOB.load()(
+        rejection_sample.JOB.run(
             context(1, name="none"),
             rejection_sample.Config(),
             rejection_sample.Inputs(completions, made / "prepared/train"),

@@ -18,7 +18,8 @@ from step_process import run_step
 
 from ratchet.data.tables import read_shards
 from ratchet.data.tasks import chat
-from ratchet.jobs.answers import evaluate_answers, generate, init_decoder, prepare_tasks, sft
+from ratchet.jobs.answers import evaluate_answers, generate, prepare_tasks, sft
+from ratchet.jobs.synthetic import init_decoder
 from ratchet.models.decoder import decoder
 from ratchet.orchestrator.job_interface import Context
 
@@ -44,9 +45,9 @@ def test_chats_are_trained_on_and_answered(local_ray: None, context: MakeContext
     given = prepare_tasks.Inputs(tmp_path / "chats.jsonl", verifier_file=tmp_path / "mine.py")
     assert prepare_tasks.check(config, given, {}).metrics["train"] == 66
     prepared, base, trained = (context(1, name=name) for name in ("prepared", "base", "trained"))
-    prepare_tasks.JOB.load()(prepared, config, given)
+    prepare_tasks.JOB.run(prepared, config, given)
     (tmp_path / "mine.py").unlink()  # the code is with the samples
-    init_decoder.JOB.load()(base, TINY, init_decoder.Inputs(prepared.out / "train"))
+    init_decoder.JOB.run(base, TINY, init_decoder.Inputs(prepared.out / "train"))
 
     inputs = sft.Inputs(base.out, prepared.out / "train", prepared.out / "valid")
     training = dataclasses.replace(FAST, method="lora", epochs=3, keep="all", epoch=2, max_new_tokens=2)
@@ -73,11 +74,9 @@ def test_chats_are_trained_on_and_answered(local_ray: None, context: MakeContext
     answered, evaluated = context(1, name="answered"), context(1, name="evaluated")
     config_of_answers = generate.Config(max_new_tokens=2, dtype="float32")
     given_answers = generate.Inputs(base.out, prepared.out / "test", trained.out / "adapter")
-    generate.JOB.load()(answered, config_of_answers, given_answers)
+    generate.JOB.run(answered, config_of_answers, given_answers)
     said = read_shards(answered.out).to_pylist()
-    found = evaluate_answers.JOB.load()(
-        evaluated, evaluate_answers.Config(k=(1,)), evaluate_answers.Inputs(answered.out)
-    )
+    found = evaluate_answers.JOB.run(evaluated, evaluate_answers.Config(k=(1,)), evaluate_answers.Inputs(answered.out))
     labels = {row["label"]: row["answers"] for row in found.tables["answers by label"]}
     cut = [row["truncated"][0][-1] and row["answers"][0][-1].strip() != row["gold"].strip('"') for row in said]
     assert labels["truncated"] == sum(cut)

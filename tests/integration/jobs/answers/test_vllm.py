@@ -23,9 +23,9 @@ from ratchet.data.tables import read_shards, write_shards
 from ratchet.data.tasks.answers import COMPLETIONS
 from ratchet.data.tasks.task import SAMPLES, read_task_name, write_task_name
 from ratchet.errors import InputError, JobError, ModelError
-from ratchet.jobs.answers import generate, init_decoder, make_countdown, prepare_tasks
-from ratchet.jobs.answers.implementation import generate as implementation
+from ratchet.jobs.answers import answering, generate, prepare_tasks
 from ratchet.jobs.distributed import vllm_shards
+from ratchet.jobs.synthetic import init_decoder, make_countdown
 from ratchet.models.adapters import lora
 from ratchet.models.decoder import decoder, sampling
 from ratchet.orchestrator.job_interface import Context, Resources
@@ -47,11 +47,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return Context(name, "0" * 64, 1, folder / name, folder / f"{name}-work", Resources(1, 2.0, 0.0))
 
     tasks = make_countdown.Config(tasks=120, sizes=(2,), largest=20)
-    make_countdown.JOB.load()(context("tasks"), tasks, make_countdown.Inputs())
+    make_countdown.JOB.run(context("tasks"), tasks, make_countdown.Inputs())
     given = prepare_tasks.Inputs(folder / "tasks/tasks")
-    prepare_tasks.JOB.load()(context("prepared"), prepare_tasks.Config("countdown", shard_rows=5), given)
+    prepare_tasks.JOB.run(context("prepared"), prepare_tasks.Config("countdown", shard_rows=5), given)
     config = init_decoder.Config(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=400)
-    init_decoder.JOB.load()(context("base"), config, init_decoder.Inputs(folder / "prepared/train"))
+    init_decoder.JOB.run(context("base"), config, init_decoder.Inputs(folder / "prepared/train"))
     opened = decoder.load(folder / "base", dtype="float32", device="cpu", training=True)
     with torch.no_grad():
         for name, parameter in opened.model.named_parameters():
@@ -77,7 +77,7 @@ def inputs(made: Path, adapter: bool = False) -> generate.Inputs:
 
 def answered(context: Context, config: generate.Config, given: generate.Inputs) -> list[dict[str, Any]]:
     generate.check(config, given, {})
-    generate.JOB.load()(context, config, given)
+    generate.JOB.run(context, config, given)
     used = dataclasses.replace(config, max_prompt_length=generate.find_prompt_length(config, given.model))
     assert json.loads((context.out / "sampling.json").read_text()) == dataclasses.asdict(used)
     assert read_task_name(context.out) == "countdown"
@@ -90,7 +90,7 @@ def answered(context: Context, config: generate.Config, given: generate.Inputs) 
 def by_transformers(config: generate.Config, given: generate.Inputs, folder: Path) -> list[dict[str, Any]]:
     """The rows, without Ray."""
     folder.mkdir()
-    worker = implementation.Worker(config, given, 4096, "cpu")
+    worker = answering.Worker(config, given, 4096, "cpu")
     for path in sorted(given.samples.glob("*.parquet")):
         worker(path, folder / path.name, lambda rows, tokens=0: None)
     return read_shards(folder).to_pylist()
@@ -158,7 +158,7 @@ def test_conversations_are_refused_when_planned_and_when_they_come_later(
     with pytest.raises(InputError, match=r"conversations of up to 2 turns .*set engine=transformers"):
         generate.check(VLLM, given, {})
     with pytest.raises(InputError, match="conversations of up to 2 turns"):
-        generate.JOB.load()(context(), VLLM, given)
+        generate.JOB.run(context(), VLLM, given)
 
 
 def test_answers_that_the_model_has_no_positions_for_are_refused(
@@ -166,9 +166,9 @@ def test_answers_that_the_model_has_no_positions_for_are_refused(
 ) -> None:
     config = dataclasses.replace(VLLM, max_new_tokens=1020)
     with pytest.raises(ModelError, match=r"1024 positions; lower max_new_tokens"):
-        generate.JOB.load()(context(), config, inputs(made))
+        generate.JOB.run(context(), config, inputs(made))
     with pytest.raises(ModelError, match=r"prompt of .*expected at most 3"):
-        generate.JOB.load()(context(), dataclasses.replace(VLLM, max_prompt_length=3), inputs(made))
+        generate.JOB.run(context(), dataclasses.replace(VLLM, max_prompt_length=3), inputs(made))
 
 
 @pytest.mark.parametrize("adapter", [False, True])
@@ -186,7 +186,7 @@ def test_a_killed_run_goes_on_by_shard(
 ) -> None:
     engine["until"] = 7
     with pytest.raises(KeyboardInterrupt):
-        generate.JOB.load()(context(1), VLLM, inputs(made))
+        generate.JOB.run(context(1), VLLM, inputs(made))
     names = [path.name for path in sorted((made / "prepared/test").glob("*.parquet"))]
     assert len(names) == 3
     assert engine["asked"] == [names[2]] * 2 + [names[1]] * 5
@@ -198,12 +198,12 @@ def test_a_killed_run_goes_on_by_shard(
 
 def test_each_answer_has_a_seed_of_its_own(made: Path) -> None:
     config = dataclasses.replace(VLLM, num_completions=3, temperature=0.7, top_p=0.9, top_k=20)
-    client = implementation.ShardClient(config, inputs(made))
+    client = answering.ShardClient(config, inputs(made))
     shards = sorted((made / "prepared/test").glob("*.parquet"))
     requests = [request for shard in shards for request in client.requests(shard)]
     assert len({how["seed"] for _, how in requests}) == len(requests) == 36
     assert [how for _, how in client.requests(shards[0])] == [how for _, how in requests[:15]]
-    other = implementation.ShardClient(dataclasses.replace(config, seed=1), inputs(made)).requests(shards[0])
+    other = answering.ShardClient(dataclasses.replace(config, seed=1), inputs(made)).requests(shards[0])
     assert not {how["seed"] for _, how in other} & {how["seed"] for _, how in requests}
     ends = decoder.load_conversations(made / "base").ends
     assert requests[0][1].items() >= {"temperature": 0.7, "top_p": 0.9, "top_k": 20, "max_tokens": 24}.items()
@@ -239,8 +239,8 @@ class TestVLLM:
         given = inputs(made)
         free = [row["answers"][0][0] for row in by_transformers(GREEDY, given, tmp_path / "free")]
         stop = next(text[5:7] for text in free if len(text) > 10 and text[5:7].isascii())
-        usual = implementation._make_sampling
-        monkeypatch.setattr(implementation, "_make_sampling", lambda *of: dataclasses.replace(usual(*of), stop=(stop,)))
+        usual = answering._make_sampling
+        monkeypatch.setattr(answering, "_make_sampling", lambda *of: dataclasses.replace(usual(*of), stop=(stop,)))
         rows = answered(context(), VLLM, given)
         assert rows == by_transformers(GREEDY, given, tmp_path / "held")
         assert [row["answers"][0][0] for row in rows] != free
@@ -250,4 +250,4 @@ class TestVLLM:
         shape = json.loads((tmp_path / "odd/config.json").read_text())
         (tmp_path / "odd/config.json").write_text(json.dumps(shape | {"num_key_value_heads": 3}))
         with pytest.raises(JobError, match=r"vLLM's engine on .*/odd did not start.* or set engine=transformers"):
-            generate.JOB.load()(context(), VLLM, generate.Inputs(tmp_path / "odd", made / "prepared/test"))
+            generate.JOB.run(context(), VLLM, generate.Inputs(tmp_path / "odd", made / "prepared/test"))

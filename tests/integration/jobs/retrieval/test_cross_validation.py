@@ -12,8 +12,8 @@ from embedder_finetuning import FAST, context
 from step_process import run_step
 
 from ratchet.data.tables import read_shards, write_table
+from ratchet.jobs.retrieval import finetune_embedder as implementation
 from ratchet.jobs.retrieval.finetune_embedder import Inputs
-from ratchet.jobs.retrieval.implementation import finetune_embedder as implementation
 from ratchet.jobs.training.cross_validation import FOLDS, join_histories, needs_cross_validation
 from ratchet.jobs.training.schedule import TrainHistory
 

@@ -14,8 +14,8 @@ from ratchet.data.tables import CORPUS, open_mapped, read_shards, write_shards
 from ratchet.data.vectors import read_blocks
 from ratchet.errors import InputError, ModelError
 from ratchet.jobs.retrieval import embed
+from ratchet.jobs.retrieval import embed as implementation
 from ratchet.jobs.retrieval.embed import Config, Inputs
-from ratchet.jobs.retrieval.implementation import embed as implementation
 from ratchet.models.model_files import MINILM, resolve
 from ratchet.models.search.top_k import top_k
 from ratchet.orchestrator.job_interface import Context

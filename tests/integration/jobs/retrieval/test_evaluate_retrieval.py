@@ -15,9 +15,9 @@ import pytrec_eval
 
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval import evaluate_retrieval
+from ratchet.jobs.retrieval import evaluate_retrieval as implementation
 from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
-from ratchet.jobs.retrieval.implementation import evaluate_retrieval as implementation
-from ratchet.jobs.training.selection import write_selection
+from ratchet.jobs.training.merging_cost import write_selection
 from ratchet.orchestrator.job_interface import Context, Result
 from ratchet.orchestrator.job_interface.settings import validate
 from tests.support.clusters.step_process import work_here

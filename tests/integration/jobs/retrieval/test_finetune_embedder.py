@@ -13,8 +13,8 @@ from embedder_finetuning import FAST, SHOWN, context, losses
 from step_process import run_step
 
 from ratchet.data.tables import read_shards, write_table
+from ratchet.jobs.retrieval import finetune_embedder as implementation
 from ratchet.jobs.retrieval.finetune_embedder import Inputs
-from ratchet.jobs.retrieval.implementation import finetune_embedder as implementation
 from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.orchestrator.job_interface import Result
 
@@ -37,7 +37,8 @@ def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], in
 
     from ratchet.data.triplets import Triplets
 
-    data = Triplets(read_shards(inputs.mined), read_shards(inputs.corpus))
+    sizes = {"batch_size": FAST.batch_size, "num_negatives": FAST.num_negatives}
+    data = Triplets(read_shards(inputs.mined), read_shards(inputs.corpus), seed=FAST.seed, **sizes)
     tokenizer = AutoTokenizer.from_pretrained(inputs.base)
     base = AutoModel.from_pretrained(inputs.base, add_pooling_layer=False)
     torch.manual_seed(FAST.seed)
@@ -57,8 +58,8 @@ def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], in
     texts = read_shards(inputs.corpus)["text"].to_pylist()
     found = []
     for epoch in range(FAST.epochs):
-        for queries in data.split_epoch(FAST.seed, epoch, FAST.batch_size):
-            drawn = [data.draw(FAST.seed, epoch, int(q), FAST.num_negatives) for q in queries]
+        for queries in data.split_epoch(epoch):
+            drawn = [data.draw(epoch, int(q)) for q in queries]
             passages = sorted({texts[row] for positive, negatives in drawn for row in [positive, *negatives]})
             query_QD = embed([data.query_text[int(q)].as_py() for q in queries])
             passage_PD = embed(passages)

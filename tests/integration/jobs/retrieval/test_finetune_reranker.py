@@ -17,8 +17,8 @@ from step_process import run_step
 
 from ratchet.data.tables import CORPUS, RANKED, read_shards, write_shards
 from ratchet.data.triplets import Triplets
+from ratchet.jobs.retrieval import finetune_reranker as implementation
 from ratchet.jobs.retrieval.finetune_reranker import Inputs, check
-from ratchet.jobs.retrieval.implementation import finetune_reranker as implementation
 from ratchet.jobs.training import teacher_gate
 from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.orchestrator.job_interface import Result
@@ -43,7 +43,8 @@ def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], in
     from ratchet.models.reranker import reranker
 
     config = dataclasses.replace(FAST, label_smoothing=0.2)
-    data = Triplets(read_shards(inputs.mined), read_shards(inputs.corpus, CORPUS.names), teacher=True)
+    size = {"seed": config.seed, "batch_size": config.batch_size, "num_negatives": config.num_negatives}
+    data = Triplets(read_shards(inputs.mined), read_shards(inputs.corpus, CORPUS.names), teacher=True, **size)
     ours = reranker.load(inputs.base, dtype="float32", device="cpu", training=True, seed=config.seed)
     head = reranker.find_heads(ours)
     assert head == ["bert.pooler.dense", "classifier"], "the tiny BERT has no pooler either"
@@ -58,10 +59,10 @@ def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], in
     scores = [[statistics.fmean(row[name]) for name in names] for row in read_shards(inputs.mined).to_pylist()]
     temperature = statistics.fmean(right - wrong for right, wrong in scores) / 4
     found: list[float] = []
-    total_steps = config.epochs * data.num_batches(config.batch_size)
+    total_steps = config.epochs * data.num_batches
     for epoch in range(config.epochs):
-        for number in range(data.num_batches(config.batch_size)):
-            step = data.make_batch(config.seed, epoch, number, config.batch_size, config.num_negatives, 0, 1)
+        for number in range(data.num_batches):
+            step = data.batch(epoch, number)
             assert step.teacher_Q is not None
             total = torch.zeros(())
             for query, own, teacher in zip(step.query_Q, step.own_Q, step.teacher_Q, strict=True):

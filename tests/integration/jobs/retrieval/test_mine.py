@@ -12,7 +12,8 @@ import pytest
 
 from ratchet.data.tables import QUERIES, read_shards, write_shards
 from ratchet.errors import DataError, InputError
-from ratchet.jobs.retrieval.implementation import mine as implementation
+from ratchet.jobs.retrieval import mine as implementation
+from ratchet.jobs.retrieval import mining
 from ratchet.jobs.retrieval.mine import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Result
 from tests.support.clusters.step_process import work_here
@@ -116,10 +117,10 @@ def test_workers_and_blocks_give_the_same_bytes(
         found[name] = {path.name: path.read_bytes() for path in ctx.out.iterdir()}
     assert found["plain"] == found["workers"]
     # A worker that may hold only 20 vectors at a time streams the corpus and merges; the same worker, in this process.
-    monkeypatch.setattr(implementation, "BYTES_AT_ONCE", 20 * 8 * 4)
+    monkeypatch.setattr(mining, "BYTES_AT_ONCE", 20 * 8 * 4)
     config = Config(window=(1, 40))
     inputs = Inputs(problem.queries, problem.corpus, problem.query_embeddings, problem.corpus_embeddings)
-    worker = implementation.Worker(config, inputs, "cpu")
+    worker = mining.Worker(config, inputs, "cpu")
     assert len(list(worker.candidates.read_groups())) > 1
     target = runs["plain"].work / "streamed.parquet"
     worker(problem.queries / "shard-00001.parquet", target, lambda rows, tokens=0: None)
@@ -206,7 +207,7 @@ def test_the_recall_is_measured_and_the_index_is_built_once(
     problem: Any, context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A group of 20 vectors at a time: the parts of the index are merged.
-    monkeypatch.setattr(implementation, "BYTES_AT_ONCE", 20 * 8 * 4)
+    monkeypatch.setattr(mining, "BYTES_AT_ONCE", 20 * 8 * 4)
     first = context()
     rough, _ = mined(first, problem, window=(1, 10), min_recall=0.5)
     assert 0.5 <= rough.metrics["recall"] < 0.95

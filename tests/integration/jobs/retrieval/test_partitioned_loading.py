@@ -14,8 +14,7 @@ from embedder_finetuning import FAST, context, losses
 
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval import finetune_embedder
-from ratchet.jobs.retrieval.finetune_embedder import Inputs
-from ratchet.jobs.retrieval.implementation.finetune_embedder import run
+from ratchet.jobs.retrieval.finetune_embedder import Inputs, run
 
 CONFIG = replace(FAST, epochs=1, batch_size=20, max_length=64, learning_rate=1e-3)
 

@@ -15,8 +15,8 @@ import transformers
 from ratchet.data.tables import MINED, read_shards, write_shards
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval import evaluate_retrieval, rerank
-from ratchet.jobs.retrieval.implementation import evaluate_retrieval as evaluation
-from ratchet.jobs.retrieval.implementation import rerank as implementation
+from ratchet.jobs.retrieval import evaluate_retrieval as evaluation
+from ratchet.jobs.retrieval import rerank as implementation
 from ratchet.jobs.retrieval.rerank import Config, Inputs
 from ratchet.jobs.training.config import RetrievalFinetuneConfig, drop_refused_teacher
 from ratchet.jobs.training.teacher_gate import TeacherGate

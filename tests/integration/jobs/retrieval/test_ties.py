@@ -25,9 +25,9 @@ from ratchet.data.tables import (
 from ratchet.jobs.predictions import fuse
 from ratchet.jobs.predictions.fuse import run as run_fuse
 from ratchet.jobs.retrieval import evaluate_retrieval
-from ratchet.jobs.retrieval.implementation.evaluate_retrieval import run as run_evaluation
-from ratchet.jobs.retrieval.implementation.prepare import run as run_prepare
+from ratchet.jobs.retrieval.evaluate_retrieval import run as run_evaluation
 from ratchet.jobs.retrieval.prepare import Config, Inputs
+from ratchet.jobs.retrieval.prepare import run as run_prepare
 from ratchet.orchestrator.job_interface import Context
 from tests.support.clusters.step_process import work_here
 

@@ -21,10 +21,9 @@ from ratchet.data.tasks.solver import generate_tasks
 from ratchet.data.tasks.task import SAMPLES, read_task_name, row_to_sample, write_task_name
 from ratchet.errors import DataError, InputError, ModelError
 from ratchet.jobs.answers import evaluate_answers, generate, prepare_tasks, rejection_sample, sft, teacher_logprobs
-from ratchet.jobs.answers.implementation.generate import Worker, count_shared_tokens
-from ratchet.jobs.answers.implementation.sft import TrainTask
-from ratchet.jobs.answers.token_table import TOKENS, Teacher, TokenTable
-from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.answers.answering import Worker, count_shared_tokens
+from ratchet.jobs.answers.sft_training import TOKENS, SftTask, Teacher, TokenTable
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models import loading
 from ratchet.models.decoder import decoder
 from ratchet.orchestrator.job_interface import Context, Resources, Result
@@ -53,7 +52,7 @@ def test_splits_are_disjoint_by_numbers_and_target(made: Path, tmp_path: Path) -
     test.write_text("".join(json.dumps(row | {"nums": row["nums"][::-1]}) + "\n" for row in rows))
     (out := tmp_path / "out").mkdir()
     context = Context("prepare", "0" * 64, 1, out, tmp_path, Resources(1, 2.0, 0.0))
-    result = prepare_tasks.JOB.load()(
+    result = prepare_tasks.JOB.run(
         context, prepare_tasks.Config("countdown"), prepare_tasks.Inputs(made / "tasks/tasks", test)
     )
     assert result.metrics["also_in_test"] == 10
@@ -80,9 +79,9 @@ def gradient(
     resources = Resources(workers, 1.0, 0.0, micro_batch_size=micro_batch_size)
     total, sums = 0.0, {}
     for rank in range(workers):
-        one = TrainTask(WorkerInfo(rank, workers, "cpu"), config, inputs(made), resources, tmp_path / "lengths.json")
-        for part in one.parts(1, 2):
-            loss, _ = part()
+        one = SftTask(WorkerInfo(rank, workers, "cpu"), config, inputs(made), resources, tmp_path / "lengths.json")
+        for microbatch in one.batch(1, 2).microbatches:
+            loss = one.loss(microbatch)
             loss.backward()
             total += float(loss.detach()) / workers
         for name, parameter in one.model.named_parameters():
@@ -162,12 +161,12 @@ def check_equal(one: tuple[float, dict[str, Any]], other: tuple[float, dict[str,
 
 
 def test_what_is_too_long_is_left_out_whole_and_counted(made: Path, tmp_path: Path) -> None:
-    plain = TrainTask(WorkerInfo(0, 1, "cpu"), FAST, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
+    plain = SftTask(WorkerInfo(0, 1, "cpu"), FAST, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
     sizes, held_out = (sorted(table.size_N.tolist()) for table in (plain.train, plain.valid))
     limit = sizes[40]
     assert held_out[0] <= limit < held_out[-1]
     config = dataclasses.replace(FAST, max_length=limit)
-    TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
+    SftTask(WorkerInfo(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
     fit = sum(size <= limit for size in sizes)
     assert json.loads((tmp_path / "lengths.json").read_text())[0] == {
         "samples": fit,
@@ -177,14 +176,14 @@ def test_what_is_too_long_is_left_out_whole_and_counted(made: Path, tmp_path: Pa
     }
     config = dataclasses.replace(FAST, max_length=4)
     with pytest.raises(InputError, match=r"all 97 samples of .* are longer"):
-        TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
+        SftTask(WorkerInfo(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
 
 
 def test_a_ce_weight_below_one_needs_a_teacher(made: Path, tmp_path: Path) -> None:
     config = dataclasses.replace(FAST, ce_weight=0.5)
     sft.check(config, inputs(made), {})  # at plan time the teacher's step may be still to come
     with pytest.raises(InputError, match=r"ce_weight: 0.5 given, without a teacher"):
-        TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
+        SftTask(WorkerInfo(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
 
 
 def test_a_teachers_answers_are_found_by_the_samples_ids(made: Path, tmp_path: Path, context: MakeContext) -> None:
@@ -195,12 +194,12 @@ def test_a_teachers_answers_are_found_by_the_samples_ids(made: Path, tmp_path: P
         answered = [row | {"answers": [row["targets"]], "truncated": [[False]]} for row in rows]
         pq.write_table(pa.Table.from_pylist(answered[::-1]), path)
     given = rejection_sample.Config(), rejection_sample.Inputs(completions, samples)
-    rejection_sample.JOB.load()(kept := context(), *given)
+    rejection_sample.JOB.run(kept := context(), *given)
     rows = read_shards(samples).to_pylist()
     assert read_shards(kept.out).to_pylist() == [row | {"id": f"{row['id']}~0"} for row in rows]
     pq.write_table(pa.Table.from_pylist([row | {"questions": ["Of another file?"]} for row in answered]), path)
     with pytest.raises(InputError, match=r"no answer to sample .* of .*; expected answers to these samples"):
-        rejection_sample.JOB.load()(context(), *given)
+        rejection_sample.JOB.run(context(), *given)
 
 
 def test_what_is_too_long_is_an_error_before_a_model_is_loaded(
@@ -212,22 +211,22 @@ def test_what_is_too_long_is_an_error_before_a_model_is_loaded(
     here = dataclasses.replace(context(), holds_resources=True)
     asked = generate.Config(max_prompt_length=3, dtype="float32"), generate.Inputs(made / "base", samples)
     with pytest.raises(ModelError, match=r"prompt of .* expected at most 3; raise max_prompt_length"):
-        generate.JOB.load()(here, *asked)
+        generate.JOB.run(here, *asked)
     config = teacher_logprobs.Config(max_length=3, dtype="float32")
     with pytest.raises(InputError, match=r"teacher_logprobs.max_length: sample .* expected at most 3; raise it"):
-        teacher_logprobs.JOB.load()(here, config, teacher_logprobs.Inputs(made / "base", samples, made / "base"))
+        teacher_logprobs.JOB.run(here, config, teacher_logprobs.Inputs(made / "base", samples, made / "base"))
 
 
 def test_an_adapter_of_another_task_does_not_answer(made: Path, tmp_path: Path, context: MakeContext) -> None:
     write_task_name(tmp_path / "adapter", "gsm8k")
     given = generate.Inputs(made / "base", made / "prepared/test", tmp_path / "adapter")
     with pytest.raises(InputError, match=r"generate.adapter: .* was trained on task gsm8k"):
-        generate.JOB.load()(context(), generate.Config(), given)
+        generate.JOB.run(context(), generate.Config(), given)
     shutil.copytree(made / "base", tmp_path / "model")
     write_task_name(tmp_path / "model", "gsm8k")
     given = generate.Inputs(tmp_path / "model", made / "prepared/test")
     with pytest.raises(InputError, match=r"generate.model: .* was trained on task gsm8k"):
-        generate.JOB.load()(context(), generate.Config(), given)
+        generate.JOB.run(context(), generate.Config(), given)
     with pytest.raises(InputError, match=r"generate.model: .* was trained on task gsm8k"):
         generate.check(generate.Config(), given, {})
     planned = generate.Inputs(tmp_path / "model", None)  # type: ignore[arg-type]
@@ -292,7 +291,7 @@ def test_a_passages_questions_and_their_tokens(made: Path, tmp_path: Path, conte
     config, given = prepare_tasks.Config(f"squad-{strategy}", max_test=2, test_fraction=0.4), prepare_tasks.Inputs(file)
     prepare_tasks.check(config, given, {})
     prepared = context(1, name="prepare")
-    prepare_tasks.JOB.load()(prepared, config, given)
+    prepare_tasks.JOB.run(prepared, config, given)
     rows = read_shards(prepared.out / "test", SAMPLES.names).to_pylist()
     assert len({row["group"] for row in rows}) == 2
     assert len(rows) == (6 if strategy == "batch" else 2)
@@ -304,7 +303,7 @@ def test_a_passages_questions_and_their_tokens(made: Path, tmp_path: Path, conte
     worker(shard, tmp_path / "said/shard-00000.parquet", lambda rows, tokens=0: told.append(rows))
     assert told[-1] == len(rows)
     evaluated = context(1, name="verified")
-    found = evaluate_answers.JOB.load()(
+    found = evaluate_answers.JOB.run(
         evaluated, evaluate_answers.Config(), evaluate_answers.Inputs(tmp_path / "said")
     ).metrics
     assert found["questions"] == 6
@@ -339,7 +338,7 @@ def test_the_current_best_is_measured_over_the_base_that_is_trained(
 ) -> None:
     """The base is loaded once."""
     where, resources = (WorkerInfo(0, 1, "cpu"), Resources(1, 1.0, 0.0))
-    best = TrainTask(where, dataclasses.replace(FAST, method="lora"), inputs(made), resources, tmp_path / "l.json")
+    best = SftTask(where, dataclasses.replace(FAST, method="lora"), inputs(made), resources, tmp_path / "l.json")
     with torch.no_grad():
         for name, weight in best.model.named_parameters():
             if "lora_B" in name:
@@ -351,7 +350,7 @@ def test_the_current_best_is_measured_over_the_base_that_is_trained(
     monkeypatch.setattr(decoder, "open_model", lambda *a, **k: loaded.append("base") or open_model(*a, **k))
     current = dataclasses.replace(inputs(made), current_best=tmp_path)
     config = dataclasses.replace(FAST, method="lora", lora_r=4)
-    task = TrainTask(where, config, current, resources, tmp_path / "l.json")
+    task = SftTask(where, config, current, resources, tmp_path / "l.json")
     own = task.evaluate().metrics
     assert task.evaluate_start().metrics == pytest.approx(expected, abs=1e-6)
     assert task.evaluate().metrics == own != expected

@@ -12,17 +12,23 @@ import pyarrow.parquet as pq
 import pytest
 import transformers
 from countdown_files import FAST, make_countdown_files
+from ratchet.jobs.training.worker import WorkerInfo
 
 from ratchet.data.tables import read_shards
 from ratchet.data.tasks.task import SAMPLES, row_to_sample
 from ratchet.errors import DataError, InputError, ModelError
-from ratchet.jobs.answers import generate, prepare_tasks, rejection_sample, sft, teacher_logprobs
+from ratchet.jobs.answers import (
+    answering,
+    generate,
+    prepare_tasks,
+    rejection_sample,
+    sft,
+    sft_training,
+    teacher_logprobs,
+)
 from ratchet.jobs.answers import rejection_sample as sampling
+from ratchet.jobs.answers import teacher_logprobs as teaching
 from ratchet.jobs.answers.chat_options import read_chat
-from ratchet.jobs.answers.implementation import generate as generating
-from ratchet.jobs.answers.implementation import sft as training
-from ratchet.jobs.answers.implementation import teacher_logprobs as teaching
-from ratchet.jobs.training.task import WorkerInfo
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Settings, build, find
@@ -51,7 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     inputs = prepare_tasks.Inputs(folder / "tasks/tasks")
     predicted = prepare_tasks.check(config, inputs, {})
-    result = prepare_tasks.JOB.load()(make_context(folder / "asked"), config, inputs)
+    result = prepare_tasks.JOB.run(make_context(folder / "asked"), config, inputs)
     assert predicted.metrics["chat"] == result.metrics["chat"]
     shutil.copytree(folder / "base", folder / "thinking")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "base")
@@ -86,14 +92,16 @@ def test_all_jobs_ask_with_the_same_tokens(made: Path, tmp_path: Path) -> None:
     expected = tokenizer(asked, add_special_tokens=False)["input_ids"]
 
     given = generate.Inputs(model, samples)
-    worker = generating.Worker(generate.Config(dtype="float32"), given, 4096, "cpu")
+    worker = answering.Worker(generate.Config(dtype="float32"), given, 4096, "cpu")
     assert worker.decoder.conversations.tokenize_sample(sample.system, [sample.turns[0][0]], []).ids == expected
     assert worker.sampling.stop == ("</answer>", "\n\n\n")
-    ids, parameters = generating.ShardClient(generate.Config(), given).requests(shard)[0]
+    ids, parameters = answering.ShardClient(generate.Config(), given).requests(shard)[0]
     assert (ids.tolist(), parameters["stop"]) == (expected, ["</answer>", "\n\n\n"]), "of vLLM"
 
     inputs = sft.Inputs(model, samples, made / "asked/valid")
-    task = training.TrainTask(WorkerInfo(0, 1, "cpu"), FAST, inputs, Resources(1, 1.0, 0.0), tmp_path / "lengths.json")
+    task = sft_training.SftTask(
+        WorkerInfo(0, 1, "cpu"), FAST, inputs, Resources(1, 1.0, 0.0), tmp_path / "lengths.json"
+    )
     own = task.train[0]
     assert own.ids[: own.trained.index(True)] == expected
     assert task.stop == ("</answer>", "\n\n\n")
@@ -189,7 +197,7 @@ def prepare(rows: list[list[tuple[str, str]]], folder: Path) -> tuple[Result, Pa
     config = prepare_tasks.Config("chat", test_fraction=0.3, validation_fraction=0.3)
     inputs = prepare_tasks.Inputs(folder / "chat.jsonl")
     planned = prepare_tasks.check(config, inputs, {})
-    result = prepare_tasks.JOB.load()(make_context(folder / "made"), config, inputs)
+    result = prepare_tasks.JOB.run(make_context(folder / "made"), config, inputs)
     shapes = [{name: one.metrics.get(name) for name in prepare_tasks.SHAPE} for one in (planned, result)]
     assert shapes[0] == shapes[1]
     return planned, folder / "made"
@@ -232,7 +240,7 @@ def test_answers_with_the_end_of_an_answer_in_them_are_refused(made: Path, tmp_p
         sft.check(sft.Config(), given, {})
     one = Resources(workers=1, cpus=1.0, gpus=0.0)
     with pytest.raises(InputError, match=r"made/train: sample .*'<\|im_end\|>' in an answer"):
-        training.TrainTask(
+        sft_training.SftTask(
             WorkerInfo(0, 1, "cpu"), sft.Config(learning_rate=1e-4), given, one, tmp_path / "lengths.json"
         )
 

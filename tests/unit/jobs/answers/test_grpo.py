@@ -30,9 +30,10 @@ from ratchet.data.tasks.task import (
 )
 from ratchet.errors import InputError
 from ratchet.jobs.answers import grpo, sft
-from ratchet.jobs.answers.implementation.grpo import GrpoTask, compute_reward, draw_order, run
+from ratchet.jobs.answers.grpo import run
+from ratchet.jobs.answers.grpo_training import GrpoTask, compute_reward, draw_order
 from ratchet.jobs.training.config import check_adapter
-from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models.adapters import lora
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 from ratchet.orchestrator.job_interface.settings import validate

@@ -14,8 +14,7 @@ from architectures import ARCHITECTURES, make, trained
 from peft import AutoPeftModelForCausalLM
 
 from ratchet.errors import ArtifactError, InputError
-from ratchet.jobs.export.export_model import JOB, Config, Inputs
-from ratchet.jobs.export.implementation.export_model import run
+from ratchet.jobs.export.export_model import JOB, Config, Inputs, run
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.model_files import MINILM, resolve
 from ratchet.models.reranker import reranker

@@ -13,8 +13,7 @@ from architectures import trained
 from chat_tokenizers import CHAT, tokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from ratchet.jobs.export.export_model import Inputs
-from ratchet.jobs.export.implementation.export_model import write_model
+from ratchet.jobs.export.export_model import Inputs, write_model
 from ratchet.models.decoder import decoder
 
 

@@ -16,7 +16,7 @@ from ratchet.data.tables import read_shards
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval import prepare
 from ratchet.jobs.retrieval.datasets import find_datasets, find_queries
-from ratchet.jobs.retrieval.implementation.prepare import run
+from ratchet.jobs.retrieval.prepare import run
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.job_interface import Context, Result, Source
 from ratchet.orchestrator.job_interface.source_digest import SourceDigests

@@ -22,9 +22,9 @@ from ratchet.data.tables import (
 )
 from ratchet.data.triplets import Triplets
 from ratchet.jobs.retrieval import finetune_embedder, mine
-from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
-from ratchet.jobs.retrieval.implementation.mine import Worker
-from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.retrieval.embedder_training import EmbedderTask
+from ratchet.jobs.retrieval.mining import Worker
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.orchestrator.job_interface import Resources
 
 DOCUMENTS, DIMENSIONS, QUERIES_PER_SHARD = 40, 6, 12
@@ -94,9 +94,9 @@ def test_no_batch_has_a_positive_of_an_equal_query_as_a_negative(folder: Path, c
     given = [name for name in ("task", "prompt") if name in rows[0]]
     write_shards(tmp_path, rows, add_carried(MINED, given), 10)
     inputs = finetune_embedder.Inputs(concepts / "base", tmp_path, folder / "corpus", folder / "queries")
-    task = TrainTask(WorkerInfo(0, 1, "cpu"), FAST, inputs, Resources(1, cpus=1.0, gpus=0.0))
+    task = EmbedderTask(WorkerInfo(0, 1, "cpu"), FAST, inputs, Resources(1, cpus=1.0, gpus=0.0))
     known, texts, masked = find_known(folder), read_shards(folder / "corpus")["text"].to_pylist(), 0
-    for step in range(task.triplets.num_batches(FAST.batch_size)):
+    for step in range(task.triplets.num_batches):
         batch = task._prepare(0, step)
         assert batch.mask_QP is not None
         for q, query in enumerate(batch.drawn.query_Q.tolist()):
@@ -110,8 +110,8 @@ def test_no_batch_has_a_positive_of_an_equal_query_as_a_negative(folder: Path, c
 def test_no_positive_of_an_equal_query_is_drawn_as_a_given_negative(folder: Path) -> None:
     """So it is for the reranker too, which sees the drawn negatives only."""
     corpus, queries = read_shards(folder / "corpus"), read_shards(folder / "queries")
-    data, texts = Triplets(queries, corpus), corpus["text"].to_pylist()
+    data, texts = Triplets(queries, corpus, num_negatives=DOCUMENTS), corpus["text"].to_pylist()
     for query, (row, known) in enumerate(zip(queries.to_pylist(), find_known(folder), strict=True)):
         wrong = [int(name[1:]) for name in row["negatives"]]
-        drawn = data.draw(1, 0, query, DOCUMENTS)[1].tolist()
+        drawn = data.draw(0, query)[1].tolist()
         assert sorted(drawn) == sorted(one for one in wrong if texts[one] not in known)

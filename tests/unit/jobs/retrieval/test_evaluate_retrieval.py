@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratchet.jobs.retrieval.evaluate_retrieval import Config, list_metrics
-from ratchet.jobs.retrieval.implementation.evaluate_retrieval import compute_by_seen
+from ratchet.jobs.retrieval.ranking import compute_by_seen
 from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 from ratchet.models.search.truncated_search import rank_truncated

@@ -18,9 +18,9 @@ from torch import Tensor
 from ratchet.data.evaluation_pool import choose_pool
 from ratchet.data.tables import read_shards, write_table
 from ratchet.errors import InputError
+from ratchet.jobs.retrieval.embedder_training import EmbedderTask
 from ratchet.jobs.retrieval.finetune_embedder import JOB, Config, Inputs, check
-from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
-from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models import loading
 from ratchet.models.embedder import encoder
 from ratchet.orchestrator.job_interface import Resources
@@ -33,11 +33,11 @@ def inputs(concepts: Path) -> Inputs:
 
 
 def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inputs) -> None:
-    task = TrainTask(WorkerInfo(0, 1, "cpu"), SHOWN, inputs, Resources(1, cpus=1.0, gpus=0.0))
+    task = EmbedderTask(WorkerInfo(0, 1, "cpu"), SHOWN, inputs, Resources(1, cpus=1.0, gpus=0.0))
     tokenizer, data = task.encoder.tokenizer, task.triplets
     seen = []
     for epoch in range(2):
-        batch = data.make_batch(SHOWN.seed, epoch, 0, SHOWN.batch_size, SHOWN.num_negatives, 0, 1)
+        batch = data.batch(epoch, 0)
         rows = task._prepare(epoch, 0).ids_R[: len(batch.query_Q)]
         for query, row in zip(batch.query_Q.tolist(), rows, strict=True):
             words = tokenizer.decode(row, skip_special_tokens=True).split()
@@ -72,7 +72,6 @@ def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inp
         ({"num_negatives": 0, "in_batch_negatives": False}, "1 or more where in_batch_negatives is off"),
         ({"metric": "accuracy"}, "metric: accuracy given"),
         ({"epochs": 0}, "epochs: 0 given"),
-        ({"layer_decay": 0.9}, "layer_decay: 0.9 given; expected 1 with method=lora"),
         ({"method": "full", "quantization": "nf4"}, "method: full given; expected lora with nf4"),
         ({"matryoshka_dims": (16, 8)}, "16,8 given; expected rising numbers below the 32 dimensions"),
         ({"matryoshka_dims": (8, 32)}, "8,32 given; expected rising numbers below the 32 dimensions"),
@@ -109,16 +108,16 @@ def test_a_base_without_weights_is_refused(inputs: Inputs, tmp_path: Path) -> No
 
 def test_more_workers_than_queries_are_refused_with_the_fix(inputs: Inputs, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"workers: 3 given.*lower workers, or raise batch"):
-        TrainTask(WorkerInfo(0, 3, "cpu"), dataclasses.replace(FAST, batch_size=2), inputs, Resources(3, 1.0, 0.0))
+        EmbedderTask(WorkerInfo(0, 3, "cpu"), dataclasses.replace(FAST, batch_size=2), inputs, Resources(3, 1.0, 0.0))
 
 
 def collect_gradients(config: Config, inputs: Inputs, micro_batch_size: int | None) -> tuple[int, float, list[Tensor]]:
     """Return (number of parts, loss, gradients) of a training step on one worker."""
     resources = Resources(1, cpus=1.0, gpus=0.0, micro_batch_size=micro_batch_size)
-    task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, resources)
-    parts, loss = task.parts(0, 0), 0.0
+    task = EmbedderTask(WorkerInfo(0, 1, "cpu"), config, inputs, resources)
+    parts, loss = task.batch(0, 0).microbatches, 0.0
     for part in parts:
-        share, _ = part()
+        share = task.loss(part)
         share.backward()
         loss += float(share.detach())
     return len(parts), loss, [weight.grad for weight in task.model.parameters() if weight.grad is not None]
@@ -163,11 +162,11 @@ def test_an_adapter_is_no_model_to_start_from_and_a_model_is_no_adapter(inputs: 
 def test_few_dimensions_are_trained_as_vectors_of_their_own(inputs: Inputs) -> None:
     """Against the loss of each number of dimensions by itself."""
     config = dataclasses.replace(FAST, matryoshka_dims=(4, 16))
-    task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=1.0, gpus=0.0))
-    loss = float(task.parts(0, 0)[0]()[0].detach())
+    task = EmbedderTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=1.0, gpus=0.0))
+    loss = float(task.loss(task.batch(0, 0).microbatches[0]).detach())
     data, expected = task.triplets, []
-    queries = data.split_epoch(config.seed, 0, config.batch_size)[0]
-    drawn = [data.draw(config.seed, 0, int(query), config.num_negatives) for query in queries]
+    queries = data.split_epoch(0)[0]
+    drawn = [data.draw(0, int(query)) for query in queries]
     texts = data.corpus_text.to_pylist()
     passages = sorted({texts[row] for right, wrong in drawn for row in [right, *wrong]})
     with torch.no_grad():
@@ -190,11 +189,11 @@ def test_what_mining_suspects_is_no_negative_of_the_query(inputs: Inputs, tmp_pa
     suspects = [[ids[(q + 3) % len(ids)], ids[(q + 5) % len(ids)]] for q in range(len(mined))]
     write_table(tmp_path / "shard-00000.parquet", mined.append_column("suspects", [suspects]))
     config = dataclasses.replace(FAST, num_negatives=1)
-    task = TrainTask(
+    task = EmbedderTask(
         WorkerInfo(0, 1, "cpu"), config, dataclasses.replace(inputs, mined=tmp_path), Resources(1, cpus=1.0, gpus=0.0)
     )
     batch, data, masked = task._prepare(0, 0), task.triplets, 0
-    made = data.make_batch(config.seed, 0, 0, config.batch_size, config.num_negatives, 0, 1)
+    made = data.batch(0, 0)
     assert batch.mask_QP is not None
     for i, query in enumerate(made.query_Q.tolist()):
         never = {*data.positives(query).tolist(), *(ids.index(name) for name in suspects[query])}
@@ -213,7 +212,7 @@ def test_the_current_best_is_measured_over_the_base_that_is_trained(
     """The base is loaded once. The adapter that is trained is as before afterwards."""
     resources = Resources(1, cpus=1.0, gpus=0.0)
     config = dataclasses.replace(FAST, quantization=quantization, lora_r=4)
-    best = TrainTask(WorkerInfo(0, 1, "cpu"), dataclasses.replace(config, lora_r=8), inputs, resources)
+    best = EmbedderTask(WorkerInfo(0, 1, "cpu"), dataclasses.replace(config, lora_r=8), inputs, resources)
     with torch.no_grad():
         for name, weight in best.model.named_parameters():
             if "lora_B" in name:
@@ -223,7 +222,7 @@ def test_the_current_best_is_measured_over_the_base_that_is_trained(
     loaded: list[str] = []
     open_model = loading.open_model
     monkeypatch.setattr(encoder, "open_model", lambda *a, **k: loaded.append("base") or open_model(*a, **k))
-    task = TrainTask(WorkerInfo(0, 1, "cpu"), config, dataclasses.replace(inputs, current_best=tmp_path), resources)
+    task = EmbedderTask(WorkerInfo(0, 1, "cpu"), config, dataclasses.replace(inputs, current_best=tmp_path), resources)
     before = {name: (weight.requires_grad, weight.clone()) for name, weight in task.model.named_parameters()}
     own = task.evaluate().metrics
     assert task.evaluate_start().metrics == pytest.approx(expected, abs=1e-6)
@@ -245,7 +244,7 @@ def test_held_out_queries_are_ranked_against_the_pool(inputs: Inputs, tmp_path: 
     inputs = dataclasses.replace(inputs, valid=tmp_path)
     rows = choose_pool(valid, corpus, None, 8, seed=0)
     assert rows is not None
-    task = TrainTask(worker, FAST, inputs, resources, rows)
+    task = EmbedderTask(worker, FAST, inputs, resources, rows)
     vector_ND = task.encoder.encode(corpus["text"].take(rows).to_pylist(), "passage")
     score_QN = task.encoder.encode(valid["text"].to_pylist(), "query") @ vector_ND.T
     names, total = corpus["id"].take(rows).to_pylist(), 0.0
@@ -255,8 +254,8 @@ def test_held_out_queries_are_ranked_against_the_pool(inputs: Inputs, tmp_path: 
         total += sum((n + 1) / place for n, place in enumerate(places)) / len(places)
     pooled = task.evaluate().metrics["map@25"]
     assert pooled == pytest.approx(total / len(valid), abs=1e-5)
-    whole = TrainTask(worker, FAST, inputs, resources).evaluate().metrics["map@25"]
-    assert TrainTask(worker, FAST, inputs, resources, np.arange(len(corpus))).evaluate().metrics["map@25"] == whole
+    whole = EmbedderTask(worker, FAST, inputs, resources).evaluate().metrics["map@25"]
+    assert EmbedderTask(worker, FAST, inputs, resources, np.arange(len(corpus))).evaluate().metrics["map@25"] == whole
     assert whole < pooled
 
 

@@ -15,9 +15,9 @@ from reranker_finetuning import FAST, make_inputs
 from ratchet.data.tables import MINED, RANKED, read_shards, write_shards, write_table
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs, check
-from ratchet.jobs.retrieval.implementation.finetune_reranker import TrainTask
+from ratchet.jobs.retrieval.reranker_training import RerankerTask
 from ratchet.jobs.training.finetuning import _keep_start
-from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models import loading
 from ratchet.models.model_files import copy_tokenizer
 from ratchet.models.reranker import reranker
@@ -37,7 +37,7 @@ def test_the_base_that_is_kept_has_its_own_head(inputs: Inputs, tmp_path: Path) 
     copy_tokenizer(inputs.base, tmp_path / "base")
     given = dataclasses.replace(inputs, base=tmp_path / "base")
     assert reranker.can_score(given.base)
-    task = TrainTask(WorkerInfo(0, 1, "cpu"), FAST, given, Resources(1, cpus=1.0, gpus=0.0))
+    task = RerankerTask(WorkerInfo(0, 1, "cpu"), FAST, given, Resources(1, cpus=1.0, gpus=0.0))
     with torch.no_grad():
         for weight in task.model.parameters():
             weight += weight.requires_grad * 0.1
@@ -58,9 +58,9 @@ def test_workers_and_parts_change_nothing(inputs: Inputs, workers: int, micro_ba
         total, sums = 0.0, dict[str, torch.Tensor]()
         for rank in range(workers):
             share = Resources(workers, cpus=1.0, gpus=0.0, micro_batch_size=micro_batch_size)
-            one = TrainTask(WorkerInfo(rank, workers, "cpu"), config, inputs, share)
-            for part in one.parts(0, 1):
-                loss, _ = part()
+            one = RerankerTask(WorkerInfo(rank, workers, "cpu"), config, inputs, share)
+            for microbatch in one.batch(0, 1).microbatches:
+                loss = one.loss(microbatch)
                 loss.backward()
                 total += float(loss.detach()) / workers
             for name, weight in one.model.named_parameters():
@@ -95,7 +95,7 @@ def test_wrong_settings_are_named(inputs: Inputs, change: dict[str, Any], said: 
 
 def test_a_teacher_without_scores_and_other_lists_are_named(inputs: Inputs, tmp_path: Path) -> None:
     def made(config: Config, inputs: Inputs) -> None:
-        TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=1.0, gpus=0.0))
+        RerankerTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=1.0, gpus=0.0))
 
     plain = read_shards(inputs.mined).select(MINED.names)
     write_table(tmp_path / "mined" / "shard-00000.parquet", plain)
@@ -116,7 +116,7 @@ def test_the_current_best_is_measured_over_the_base_that_is_trained(
 ) -> None:
     """The base is loaded once. Its new head is that of the current best while that is measured."""
     resources = Resources(1, cpus=1.0, gpus=0.0)
-    best = TrainTask(WorkerInfo(0, 1, "cpu"), dataclasses.replace(FAST, lora_r=8, seed=5), inputs, resources)
+    best = RerankerTask(WorkerInfo(0, 1, "cpu"), dataclasses.replace(FAST, lora_r=8, seed=5), inputs, resources)
     with torch.no_grad():
         for weight in best.model.parameters():
             if weight.requires_grad:
@@ -127,7 +127,7 @@ def test_the_current_best_is_measured_over_the_base_that_is_trained(
     open_model = loading.open_model
     monkeypatch.setattr(reranker, "open_model", lambda *a, **k: loaded.append("base") or open_model(*a, **k))
     current = dataclasses.replace(inputs, current_best=tmp_path)
-    task = TrainTask(WorkerInfo(0, 1, "cpu"), FAST, current, resources)
+    task = RerankerTask(WorkerInfo(0, 1, "cpu"), FAST, current, resources)
     own = task.evaluate().metrics
     assert task.evaluate_start().metrics == pytest.approx(expected, abs=1e-6)
     assert task.evaluate().metrics == own != expected

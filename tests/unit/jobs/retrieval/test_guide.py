@@ -18,9 +18,9 @@ from ratchet.data.tables import read_shards
 from ratchet.data.triplets import Triplets
 from ratchet.data.vectors import read_selected, write_vectors
 from ratchet.errors import DataError, InputError
+from ratchet.jobs.retrieval.embedder_training import EmbedderTask
 from ratchet.jobs.retrieval.finetune_embedder import Inputs, check
-from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
-from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models.embedder import encoder
 from ratchet.orchestrator.job_interface import Resources
 
@@ -51,13 +51,13 @@ def test_passages_above_the_positive_are_masked(concepts: Path, tmp_path: Path, 
         np.round(random.standard_normal((len(table), DIM)) * 8).astype(np.float32) / 8 for table in (mined, corpus)
     )
     inputs = guided(concepts, tmp_path, query_QD, corpus_ND)
-    triplets = Triplets(mined, corpus)
+    triplets = Triplets(mined, corpus, batch_size=16, num_negatives=3)
     assert inputs.guide_queries
     assert inputs.guide_corpus
     guide = Guide(triplets, corpus, inputs.guide_queries, inputs.guide_corpus)
     masked = 0
     for step in range(3):
-        batch = triplets.make_batch(0, 0, step, 16, 3, 0, 1)
+        batch = triplets.batch(0, step)
         found_QP = guide.find_suspects(batch, margin)
         for q, query in enumerate(batch.query_Q):
             cosine_P = [
@@ -81,12 +81,12 @@ def test_the_loss_is_that_of_sentence_transformers(concepts: Path, tmp_path: Pat
     config = dataclasses.replace(FAST, method="full", num_negatives=0, batch_size=8, guide_margin=0.01)
     place = WorkerInfo(0, 1, "cpu"), Resources(1, cpus=1.0, gpus=0.0)
     unguided = dataclasses.replace(inputs, guide_queries=None, guide_corpus=None)
-    task, without = (TrainTask(place[0], config, given, place[1]) for given in (inputs, unguided))
+    task, without = (EmbedderTask(place[0], config, given, place[1]) for given in (inputs, unguided))
     data = task.triplets
-    steps = [(step, data.make_batch(config.seed, 0, step, 8, 0, 0, 1)) for step in range(task.steps[0])]
+    steps = [(step, data.batch(0, step)) for step in range(task.steps[0])]
     # Where two queries have one positive, its text counts twice there.
     step, batch = next((step, batch) for step, batch in steps if len(batch.passage_P) == len(batch.query_Q))
-    ours, plain = (one.parts(0, step)[0]()[0].item() for one in (task, without))
+    ours, plain = (one.loss(one.batch(0, step).microbatches[0]).item() for one in (task, without))
 
     peer, guide = (SentenceTransformer(str(concepts / "base"), device="cpu") for _ in range(2))
     loss = GISTEmbedLoss(

@@ -14,10 +14,8 @@ import pytest
 from ratchet.data import scored_lists
 from ratchet.data.formats import flag_embedding
 from ratchet.data.tables import GROUPED, MINED, RANKED, embeddings_schema, read_shards, write_mapped
-from ratchet.jobs.retrieval import evaluate_retrieval, mine
-from ratchet.jobs.retrieval.implementation import evaluate_retrieval as evaluating
-from ratchet.jobs.retrieval.implementation import mine as mining
-from ratchet.jobs.retrieval.implementation import prepare as preparing
+from ratchet.jobs.retrieval import evaluate_retrieval, mine, mining, ranking
+from ratchet.jobs.retrieval import prepare as preparing
 from ratchet.jobs.retrieval.prepare import Config, Inputs
 from ratchet.orchestrator.job_interface import Context
 
@@ -59,7 +57,7 @@ def mine_train(folder: Path, target: Path) -> Path:
 
 def evaluate_test(folder: Path, target: Path) -> Path:
     inputs = evaluate_retrieval.Inputs(folder / "test", folder / "corpus")
-    worker = evaluating.Worker(evaluate_retrieval.Config(system="bm25", top=5), inputs, "cpu")
+    worker = ranking.Worker(evaluate_retrieval.Config(system="bm25", top=5), inputs, "cpu")
     worker(folder / "test/shard-00000.parquet", target / "shard-00000.parquet", lambda *_: None)
     return target
 
@@ -102,7 +100,7 @@ def test_reranked_rankings_keep_them(instructed: Path, tmp_path: Path) -> None:
     )
     inputs = evaluate_retrieval.Inputs(instructed / "test", instructed / "corpus", scored=tmp_path / "scored")
     config = evaluate_retrieval.Config(system="reranked", top=5)
-    evaluating._write_reranked(config, inputs, read_shards(instructed / "test"), tmp_path / "reranked")
+    ranking._write_reranked(config, inputs, read_shards(instructed / "test"), tmp_path / "reranked")
     assert said(tmp_path / "reranked") == said(ranking)
 
 

@@ -13,8 +13,8 @@ from ratchet.data import tables
 from ratchet.data.tables import Texts
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval import mine
-from ratchet.jobs.retrieval.implementation.mine import IndexBuilder, _suspects_line, choose_candidates
 from ratchet.jobs.retrieval.mine import Config, Inputs
+from ratchet.jobs.retrieval.mining import IndexBuilder, _suspects_line, choose_candidates
 from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.job_interface.settings import validate
 

@@ -11,7 +11,7 @@ import pytest
 
 from ratchet.data.tables import CORPUS, QUERIES, embeddings_schema, read_shards, write_mapped, write_shards
 from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
-from ratchet.jobs.retrieval.implementation.evaluate_retrieval import Worker
+from ratchet.jobs.retrieval.ranking import Worker
 
 DOCUMENTS, TRAIN, ASKED, DIMENSIONS = 40, 60, 9, 8
 

@@ -14,10 +14,10 @@ from embedder_finetuning import FAST
 
 from ratchet.data.tables import CORPUS, MINED, QUERIES, embeddings_schema, read_shards, write_mapped, write_shards
 from ratchet.jobs.retrieval import evaluate_retrieval, finetune_embedder, mine
-from ratchet.jobs.retrieval.implementation.evaluate_retrieval import Worker as EvaluationWorker
-from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
-from ratchet.jobs.retrieval.implementation.mine import Worker as MiningWorker
-from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.retrieval.embedder_training import EmbedderTask
+from ratchet.jobs.retrieval.mining import Worker as MiningWorker
+from ratchet.jobs.retrieval.ranking import Worker as EvaluationWorker
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 from ratchet.orchestrator.job_interface import Resources
@@ -100,7 +100,7 @@ def test_no_query_is_its_own_negative_in_a_batch(folder: Path, concepts: Path, t
     scores: dict[str, Any] = {"positive_scores": [], "negative_scores": []}
     write_shards(tmp_path / "mined", [row | scores for row in rows], MINED, 10)
     inputs = finetune_embedder.Inputs(concepts / "base", tmp_path / "mined", folder / "corpus", folder / "queries")
-    task = TrainTask(WorkerInfo(0, 1, "cpu"), FAST, inputs, Resources(1, cpus=1.0, gpus=0.0))
+    task = EmbedderTask(WorkerInfo(0, 1, "cpu"), FAST, inputs, Resources(1, cpus=1.0, gpus=0.0))
     batch = task._prepare(0, 0)
     assert batch.mask_QP is not None
     assert batch.mask_QP.sum() == 1

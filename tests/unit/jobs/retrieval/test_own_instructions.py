@@ -16,12 +16,10 @@ from reranker_finetuning import DECODER, make_inputs
 
 from ratchet.data.tables import open_mapped_shard, read_shards, write_table
 from ratchet.jobs.pretrained import pretrained
-from ratchet.jobs.retrieval import embed, finetune_embedder, rerank
-from ratchet.jobs.retrieval.implementation import embed as embedding
-from ratchet.jobs.retrieval.implementation import finetune_embedder as embedder_finetuning
-from ratchet.jobs.retrieval.implementation import finetune_reranker as reranker_finetuning
-from ratchet.jobs.retrieval.implementation import rerank as reranking
-from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.retrieval import embed, embedder_training, finetune_embedder, rerank, reranker_training
+from ratchet.jobs.retrieval import embed as embedding
+from ratchet.jobs.retrieval import rerank as reranking
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models.model_files import MINILM, UNUSED_FILES, resolve
 from ratchet.models.presets import PROMPT
 from ratchet.orchestrator.job_interface import Resources
@@ -103,7 +101,7 @@ def test_an_embedder_is_trained_and_evaluated_with_own_tasks(concepts: Path, tmp
         folders = (instruct(getattr(inputs, f), tmp_path / name / f, "task", render) for f in ("mined", "valid"))
         changed = dataclasses.replace(inputs, **dict(zip(("mined", "valid"), folders, strict=True)))
         given = dataclasses.replace(config, query_template=query_template)
-        task = embedder_finetuning.TrainTask(HERE, given, changed, SHARE)
+        task = embedder_training.EmbedderTask(HERE, given, changed, SHARE)
         batch = task._prepare(0, 1)
         queries = batch.ids_R[: len(batch.drawn.query_Q)]
         return sorted(queries), task.evaluate().metrics  # a batch is ordered by characters
@@ -120,12 +118,12 @@ def test_a_reranker_is_trained_and_evaluated_with_own_prompts(
     inputs = dataclasses.replace(make_inputs(concepts, tmp_path), base=tiny_decoder)
     config = dataclasses.replace(DECODER, distillation="none", separator="", batch_size=6, num_negatives=1, depth=2)
 
-    def run(name: str, render: str, **changes: str) -> tuple[float, reranker_finetuning.TrainTask]:
+    def run(name: str, render: str, **changes: str) -> tuple[float, reranker_training.RerankerTask]:
         fields = ("mined", "valid", "ranking")
         own = [instruct(getattr(inputs, f), tmp_path / name / f, "prompt", render, 6, PROMPT) for f in fields]
         changed = dataclasses.replace(inputs, **dict(zip(fields, own, strict=True)))
-        task = reranker_finetuning.TrainTask(HERE, dataclasses.replace(config, **changes), changed, SHARE)
-        return sum(float(part()[0].detach()) for part in task.parts(0, 0)), task
+        task = reranker_training.RerankerTask(HERE, dataclasses.replace(config, **changes), changed, SHARE)
+        return sum(float(task.loss(part).detach()) for part in task.batch(0, 0).microbatches), task
 
     loss, task = run("own", "", query_template="A {prompt}: {text}")
     expected, by_hand = run("hand", "A {own}: {text}", query_template="{text}", prompt="")

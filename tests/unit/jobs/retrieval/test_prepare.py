@@ -15,8 +15,7 @@ from ratchet.data import retrieval
 from ratchet.data.rankings import summarize_counts, summarize_tokens
 from ratchet.data.tables import CORPUS, GROUPED, HELD_OUT, list_shards, read_shards
 from ratchet.errors import DataError, InputError
-from ratchet.jobs.retrieval.implementation.prepare import run
-from ratchet.jobs.retrieval.prepare import Config, Inputs, check, list_outputs
+from ratchet.jobs.retrieval.prepare import Config, Inputs, check, list_outputs, run
 from ratchet.orchestrator.job_interface import Context, Result
 from ratchet.orchestrator.job_interface.settings import validate
 
@@ -120,9 +119,7 @@ def test_scores_that_a_file_brings_can_be_learned_from(tmp_path: Path, context: 
     for row in train.to_pylist():
         i = int(row["text"].removeprefix("question "))
         assert (row["teacher_positive_scores"], row["teacher_negative_scores"]) == ([i + 0.5, i + 0.25], [-i])
-    step = Triplets(train, corpus, teacher=True).make_batch(
-        0, 0, 0, batch_size=8, num_negatives=1, worker_rank=0, workers=1
-    )
+    step = Triplets(train, corpus, batch_size=8, num_negatives=1, teacher=True).batch(0, 0)
     assert step.teacher_Q is not None
     assert len(step.teacher_Q) == 8
 

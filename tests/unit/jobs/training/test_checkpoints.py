@@ -13,7 +13,7 @@ from regression import OPTIONS
 
 from ratchet.jobs.training.checkpoints import Checkpoints, list_checkpoints, run_folder
 from ratchet.jobs.training.schedule import TrainHistory
-from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.digests import find_damage
 

@@ -11,8 +11,7 @@ import pytest
 from ratchet.data.significance import compute_p_value
 from ratchet.jobs.answers.sft import Config as SftConfig
 from ratchet.jobs.retrieval.finetune_embedder import Config
-from ratchet.jobs.retrieval.finetune_reranker import Config as RerankerConfig
-from ratchet.jobs.retrieval.implementation.finetune_reranker import evaluate_lists
+from ratchet.jobs.retrieval.reranker_training import evaluate_lists
 from ratchet.jobs.training.evaluation import Decision, HeldOutRows, decide
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.models.search.rank_metrics import compute_rank_metrics
@@ -37,11 +36,11 @@ def make_history(*gains: float, unseen: float = 0.0) -> TrainHistory:
 
 
 def test_a_gain_must_be_more_than_chance() -> None:
-    assert not decide(Config(), make_history(0.0, 0.2), "epoch").reason
-    reason = decide(Config(), make_history(0.0, 0.012), "epoch").reason
+    assert not decide(Config(), make_history(0.0, 0.2)).reason
+    reason = decide(Config(), make_history(0.0, 0.012)).reason
     assert reason.startswith("no epoch was significantly better, p 0.")
-    assert not decide(Config(significance_level=1.0), make_history(0.0, 0.012), "epoch").reason
-    assert decide(Config(), make_history(-0.2), "step") == Decision("no step was better")
+    assert not decide(Config(significance_level=1.0), make_history(0.0, 0.012)).reason
+    assert decide(Config(eval_steps=1), make_history(-0.2)) == Decision("no step was better")
 
 
 def test_few_groups_are_named() -> None:
@@ -49,22 +48,22 @@ def test_few_groups_are_named() -> None:
         sums = [{"all": [value] * groups} for value in (0.1, 0.9)]
         means = [{"map@25": 0.1}, {"loss": 1.0, "map@25": 0.9}]
         history = TrainHistory(start=means[0], start_sums=sums[0], evaluations=means[1:], sums=sums[1:], best=0)
-        return decide(Config(), history, "epoch").reason
+        return decide(Config(), history).reason
 
     assert decide_of(4).endswith(": 4 groups are too few to tell")
     assert not decide_of(5)
 
 
 def test_a_gain_on_seen_labels_does_not_pay_for_a_loss_on_unseen_ones() -> None:
-    reason = decide(Config(), make_history(0.2, unseen=-0.1), "epoch").reason
+    reason = decide(Config(), make_history(0.2, unseen=-0.1)).reason
     assert reason == "the best epoch is worse on unseen labels"
-    assert not decide(Config(), make_history(0.2, unseen=0.1), "epoch").reason
+    assert not decide(Config(), make_history(0.2, unseen=0.1)).reason
 
 
 def test_without_sums_the_metric_decides_alone() -> None:
     history = TrainHistory(start={"accuracy": 0.5}, evaluations=[{"loss": 1.0, "accuracy": 0.51}], sums=[{}], best=0)
-    assert decide(SftConfig(metric="accuracy"), history, "epoch") == Decision("")
-    assert decide(Config(), TrainHistory(evaluations=[{"loss": 1.0}], sums=[{}], best=0), "epoch") == Decision("")
+    assert decide(SftConfig(metric="accuracy"), history) == Decision("")
+    assert decide(Config(), TrainHistory(evaluations=[{"loss": 1.0}], sums=[{}], best=0)) == Decision("")
 
 
 @pytest.mark.parametrize("column", ["group", "paper"])
@@ -102,14 +101,14 @@ def make_small_history(groups: int, gain: float, changed: int) -> TrainHistory:
 
 @pytest.mark.parametrize("changed", [0, 1, 4])
 def test_the_loss_decides_where_the_metric_cannot(changed: int) -> None:
-    decision = decide(Config(), make_small_history(6, 0.1, changed), "epoch")
+    decision = decide(Config(), make_small_history(6, 0.1, changed))
     assert decision == Decision("", pytest.approx(0.5**6, abs=0.005), by_loss=True)
-    refused = decide(Config(), make_small_history(6, -0.1, changed), "epoch")
+    refused = decide(Config(), make_small_history(6, -0.1, changed))
     assert refused.reason.startswith("no epoch was")
 
 
 def test_the_metric_decides_where_it_can() -> None:
-    decision = decide(Config(), make_small_history(6, -0.1, 5), "epoch")
+    decision = decide(Config(), make_small_history(6, -0.1, 5))
     assert decision == Decision("", pytest.approx(0.5**5, abs=0.005))
 
 
@@ -133,5 +132,5 @@ def test_the_selecting_metric_uses_the_grades_as_the_evaluation_does(grades: lis
     assert found == pytest.approx(expected, abs=1e-6)
     first = (1 + 3 / np.log2(3)) / (3 + 1 / np.log2(3)) if grades else 1.0
     assert found == pytest.approx((first + 0.5) / 2, abs=1e-6)
-    reranked = evaluate_lists(RerankerConfig(metric="ndcg@10"), valid, [[1, 2], [3]])
+    reranked = evaluate_lists("ndcg@10", valid, [[1, 2], [3]])
     assert reranked.metrics["ndcg@10"] == found

@@ -12,8 +12,8 @@ from regression import OPTIONS
 
 from ratchet.errors import InputError
 from ratchet.jobs.training.config import FinetuneConfig
-from ratchet.jobs.training.loop import TrainingLoop
 from ratchet.jobs.training.schedule import TrainHistory, is_better, learning_rate_at
+from ratchet.jobs.training.trainer import Trainer
 from ratchet.orchestrator.sweeps.objective import Objective
 
 
@@ -48,8 +48,8 @@ def test_training_and_sweeps_prefer_the_same_values(metric: str) -> None:
 
 
 def test_checkpoints_are_as_many_steps_apart_however_short_epochs_are() -> None:
-    loop = object.__new__(TrainingLoop)
-    loop.options, loop.history = replace(OPTIONS, save_steps=3, eval_steps=100), TrainHistory()
+    loop = object.__new__(Trainer)
+    loop.config, loop.history = replace(OPTIONS, save_steps=3, eval_steps=100), TrainHistory()
     due = []
     for done in range(1, 10):
         loop.history.loss.append(0.0)

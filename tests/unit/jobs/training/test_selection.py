@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.jobs.training.selection import NAME, compute_merging_cost, list_cutoffs, write_selection
+from ratchet.jobs.training.merging_cost import NAME, compute_merging_cost, list_cutoffs, write_selection
 
 
 @pytest.mark.parametrize(

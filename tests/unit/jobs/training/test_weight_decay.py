@@ -36,8 +36,7 @@ def make_model(config: Any) -> Any:
 def test_matrices_are_decayed_except_biases_and_norms(name: str) -> None:
     model = make_model(CONFIGS[name]())
     names = {id(weight): name for name, weight in model.named_parameters()}
-    groups = group_weights(model, layer_decay=1.0, weight_decay=0.1)
-    assert {group["lr_scale"] for group in groups} == {1.0}
+    groups = group_weights(model, weight_decay=0.1)
     assert sorted(names[id(one)] for group in groups for one in group["params"]) == sorted(names.values())
     decayed = {names[id(one)] for group in groups if group["weight_decay"] for one in group["params"]}
     trainer: Any = transformers.Trainer
@@ -49,27 +48,12 @@ def test_matrices_are_decayed_except_biases_and_norms(name: str) -> None:
     assert not norms & {id(one) for group in groups if group["weight_decay"] for one in group["params"]}
 
 
-@pytest.mark.parametrize("name", ["bert", "qwen3", "gpt2"])
-def test_a_rate_per_layer_has_a_decayed_and_an_exempt_group(name: str) -> None:
-    model = make_model(ALL_ARCHITECTURES[name]())
-    groups = group_weights(model, layer_decay=0.5, weight_decay=0.1)
-    pairs = [(group["lr_scale"], group["weight_decay"]) for group in groups]
-    assert len(pairs) == len(set(pairs)), "each pair is one group"
-    assert [scale for scale, _ in pairs] == sorted(scale for scale, _ in pairs)
-    assert all(group["params"] for group in groups)
-    scale_of = {id(one): group["lr_scale"] for group in groups for one in group["params"]}
-    for layer in (0, 1):
-        own = [scale_of[id(one)] for name, one in model.named_parameters() if f".{layer}." in name]
-        assert len(own) > 2
-        assert len(set(own)) == 1, "biases and norms learn at the rate of their layer"
-
-
 def test_an_adapter_is_one_group() -> None:
     from ratchet.models.adapters import lora
 
     model = make_model(ALL_ARCHITECTURES["qwen2"]())
     model = lora.attach(model, lora_r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", seed=0)
-    (group,) = group_weights(model, layer_decay=1.0, weight_decay=0.1)
+    (group,) = group_weights(model, weight_decay=0.1)
     assert group["weight_decay"] == 0.1
     assert len(group["params"]) == sum(weight.requires_grad for weight in model.parameters())
 
@@ -77,7 +61,7 @@ def test_an_adapter_is_one_group() -> None:
 def test_without_gradients_only_the_decayed_weights_shrink() -> None:
     model: Any = transformers.BertModel(ALL_ARCHITECTURES["bert"]())
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    optimizer = torch.optim.AdamW(group_weights(model, layer_decay=1.0, weight_decay=0.5), lr=0.1)
+    optimizer = torch.optim.AdamW(group_weights(model, weight_decay=0.5), lr=0.1)
     for weight in model.parameters():
         weight.grad = torch.zeros_like(weight)
     optimizer.step()

@@ -79,5 +79,6 @@ def test_four_bits_are_refused(base: Path) -> None:
     with pytest.raises(InputError, match=r"quantization: nf4 given, for a mixture of experts"):
         sft.JOB.check(
             sft.Config(quantization="nf4", target_modules=ATTENTION),
-            sft.Inputs(base, None, None), {},  # type: ignore[arg-type]
+            sft.Inputs(base, None, None),
+            {},  # type: ignore[arg-type]
         )

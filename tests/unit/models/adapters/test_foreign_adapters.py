@@ -14,8 +14,7 @@ from architectures import make
 
 from ratchet.errors import InputError, ModelError
 from ratchet.jobs.answers import generate, sft
-from ratchet.jobs.export.export_model import Inputs
-from ratchet.jobs.export.implementation.export_model import write_model
+from ratchet.jobs.export.export_model import Inputs, write_model
 from ratchet.jobs.retrieval import embed
 from ratchet.models.adapters import lora, merging
 from ratchet.models.adapters.shard_merge import merge_shards

@@ -106,10 +106,12 @@ def cached(net: Net, own: slice, micro_batch_size: int, chunk: int, workers: int
         return loss, torch.cat(both)
 
     total = torch.zeros(())
-    for part in grad_cache.make_backward_passes(
-        lambda batch: net(rows[torch.from_numpy(batch)]), batches, gradient, workers
-    ):
-        share = part()
+
+    def embed(batch: np.ndarray) -> Tensor:
+        return net(rows[torch.from_numpy(batch)])
+
+    for part in grad_cache.cache_gradients(embed, batches, gradient, workers):
+        share = grad_cache.compute_surrogate_loss(embed, part)
         share.backward()
         total += share.detach()
     return total, [weight.grad for weight in net.parameters() if weight.grad is not None]
@@ -162,9 +164,9 @@ def test_both_passes_have_the_same_dropout_and_other_batches_and_steps_another()
     for number in range(2):
         seen.append([])
         torch.manual_seed(number)
-        parts = grad_cache.make_backward_passes(embed, batches, lambda v: (v.sum(), torch.ones_like(v)))
+        parts = grad_cache.cache_gradients(embed, batches, lambda v: (v.sum(), torch.ones_like(v)))
         for part in parts:
-            part().backward()
+            grad_cache.compute_surrogate_loss(embed, part).backward()
     for step in seen:
         assert torch.equal(step[0], step[2])
         assert torch.equal(step[1], step[3])

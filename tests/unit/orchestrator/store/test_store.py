@@ -15,7 +15,7 @@ import pytest
 from one_step import STEP, commit_once
 
 from ratchet.errors import DamagedError, LeaseLost, StoreError
-from ratchet.jobs.answers import make_countdown
+from ratchet.jobs.synthetic import make_countdown
 from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.plan import Plan

@@ -1,45 +1,143 @@
-"""Implementation of `grpo`: the training task, with TRL's GRPOTrainer."""
+"""Training of a decoder on its own answers: TRL's GRPOTrainer does the training steps.
+
+    GrpoTrainer (TrainerCallback)    evaluations, checkpoints, history and progress, as in Trainer
+      └ GRPOTrainer, made by GrpoTask    batches, loss, optimizer
+
+Checkpoints have the layout of Trainer's and are also published atomically, but with the state of TRL's trainer
+(weights, optimizer, training step) in place of DeepSpeed's. Only one worker trains.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers import TrainerCallback
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PrinterCallback, TrainerCallback
 
 from ratchet.data.tables import read_shards
-from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, Task, row_to_sample
+from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, Task, row_to_sample, write_task_name
 from ratchet.errors import InputError
-from ratchet.jobs.answers.answering_task import AnsweringTask
-from ratchet.jobs.answers.grpo import Config, Inputs, Options, check_samples, find_prompt_length, make_options
+from ratchet.jobs.answers.held_out_answers import HeldOutAnswers, load_decoder
+from ratchet.jobs.answers.lengths import GRPO_PROMPT
 from ratchet.jobs.training.evaluation import Evaluation
-from ratchet.jobs.training.finetuning import run_finetuning
-from ratchet.jobs.training.task import WorkerInfo
-from ratchet.jobs.training.trainer_loop import TrainerTask
+from ratchet.jobs.training.schedule import learning_rate_at
+from ratchet.jobs.training.task import FinetuneTask
+from ratchet.jobs.training.trainer import Trainer, seed_generators
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models.decoder.sampling import Sampling, generate
+from ratchet.models.engine import group_weights
 from ratchet.models.loading import silence_transformers, train_in_float32
-from ratchet.orchestrator.job_interface import Context, Resources, Result
+from ratchet.orchestrator.job_interface import Resources
+
+if TYPE_CHECKING:
+    from ratchet.jobs.answers.grpo import Inputs, Options
 
 
-class GrpoTask(AnsweringTask, TrainerTask):
+class TrainerState:
+    """The checkpoint state of the trainer, behind the methods of DeepSpeed's engine that TrainingLoop calls."""
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        """Folder that the trainer writes its checkpoints into. None: not set yet."""
+        self.loaded: Path | None = None
+        """The checkpoint to resume from. None: start from the beginning."""
+
+    def save_checkpoint(self, folder: str, tag: str, **options: Any) -> None:
+        assert self.folder is not None
+        (made,) = self.folder.glob("checkpoint-*")
+        made.rename(Path(folder) / tag)
+
+    def load_checkpoint(self, folder: str, tag: str, **options: Any) -> None:
+        self.loaded = Path(folder) / tag
+
+    def destroy(self) -> None:
+        """Do nothing: the trainer releases its state by itself."""
+
+
+class GrpoTrainer(Trainer, TrainerCallback):
+    """Runs TRL's trainer, and is its callback. In each training step that calls `on_log` before `on_save`."""
+
+    task: GrpoTask
+    seen = 0.0
+    """Number of tokens that the trainer has processed before the current training step."""
+
+    def _start_engine(self) -> TrainerState:
+        # DeepSpeed may have set it in an earlier step. accelerate takes it as the sign of a multi-process launcher.
+        os.environ.pop("LOCAL_RANK", None)
+        return TrainerState()
+
+    def _train(self) -> None:
+        config = self.config
+        if self.history.epoch == config.epochs:
+            return
+        # On the same disk as the checkpoints, into which it is renamed. `Checkpoints.restore` removes leftovers.
+        folder = self.engine.folder = self.checkpoints.folder / f"unfinished-trainer-{self.checkpoints.start_id}"
+        groups = group_weights(self.task.model, weight_decay=config.weight_decay)
+        optimizer = torch.optim.AdamW(groups, lr=config.learning_rate)
+        schedule = LambdaLR(optimizer, lambda step: self._learning_rate(step) / config.learning_rate)
+        trainer = self.task.make_trainer(folder, (optimizer, schedule), self)
+        trainer.remove_callback(PrinterCallback)
+        with silence_transformers():
+            trainer.train(resume_from_checkpoint=self.engine.loaded and str(self.engine.loaded))
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _learning_rate(self, step: int) -> float:
+        return learning_rate_at(min(step, self.total_steps - 1), self.total_steps, self.config)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.seen = state.num_input_tokens_seen
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        seed_generators(self.config.seed, state.global_step, 0)
+
+    def on_log(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Record a training step, evaluate the model if that is due, and set `control.should_save`."""
+        if "loss" not in (logs := others["logs"]):
+            return  # the trainer's summary at the end of the training
+        before = self.seen
+        self.seen = state.num_input_tokens_seen
+        loss = float(logs["loss"])
+        rate = self._learning_rate(len(self.history.loss))
+        self._check_finite(loss)
+        self._record(self.seen - before, loss, rate, float(logs["grad_norm"]), **self.task.describe_step(logs))
+        due = self._is_save_due(self._is_overdue(), self.preemption.is_due())
+        control.should_save = self._end_step() or due
+
+    def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self._save()  # the trainer has written its part
+
+
+class GrpoTask(FinetuneTask):
     """Trains a causal language model on its own answers."""
 
     job = "grpo"
+    trainer = GrpoTrainer
+    config: Options
+    inputs: Inputs
 
     def __init__(self, worker: WorkerInfo, config: Options, inputs: Inputs, resources: Resources, counts: Path) -> None:
-        # With method=full the weights are float32, and bfloat16 is used by autocast only.
-        super().__init__(worker, config, inputs, resources, dtype="float32" if config.method == "full" else None)
+        """counts: JSON file that gets the numbers of samples."""
+        super().__init__(worker, config, inputs, resources)
+        dtype = config.dtype
+        if config.method == "full":
+            dtype = "float32"  # bfloat16 is used by autocast only
+        self.decoder = load_decoder(self, dtype)
+        self.model = self.decoder.model
+        self.answers = HeldOutAnswers(self, self.decoder)
         self.steps = [config.steps]
         self.table = read_shards(inputs.train, SAMPLES.names)
         parts = (map(row_to_sample, part.to_pylist()) for part in self.table.to_batches(1024))
         size_N = np.array([len(ids) for part in parts for ids in self._tokenize(part)])
-        limit = find_prompt_length(config, inputs.base)
-        if not len(kept_N := np.flatnonzero(size_N <= limit)):
+        limit = GRPO_PROMPT.resolve(config.max_prompt_length, inputs.base, config.max_new_tokens)
+        kept_N = np.flatnonzero(size_N <= limit)
+        if not len(kept_N):
             raise InputError(
                 f"grpo.max_prompt_length: {limit} given, and all {len(size_N)} prompts of"
                 f" {inputs.train} are longer; expected some that fit; raise it"
@@ -61,10 +159,16 @@ class GrpoTask(AnsweringTask, TrainerTask):
         return found
 
     def evaluate(self) -> Evaluation:
-        correct, questions = self.verify_answers()
+        correct, questions = self.answers.verify()
         return Evaluation({"accuracy": round(correct / questions, 6)})
 
+    def save(self, folder: Path) -> None:
+        super().save(folder)
+        write_task_name(folder, self.answers.task.name, **self.answers.task.source)
+
     def make_trainer(self, folder: Path, optimizers: tuple[Any, Any], callback: TrainerCallback) -> Any:
+        """Return TRL's trainer. It logs each training step, and saves only when the callback asks for it. folder: its
+        output folder. optimizers: (optimizer, learning rate scheduler)."""
         os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # the warning that rollout_func may change: setup.cfg pins TRL
         from datasets import Dataset
         from trl import GRPOConfig, GRPOTrainer
@@ -111,6 +215,7 @@ class GrpoTask(AnsweringTask, TrainerTask):
         return trainer
 
     def describe_step(self, logs: Mapping[str, float]) -> dict[str, float]:
+        """Return additional values of a training step from the trainer's logs."""
         if self.config.kl_weight:
             kl = {"KL divergence": logs["kl"]}
         else:
@@ -128,7 +233,9 @@ class GrpoTask(AnsweringTask, TrainerTask):
 
         The sampled tokens depend only on the model and (seed, draw, completion, position)."""
         config = self.config
-        sampling = Sampling(config.temperature, max_new_tokens=config.max_new_tokens, stop=self.stop, seed=config.seed)
+        sampling = Sampling(
+            config.temperature, max_new_tokens=config.max_new_tokens, stop=self.answers.stop, seed=config.seed
+        )
         ids = self._tokenize(map(self._find_sample, prompts))
         names = []
         for number, draw in enumerate(prompts):
@@ -144,7 +251,7 @@ class GrpoTask(AnsweringTask, TrainerTask):
         decode = self.decoder.conversations.decode
         found: list[float | None] = []
         for draw, ids in zip(prompts, completion_ids, strict=True):
-            found.append(compute_reward(self.task, self._find_sample(draw), decode(ids)))
+            found.append(compute_reward(self.answers.task, self._find_sample(draw), decode(ids)))
         return found
 
 
@@ -163,15 +270,3 @@ def draw_order(samples: int, draws: int, seed: int) -> np.ndarray:
     for number in range(-(-draws // samples)):
         rounds.append(np.random.default_rng([seed, number]).permutation(samples))
     return np.concatenate(rounds)[:draws]
-
-
-def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    check_samples(inputs.train)  # at plan time they may not have existed
-    counts = context.work / "counts.json"
-    options = make_options(config, inputs.current_best is not None)
-    result, history = run_finetuning(context, options, GrpoTask, inputs, counts=counts)
-    found = {"metric": "accuracy", "tables": result.tables, "curves": result.curves}
-    (context.out / "history.json").write_text(json.dumps(found) + "\n")
-    last = history.others["reward"][-10:]
-    metrics = {**result.metrics, **json.loads(counts.read_text()), "reward": round(sum(last) / len(last), 6)}
-    return replace(result, metrics=metrics)

@@ -1,15 +1,14 @@
-"""Implementation of `finetune_reranker`: the training task, with its batches, loss and evaluation.
+"""Training of a reranker on groups of one positive and mined negatives: batches, loss and evaluation.
 
 Legend: Q queries of a batch, G members of a query's group (the positive first, then negatives).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,31 +16,47 @@ import torch
 from torch import Tensor
 
 from ratchet.data.rankings import reorder
-from ratchet.data.significance import compute_p_value
 from ratchet.data.tables import RANKED, Texts, read_shards, take_texts
-from ratchet.data.triplets import TripletBatch, Triplets, pad_rows
+from ratchet.data.triplets import Triplets, pad_rows
 from ratchet.errors import InputError
 from ratchet.jobs.model_settings import list_instructions, resolve_reranker_config
-from ratchet.jobs.retrieval.finetune_reranker import MICRO_BATCH_SIZE, Config, Inputs
 from ratchet.jobs.training.config import find_start
 from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
-from ratchet.jobs.training.finetuning import FinetuneTask, run_finetuning, steps_of_epochs
-from ratchet.jobs.training.task import WorkerInfo, gather_objects
-from ratchet.jobs.training.teacher_gate import TeacherGate, find_teacher_temperature
+from ratchet.jobs.training.task import Batch, FinetuneTask
+from ratchet.jobs.training.teacher_gate import find_teacher_temperature
+from ratchet.jobs.training.worker import WorkerInfo, gather_objects
 from ratchet.models.loading import eval_mode
 from ratchet.models.losses.contrastive import scale_for_workers
 from ratchet.models.losses.distillation import distillation_loss
 from ratchet.models.model_files import find_config_folder
+from ratchet.models.pass_size import GROUPS_PER_PASS
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.prefix_sharing import PrefixRow, index_pairs, make_pair_row
 from ratchet.models.reranker.reranker_config import read_reranker_config
 from ratchet.models.search.held_out_loss import compute_list_losses
 from ratchet.models.search.ranks import Relevant
 from ratchet.models.zero3_sync import Zero3Sync
-from ratchet.orchestrator.job_interface import Context, Resources, Result
+from ratchet.orchestrator.job_interface import Resources
+
+if TYPE_CHECKING:
+    from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
 
 
-class TrainTask(FinetuneTask):
+@dataclass(frozen=True)
+class Groups:
+    """What `loss` takes: the groups of some queries."""
+
+    rows: list[PrefixRow]
+    """The tokenized pairs of query and passage. A row may hold several pairs of a query."""
+    sizes: list[int]
+    """Number of passages of each query."""
+    teacher: list[np.ndarray] | None
+    """The teacher's scores of each query's passages, float32."""
+    queries: int
+    """Number of queries in the batch, over all workers."""
+
+
+class RerankerTask(FinetuneTask):
     """A reranker of which an adapter or all weights are trained."""
 
     job = "finetune_reranker"
@@ -65,15 +80,21 @@ class TrainTask(FinetuneTask):
                 f"{inputs.ranking}: a ranking of other queries given; expected those of {inputs.valid}; rank these"
             )
         mined = read_shards(inputs.mined)
-        self.triplets = Triplets(mined, corpus, teacher=config.distillation != "none")
+        self.triplets = Triplets(
+            mined,
+            corpus,
+            seed=config.seed,
+            batch_size=config.batch_size,
+            num_negatives=config.num_negatives,
+            teacher=config.distillation != "none",
+        )
         self.teacher_temperature = find_teacher_temperature(config, self.triplets)
         self.prompts = list_instructions(config, self.triplets.queries)
-        if not self.triplets.num_negatives:
+        if not self.triplets.has_negatives:
             raise InputError(
                 f"{inputs.mined}: no query has a negative; expected negatives for at least one; run `mine` first"
             )
-        batches = self.triplets.num_batches(config.batch_size)
-        self.steps = steps_of_epochs(self.job, len(self.triplets), batches, config.epochs, worker)
+        self.steps = self.count_steps(len(self.triplets), self.triplets.num_batches)
         start, adapter = find_start(config, inputs)
         self.reranker_config = resolve_reranker_config(config, start, adapter)
         decodes = self.reranker_config.kind == "yes_no"
@@ -90,7 +111,7 @@ class TrainTask(FinetuneTask):
 
     def evaluate_start(self) -> Evaluation:
         if self.lists and self.inputs.current_best is None and not reranker.can_score(self.inputs.base):
-            return evaluate_lists(self.config, self.valid_table, [row["ranks"] for row in self.lists])
+            return evaluate_lists(self.config.metric, self.valid_table, [row["ranks"] for row in self.lists])
         return super().evaluate_start()
 
     def evaluate_current_best(self) -> Evaluation:
@@ -110,40 +131,40 @@ class TrainTask(FinetuneTask):
         super().save(folder)
         self.reranker_config.write(folder)
 
-    def parts(self, epoch: int, step: int) -> list[Callable[[], tuple[Tensor, int]]]:
-        """Split the batch into parts of about `micro_batch_size` groups. Groups are independent of each other."""
-        config = self.config
-        worker = self.worker
-        data = (config.seed, epoch, step, config.batch_size, config.num_negatives, worker.rank, worker.world_size)
-        batch = self.triplets.make_batch(*data)
-        # All workers have the same number of parts, and no part is empty.
-        least = batch.queries // worker.world_size
-        most = -(-batch.queries // worker.world_size)
-        count = min(least, -(-most // (self.resources.micro_batch_size or MICRO_BATCH_SIZE)))
-        found: list[Callable[[], tuple[Tensor, int]]] = []
-        for own in np.array_split(np.arange(len(batch.query_Q)), count):
-            found.append(partial(self._run_part, batch, own))
-        return found
-
-    def _run_part(self, batch: TripletBatch, chosen: np.ndarray) -> tuple[Tensor, int]:
-        config = self.config
+    def batch(self, epoch: int, step: int) -> Batch:
+        """Split this worker's groups into microbatches of about `micro_batch_size`. Groups are independent."""
         data = self.triplets
-        queries = take_texts(data.query_text, batch.query_Q[chosen])
-        passages = []
-        for q in chosen:
-            passages.append(take_texts(data.corpus_text, batch.passage_P[batch.own_Q[q]]))
-        prompts = []
-        for query in batch.query_Q[chosen]:
-            prompts.append(self.prompts[query])
-        rows = self.reranker.tokenize(queries, passages, prompts)
-        scores = torch.split(self._score(rows), [len(own) for own in passages])
+        worker = self.worker
+        drawn = data.batch(epoch, step, worker.rank, worker.world_size)
+        # All workers have the same number of microbatches, and none is empty.
+        least = drawn.queries // worker.world_size
+        most = -(-drawn.queries // worker.world_size)
+        count = min(least, -(-most // (self.resources.micro_batch_size or GROUPS_PER_PASS)))
+        microbatches = []
+        for chosen in np.array_split(np.arange(len(drawn.query_Q)), count):
+            queries = take_texts(data.query_text, drawn.query_Q[chosen])
+            prompts = [self.prompts[query] for query in drawn.query_Q[chosen]]
+            passages = []
+            for q in chosen:
+                passages.append(take_texts(data.corpus_text, drawn.passage_P[drawn.own_Q[q]]))
+            teacher = None
+            if drawn.teacher_Q is not None:
+                teacher = [drawn.teacher_Q[q] for q in chosen]
+            rows = self.reranker.tokenize(queries, passages, prompts)
+            microbatches.append(Groups(rows, [len(own) for own in passages], teacher, drawn.queries))
+        return Batch(microbatches, sum(len(row.ids) for groups in microbatches for row in groups.rows))
+
+    def loss(self, microbatch: Groups) -> Tensor:
+        config = self.config
+        scores = torch.split(self._score(microbatch.rows), microbatch.sizes)
         score_QG = torch.nn.utils.rnn.pad_sequence(list(scores), batch_first=True)
-        sizes_Q1 = torch.tensor([[len(own)] for own in passages], device=score_QG.device)
-        member_QG = torch.arange(score_QG.shape[1], device=score_QG.device).expand(len(passages), -1)
+        device = score_QG.device
+        sizes_Q1 = torch.tensor(microbatch.sizes, device=device)[:, None]
+        member_QG = torch.arange(score_QG.shape[1], device=device).expand(len(scores), -1)
         gap_QG = member_QG >= sizes_Q1
         teacher_QG = None
-        if batch.teacher_Q is not None:
-            teacher_QG = torch.from_numpy(pad_rows([batch.teacher_Q[q] for q in chosen], 0.0)).to(score_QG.device)
+        if microbatch.teacher is not None:
+            teacher_QG = torch.from_numpy(pad_rows(microbatch.teacher, 0.0)).to(device)
         total = distillation_loss(
             config.distillation,
             score_QG,
@@ -156,7 +177,7 @@ class TrainTask(FinetuneTask):
             label_loss=config.loss,
         )
         zero = self.zero3_sync.finish(self._run_blank)
-        return scale_for_workers(total, batch.queries, self.worker.world_size) + zero, sum(len(row.ids) for row in rows)
+        return scale_for_workers(total, microbatch.queries, self.worker.world_size) + zero
 
     def _run_blank(self) -> Tensor:
         return self.reranker.forward([make_pair_row([], [0, 0], None)])
@@ -193,35 +214,15 @@ class TrainTask(FinetuneTask):
         ranks = [own for part in gather_objects(ranks) for own in part]
         scores = [own for part in gather_objects(scores) for own in part]
         places = [own for part in gather_objects(places) for own in part]
-        return evaluate_lists(self.config, self.valid_table, ranks, compute_list_losses(scores, places))
+        return evaluate_lists(self.config.metric, self.valid_table, ranks, compute_list_losses(scores, places))
 
 
 def evaluate_lists(
-    config: Config, valid: pa.Table, ranks: Sequence[Sequence[int]], losses_Q: np.ndarray | None = None
+    metric: str, valid: pa.Table, ranks: Sequence[Sequence[int]], losses_Q: np.ndarray | None = None
 ) -> Evaluation:
     """Evaluate rankings of the queries in `valid`, given the ranks of each query's positives. losses_Q: see
     `HeldOutRows.evaluate`."""
     # The metrics depend only on the number of relevant documents and on their ranks, so any row numbers do.
     relevant = Relevant.from_lists([list(range(len(own))) for own in ranks])
     flat_R = np.array([rank for own in ranks for rank in own], np.int64)
-    return HeldOutRows(valid).evaluate(config.metric, flat_R, relevant, "map@25", "r@25", losses_Q=losses_Q)
-
-
-def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    if (inputs.valid is None) != (inputs.ranking is None):
-        raise InputError("finetune_reranker: one of valid and ranking given; expected both or none; give the other")
-    usable = reranker.can_score(inputs.base)
-    result, history = run_finetuning(context, config, TrainTask, inputs, base_is_usable=usable)
-    gate = TeacherGate(config.metric, None, None, 1.0)
-    if inputs.valid is not None and inputs.ranking is not None:
-        ranks = read_shards(inputs.ranking, ["ranks"])["ranks"].to_pylist()
-        before = evaluate_lists(config, read_shards(inputs.valid), ranks)
-        is_new = str(result.metrics["kept"]) not in ("base", "current_best")
-        tried = []
-        for one in history.sums if is_new else [history.start_sums]:
-            tried.append(one["all"])
-        p_value = compute_p_value(np.array(before.sums["all"]), np.array(tried))
-        after = float(result.metrics[f"valid/{config.metric}"])
-        gate = TeacherGate(config.metric, before.metrics[config.metric], after, p_value)
-    gate.write(context.out / "teacher_gate")
-    return replace(result, metrics={**result.metrics, "teacher_gate": str(gate)})
+    return HeldOutRows(valid).evaluate(metric, flat_R, relevant, "map@25", "r@25", losses_Q=losses_Q)
