@@ -1,4 +1,4 @@
-"""Write a model as a folder for other libraries, and check it with the installed ones."""
+"""Write a model as a folder for other libraries."""
 
 from __future__ import annotations
 
@@ -20,11 +20,8 @@ def export(*, model: str, name: str = "", adapter: bool = False, license: str = 
     else:
         card = ""
     written = make_export("export", model, adapter=adapter, card=card)
-    columns = {}
-    for title in ("difference", "megabytes"):
-        columns[title] = written.metric(title)
     label = name or model
     if made and not made.changed:
         label += " (unchanged base)"
-    rows = [Row(label, columns, [written])]
+    rows = [Row(label, {"megabytes": written.metric("megabytes")}, [written])]
     return Summary(rows, results={"model": written["model"]})

@@ -1,8 +1,7 @@
 """export_model: write a model, or an adapter and its base, as a folder that other libraries load, with a model card.
 
-The export is checked with each library that is installed, and fails if results differ. Embedders are checked with
-sentence-transformers, transformers and FlagEmbedding; cross-encoders with sentence-transformers and transformers;
-rerankers that answer Yes or No and other decoders with transformers; adapters with PEFT.
+Embedders are for sentence-transformers, transformers and FlagEmbedding; cross-encoders for sentence-transformers and
+transformers; rerankers that answer Yes or No and other decoders for transformers; adapters for PEFT.
 """
 
 from __future__ import annotations
@@ -11,14 +10,11 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from annotated_types import Gt
-
-from ratchet.errors import ArtifactError, InputError
-from ratchet.jobs import needs
+from ratchet.errors import InputError
 from ratchet.jobs.model_checks import check_as_used
-from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Progress, Resources, Result
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
 
 
 @dataclass(frozen=True)
@@ -29,10 +25,6 @@ class Config:
     """Name of the base to write into the adapter's config, such as a hub id. Empty: none."""
     card: str = ""
     """Text of README.md, the model card. Empty: the README.md of the model's folder, if it has one."""
-    tolerance: Annotated[float, Gt(0)] = 1e-3
-    """Maximum difference between Ratchet's and another library's results for weights in float32. For embedders: 1 -
-    cosine similarity of the vectors. For others: difference of scores or logits, relative to their standard deviation.
-    For weights in bfloat16 ten times this value."""
 
 
 @dataclass(frozen=True)
@@ -52,23 +44,11 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> None:
             match_adapter(inputs.model, inputs.adapter)
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder = needs.find_model("model", inputs, parents)
-    adapter = inputs.adapter is not None or "adapter" in parents
-    # With form=model the adapter is merged layer by layer, and the merged model is loaded.
-    return needs.load_whole(folder, adapter and config.form == "adapter", resources)
-
-
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    import torch
-
-    from ratchet.models.adapters.shard_merge import read_main_dtype
     from ratchet.models.usage import find_usage
 
-    torch.set_num_threads(max(1, int(context.resources.cpus or 1)))
     target = context.out / "model"
     kind = find_usage(inputs.model, inputs.adapter)
-    context.progress(Progress(0, 2, "stages", "writing"))
     if config.form == "adapter":
         if inputs.adapter is None:  # not checked at plan time, since a later step may make it
             raise InputError("export_model.form: adapter given, for a model without one; expected model; leave it out")
@@ -77,30 +57,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         write_model(kind, inputs, target)
     if config.card:
         (target / "README.md").write_text(config.card, encoding="utf-8")
-    context.progress(Progress(1, 2, "stages", "comparing with other libraries"))
-    if read_main_dtype(inputs.model) == "bfloat16":
-        dtype = "bfloat16"
-    else:
-        dtype = "float32"
-    differences = compare(kind, config.form, inputs, target, dtype)
-    tolerance = config.tolerance * (10 if dtype == "bfloat16" else 1)
-    for library, difference in differences.items():
-        if not difference <= tolerance:
-            raise ArtifactError(
-                f"step {context.step}: {library} differs by {difference:.2g} on probe texts; expected at most"
-                f" {tolerance:g}; raise export_model.tolerance if that is accurate enough"
-            )
     size = sum(file.stat().st_size for file in target.rglob("*.safetensors"))
-    found = {f"{library}/difference": float(f"{difference:.3g}") for library, difference in differences.items()}
-    metrics: dict[str, float | int | str] = {"kind": kind, "megabytes": round(size / 1e6, 1), **found}
-    rows = []
-    for name, value in differences.items():
-        rows.append({"library": name, "difference": float(f"{value:.3g}")})
-    if not rows:
-        return Result(metrics, note="compared with no other library")
-    metrics["difference"] = max(found.values())
-    note = f"the same in {', '.join(differences)}: differences up to {metrics['difference']:.1g}"
-    return Result(metrics, {"largest difference from other libraries": rows}, note=note)
+    return Result({"kind": kind, "megabytes": round(size / 1e6, 1)})
 
 
 def write_model(kind: str, inputs: Inputs, target: Path) -> None:
@@ -145,23 +103,6 @@ def copy_folder(source: Path, target: Path) -> None:
     target.chmod(0o755)
 
 
-def compare(kind: str, form: str, inputs: Inputs, target: Path, dtype: str) -> dict[str, float]:
-    """Return library -> its largest difference from Ratchet's results."""
-    from ratchet.jobs.export.libraries import compare_decoder, compare_embedder, compare_reranker
-
-    if kind == "decoder":
-        if form == "adapter":
-            return compare_decoder(inputs.model, dtype, inputs.model, target)
-        return compare_decoder(target, dtype, inputs.model, inputs.adapter)
-    if kind == "embedder":
-        compare_one = compare_embedder
-    else:
-        compare_one = compare_reranker
-    if form == "adapter":
-        return compare_one(inputs.model, dtype, target)
-    return compare_one(target, dtype)
-
-
 JOB = Job(
     "export_model",
     config=Config,
@@ -169,7 +110,6 @@ JOB = Job(
     run=run,
     resources=("cpus", "memory", "accelerator", "labels", "retries"),
     check=check,
-    needs=estimate_needs,
     outputs=("model",),
-    metrics=lambda config: ("difference", "megabytes", "*/difference"),
+    metrics=lambda config: ("kind", "megabytes"),
 )

@@ -94,12 +94,6 @@ def test_a_module_imports_only_what_its_folder_may(module: str) -> None:
     assert not {name for name in found if name.split(".")[0] in tops}, "import it as ratchet.<folder>"
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if ".implementation." in name])
-def test_implementations_are_imported_by_name_only(module: str) -> None:
-    """A job's implementation is imported by the worker that runs it, never by another job or a plan."""
-    assert not [other for other, path in MODULES.items() if module in imports(path)]
-
-
 def test_files_stay_small() -> None:
     sizes = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
     assert not {name: lines for name, lines in sizes.items() if lines > LONGEST_FILE}

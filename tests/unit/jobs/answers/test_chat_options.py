@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 import transformers
 from countdown_files import FAST, make_countdown_files
-from ratchet.jobs.training.worker import WorkerInfo
 
 from ratchet.data.tables import read_shards
 from ratchet.data.tasks.task import SAMPLES, row_to_sample
@@ -29,6 +28,7 @@ from ratchet.jobs.answers import (
 from ratchet.jobs.answers import rejection_sample as sampling
 from ratchet.jobs.answers import teacher_logprobs as teaching
 from ratchet.jobs.answers.chat_options import read_chat
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Settings, build, find
@@ -104,7 +104,7 @@ def test_all_jobs_ask_with_the_same_tokens(made: Path, tmp_path: Path) -> None:
     )
     own = task.train[0]
     assert own.ids[: own.trained.index(True)] == expected
-    assert task.stop == ("</answer>", "\n\n\n")
+    assert task.answers.stop == ("</answer>", "\n\n\n")
 
     teacher = teaching.Worker(
         teacher_logprobs.Config(dtype="float32"), teacher_logprobs.Inputs(model, samples, model), 4096, "cpu"

@@ -93,15 +93,15 @@ def test_scored_lists_keep_them_and_flag_embedding_gets_them_back(instructed: Pa
 
 
 def test_reranked_rankings_keep_them(instructed: Path, tmp_path: Path) -> None:
-    ranking = evaluate_test(instructed, tmp_path / "ranking")
-    table, texts = scored_lists.Lists(ranking, instructed / "corpus", None).read(ranking / "shard-00000.parquet")
+    ranked = evaluate_test(instructed, tmp_path / "ranking")
+    table, texts = scored_lists.Lists(ranking, instructed / "corpus", None).read(ranked / "shard-00000.parquet")
     scored_lists.write_scores(
         tmp_path / "scored/shard-00000.parquet", table, [np.arange(len(own), dtype=np.float32) for own in texts], 0
     )
     inputs = evaluate_retrieval.Inputs(instructed / "test", instructed / "corpus", scored=tmp_path / "scored")
     config = evaluate_retrieval.Config(system="reranked", top=5)
-    ranking._write_reranked(config, inputs, read_shards(instructed / "test"), tmp_path / "reranked")
-    assert said(tmp_path / "reranked") == said(ranking)
+    ranking.write_reranked(config, inputs, read_shards(instructed / "test"), tmp_path / "reranked")
+    assert said(tmp_path / "reranked") == said(ranked)
 
 
 def test_a_task_without_a_prompt_is_one_column(context: MakeContext, tmp_path: Path) -> None:

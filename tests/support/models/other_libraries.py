@@ -1,4 +1,4 @@
-"""Comparison of a model folder's results in other libraries with Ratchet's. One model is in memory at a time.
+"""Comparison of a model folder's results in other libraries with Ratchet's.
 
 Each function returns library -> the largest difference on `PROBES`. A library that is not installed is left out.
 """
