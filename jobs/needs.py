@@ -21,8 +21,6 @@ if TYPE_CHECKING:  # it imports torch
 
 LIBRARIES = 0.62e9
 """Bytes of a worker without a model: Python, torch, transformers and Ray; in training also PEFT and DeepSpeed."""
-SHORT_TEXTS = 0.5e9
-"""Maximum bytes of the activations of a few short texts."""
 TRAINED = 6
 """Bytes per trained weight for the bucket in which gradients are summed over workers, and for temporaries of Adam."""
 BUCKET = 5e8  # number of weights whose gradients are summed at a time, as in `ratchet.models.engine.start_engine`
@@ -58,7 +56,7 @@ def find_model(field: str, inputs: Any, parents: Parents) -> Path | None:
     return None
 
 
-def infer(
+def estimate_inference(
     folder: Path | None,
     kind: str,
     config: Any,
@@ -110,7 +108,7 @@ def infer(
     return Needs(0.0, host, 0.0, operations, LESS["inference"])
 
 
-def train(
+def estimate_training(
     folder: Path | None,
     kind: str,
     config: Any,
@@ -225,7 +223,7 @@ def train(
     return Needs(_gb(device), _gb(host), _gb(disk), operations, LESS["training"])
 
 
-def merge(folder: Path | None, adapter: Path | None, resources: Resources) -> Needs | None:
+def estimate_merge(folder: Path | None, adapter: Path | None, resources: Resources) -> Needs | None:
     """Return the needs of merging: the adapter, and the larger of two: some copies of the largest layer in float32, or
     (for the comparison) a layer and the activations of a batch. adapter: None: an adapter of rank 32 is assumed."""
     if folder is None or _is_small(folder, resources):
@@ -245,15 +243,6 @@ def merge(folder: Path | None, adapter: Path | None, resources: Resources) -> Ne
     # Linear layers are at least about as wide as the hidden states.
     held = held or 4 * 32 * 2 * one.multiplied // one.width
     return Needs(0.0, _gb(LIBRARIES + held + max(12 * one.largest, 6 * one.largest + one.peak)), _gb(one.weights))
-
-
-def load_whole(folder: Path | None, adapter: bool, resources: Resources) -> Needs | None:
-    """Return the needs of a job in which several libraries, one after the other, load the whole model on CPUs for a few
-    short texts. adapter: whether one of them merges an adapter, in float32."""
-    if folder is None or _is_small(folder, resources):
-        return None
-    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    return Needs(0.0, _gb(LIBRARIES + (1 + adapter) * size + SHORT_TEXTS), _gb(size))
 
 
 def bound_length(limit: int, parents: Parents, field: str, texts: int = 1) -> int:

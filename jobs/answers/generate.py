@@ -163,7 +163,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     folder = needs.find_model("model", inputs, parents)
     length = find_prompt_length(config, folder) + config.max_new_tokens
     kept = max(length, resources.batch_tokens)
-    return needs.infer(folder, "causal", config, inputs, resources, parents, length=length, kept=kept)
+    return needs.estimate_inference(folder, "causal", config, inputs, resources, parents, length=length, kept=kept)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -171,8 +171,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tasks.task import SAMPLES, read_task_file, read_task_name, write_task_name
     from ratchet.jobs.answers.answering import ShardClient, Worker, read_samples, start_conversations
     from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
-    from ratchet.jobs.distributed.shard_map import count_rows
-    from ratchet.jobs.distributed.vllm_shards import run_engine
+    from ratchet.jobs.distributed.shard_map import count_rows, map_model
+    from ratchet.jobs.distributed.vllm_shards import map_with_vllm
     from ratchet.models.decoder import decoder
     from ratchet.models.decoder.multi_turn import tokenize_prompts
 
@@ -185,7 +185,14 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         tokenize_prompts(start_conversations(read_samples(path), 1), conversations, config.max_prompt_length)
     config = resolve_dtype(context, config)
     check_engine(config, inputs)  # at plan time the samples may not have existed
-    counts = run_engine(context, shards, config, inputs, Worker, ShardClient, total)
+    if config.engine == "vllm":
+        model = inputs.model
+        if inputs.adapter is not None:
+            model = context.work / "merged"
+            decoder.merge(inputs.model, inputs.adapter, model)
+        counts = map_with_vllm(context, shards, model, config.dtype, ShardClient(config, inputs), total)
+    else:
+        counts = map_model(context, shards, Worker, config, inputs, total)
     write_task_name(context.out, **read_task_file(inputs.samples))
     (context.out / "sampling.json").write_text(json.dumps(asdict(config), indent=2, sort_keys=True) + "\n")
     numbers = {"samples": counts["rows"], "num_completions": config.num_completions, "tokens": counts.get("tokens", 0)}

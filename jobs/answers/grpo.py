@@ -162,7 +162,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
         "passes": 2 + (config.kl_weight > 0),
         "labels": min(tokens, LABELS),  # their logits take at least as much memory as TRL's tiles
     }
-    found = needs.train(folder, "causal", options, resources, length=length, tokens=tokens, **counts)
+    found = needs.estimate_training(folder, "causal", options, resources, length=length, tokens=tokens, **counts)
     # With a single worker nothing is sharded.
     return found and replace(found, remedies=tuple(one for one in found.remedies if "zero_stage" not in one))
 

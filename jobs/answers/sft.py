@@ -138,7 +138,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     tokens = needs.graph_tokens(config, resources, config.batch_size, length)
     rows = needs.count(parents, "train", "train")
     options: dict[str, Any] = {"tokens": tokens, "rows": rows, "row_tokens": length, "labels": min(tokens, LABELS)}
-    return needs.train(folder, "causal", config, resources, length=length, **options)
+    return needs.estimate_training(folder, "causal", config, resources, length=length, **options)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

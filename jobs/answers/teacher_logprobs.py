@@ -73,7 +73,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
     folder = needs.find_model("model", inputs, parents)
     length = SAMPLE.resolve(config.max_length, folder)
-    return needs.infer(folder, "causal", config, inputs, resources, parents, length=length)
+    return needs.estimate_inference(folder, "causal", config, inputs, resources, parents, length=length)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -20,9 +20,8 @@ import ray
 
 from ratchet.data.tables import open_mapped_shard, write_mapped
 from ratchet.errors import JobError
-from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards, map_model
+from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards
 from ratchet.jobs.distributed.shard_queue import ProgressTally
-from ratchet.models.decoder import decoder
 from ratchet.models.vllm import make_engine_args
 from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.placement import make_ray_options
@@ -47,25 +46,16 @@ class ShardClient(Protocol):
         ...
 
 
-def run_engine(
-    context: Context, shards: Sequence[Path], config: Any, inputs: Any, worker: type, client: Any, rows: int
+def map_with_vllm(
+    context: Context, shards: Sequence[Path], model: Path, dtype: str, client: ShardClient, rows: int
 ) -> dict[str, int]:
-    """Write one output file into `context.out` for each of `shards`, with the same stem, with the engine of the config.
-    Return the summed counts. Ray must be running.
+    """Write one output file into `context.out` for each of `shards`, with the same stem. Return the summed counts. Ray
+    must be running. Each worker starts an engine.
 
-    worker: class for the engine transformers, see `map_shards`. client: ShardClient class for the engine vLLM, called
-    with (config, inputs). With vLLM each worker starts an engine, and an adapter is merged into the model first. Raises
-    the exceptions of `worker` or `client`, and JobError for an engine that does not start, or is lost more than
-    `context.resources.retries` times."""
-    if config.engine == "vllm":
-        requests = client(config, inputs)
-        folder = inputs.model
-        if inputs.adapter is not None:
-            folder = context.work / "merged"
-            decoder.merge(inputs.model, inputs.adapter, folder)
-        process = partial(_ask_shards, context, folder, config.dtype, requests, rows)
-        return complete_shards(context, shards, context.out, process, rows)
-    return map_model(context, shards, worker, config, inputs, rows)
+    rows: number of rows of all shards. Raises the exceptions of `client`, and JobError for an engine that does not
+    start, or is lost more than `context.resources.retries` times."""
+    process = partial(_ask_shards, context, model, dtype, client, rows)
+    return complete_shards(context, shards, context.out, process, rows)
 
 
 def _ask_shards(

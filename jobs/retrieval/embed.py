@@ -77,7 +77,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     else:
         names = ("test/queries",)
     rows = needs.count(parents, "texts", *names, "test/statements")
-    own = needs.infer(folder, "backbone", config, inputs, resources, parents, length=length, rows=rows)
+    own = needs.estimate_inference(folder, "backbone", config, inputs, resources, parents, length=length, rows=rows)
     size = 4 * config.npy + (4 if config.storage_dtype == "float32" else 2)
     disk = (rows or 0) * read_size(folder, "hidden_size") * size / 1e9
     if disk > 0.05:

@@ -156,7 +156,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
         passes = 2
     own = (2 + config.num_negatives) * length
     options: dict[str, Any] = {"tokens": tokens, "passes": passes, "rows": queries, "row_tokens": own, "vectors": texts}
-    return needs.train(folder, "backbone", config, resources, length=length, **options)
+    return needs.estimate_training(folder, "backbone", config, resources, length=length, **options)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -72,7 +72,9 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
         kind = "causal"
     else:
         kind = "classifier"
-    return needs.train(folder, kind, config, resources, length=length, tokens=tokens, rows=queries, row_tokens=group)
+    return needs.estimate_training(
+        folder, kind, config, resources, length=length, tokens=tokens, rows=queries, row_tokens=group
+    )
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

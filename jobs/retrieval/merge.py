@@ -67,7 +67,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    return needs.merge(needs.find_model("base", inputs, parents), inputs.adapter, resources)
+    return needs.estimate_merge(needs.find_model("base", inputs, parents), inputs.adapter, resources)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

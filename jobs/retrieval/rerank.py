@@ -68,7 +68,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     else:
         kind = "classifier"
     length = needs.bound_length(reranker_config.max_length, parents, "corpus", texts=2)
-    return needs.infer(folder, kind, config, inputs, resources, parents, length=length)
+    return needs.estimate_inference(folder, kind, config, inputs, resources, parents, length=length)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -93,7 +93,7 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     tokens = needs.graph_tokens(config, resources, texts, length)
     pairs = needs.count(parents, "train", "train/pairs")
     options: dict[str, Any] = {"tokens": tokens, "rows": pairs, "row_tokens": 2 * length, "passes": 2, "vectors": texts}
-    return needs.train(folder, "backbone", config, resources, length=length, **options)
+    return needs.estimate_training(folder, "backbone", config, resources, length=length, **options)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -178,7 +178,7 @@ def test_each_gpu_is_counted_for_what_accelerate_puts_there(model: str, gpus: in
     def count(number: float) -> float:
         resources = Resources(workers=1, cpus=1.0, gpus=number)
         config, inputs = InferenceConfig(dtype="bfloat16"), SimpleNamespace(adapter=None)
-        found = needs.infer(models[model], "backbone", config, inputs, resources, {}, length=512)
+        found = needs.estimate_inference(models[model], "backbone", config, inputs, resources, {}, length=512)
         assert found is not None
         return found.gpu_memory * 1e9
 
@@ -235,7 +235,7 @@ def test_merging_needs_a_layer_and_not_a_copy_of_the_weights(
 ) -> None:
     """At most the largest file of such a model, 3.9 GB, and 2 GB."""
     monkeypatch.setattr(needs, "SMALL", 0)
-    foreseen = needs.merge(models[shape], None, Resources(1, cpus=2.0, gpus=0.0))
+    foreseen = needs.estimate_merge(models[shape], None, Resources(1, cpus=2.0, gpus=0.0))
     assert foreseen is not None
     assert 1 < foreseen.memory < 5.9
     assert foreseen.disk > 14
@@ -245,7 +245,9 @@ def test_merging_needs_a_layer_and_not_a_copy_of_the_weights(
 def test_a_training_writes_up_to_three_checkpoints(method: str, written: int, models: dict[str, Path]) -> None:
     """DeepSpeed's files take 14 bytes per trained weight in bfloat16 and 16 in float32, the best model 2 or 4."""
     config = sft.Config(method=method, dtype="bfloat16")  # type: ignore[arg-type]
-    foreseen = needs.train(models["0.5B"], "causal", config, Resources(1, cpus=1.0, gpus=1.0), length=64, tokens=64)
+    foreseen = needs.estimate_training(
+        models["0.5B"], "causal", config, Resources(1, cpus=1.0, gpus=1.0), length=64, tokens=64
+    )
     trained = {"full": 494_032_768, "lora": 8_798_208}[method]
     assert foreseen is not None
     assert foreseen.disk == pytest.approx(3 * written * trained / 1e9, rel=0.01)
@@ -277,4 +279,6 @@ def test_the_models_of_evaluations_are_counted(
 
 def test_a_training_worker_has_one_gpu_when_planned(models: dict[str, Path]) -> None:
     with pytest.raises(InputError, match=r"gpus: 2 per worker given; expected 0 or 1, since a training worker"):
-        needs.train(models["0.5B"], "causal", sft.Config(), Resources(1, cpus=1.0, gpus=2.0), length=64, tokens=64)
+        needs.estimate_training(
+            models["0.5B"], "causal", sft.Config(), Resources(1, cpus=1.0, gpus=2.0), length=64, tokens=64
+        )
