@@ -47,7 +47,8 @@ def evaluate(
         else:
             ranked = evaluate_embedder(own, folders[name], asked, first)
         found[name], first = ranked, first or ranked
-        if teacher := choose_teacher(reranker):
+        teacher = choose_teacher(reranker)
+        if teacher:
             scored = score_lists(f"{own}/rerank", teacher.model, ranked["ranking"], asked["corpus"], depth=depth)
             given: dict[str, Any] = {**asked, "scored": scored, "before": ranked, "system": "reranked"}
             found[f"{name}, reranked"] = step(f"{own}/evaluate_reranked", evaluate_retrieval.JOB, **given)

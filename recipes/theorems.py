@@ -44,11 +44,13 @@ def theorems(
     papers = find_given(valid=valid, test=test)
     prepared = step("prepare", prepare_papers.JOB, papers=Source.find(data), seed=seed, **papers)
     model: Source | Output = find_model(base)
-    if not projection and "_lora_adapters" in (folder := Path(adapter)).name:
+    folder = Path(adapter)
+    if not projection and "_lora_adapters" in folder.name:
         projection = str(folder.with_name(folder.name.replace("_lora_adapters", "_projection") + ".pt"))
     if projection and not adapter:
         raise InputError(f"projection: {projection} given, without adapter; expected both; set adapter=FOLDER too")
-    if start := find_given(adapter=adapter, projection=projection):
+    start = find_given(adapter=adapter, projection=projection)
+    if start:
         model = step("start/merge", merge.JOB, base=model, corpus=prepared["test"], **start)["model"]
     sampled: dict[str, Any] = {"statements": prepared["test"], "max_queries": 5000, "seed": seed}
     rows = []

@@ -52,7 +52,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tasks.task import read_task_file, write_task_name
 
     statistics = _Statistics(read_task(inputs.completions))
-    for number, path in enumerate(shards := list_shards(inputs.completions), 1):
+    shards = list_shards(inputs.completions)
+    for number, path in enumerate(shards, 1):
         rows = []
         for row in pq.read_table(path).to_pylist():
             rows.append(statistics.add(row))

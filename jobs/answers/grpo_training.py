@@ -99,7 +99,8 @@ class GrpoTrainer(Trainer, TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Record a training step, evaluate the model if that is due, and set `control.should_save`."""
-        if "loss" not in (logs := others["logs"]):
+        logs = others["logs"]
+        if "loss" not in logs:
             return  # the trainer's summary at the end of the training
         before = self.seen
         self.seen = state.num_input_tokens_seen

@@ -142,7 +142,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     found = split_samples(config, inputs, partial(_report_progress, context))
     splits = found.groups
-    chat = describe_chat(config, (task := make_task(config, inputs)).stop)
+    task = make_task(config, inputs)
+    chat = describe_chat(config, task.stop)
     for name, chosen in splits.items():
         rows = []
         for group in chosen:

@@ -66,7 +66,9 @@ def count_rows(shards: Sequence[Path], columns: Sequence[str]) -> int:
             footer = pq.read_metadata(path)
         except (pa.ArrowInvalid, OSError) as error:
             raise InputError(f"{path}: cannot be read ({error}); expected a Parquet shard; write it again") from None
-        if missing := [name for name in columns if name not in footer.schema.to_arrow_schema().names]:
+        known = footer.schema.to_arrow_schema().names
+        missing = [name for name in columns if name not in known]
+        if missing:
             raise InputError(f"{path}: has no column {', '.join(missing)}; expected it; is this another kind of table?")
         rows += footer.num_rows
     return rows
@@ -128,7 +130,8 @@ def complete_shards(
     finished.mkdir(parents=True, exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
     records = {shard: _find_finished(context, shard, finished / name) for shard, name in names.items()}
-    if unfinished := [shard for shard in shards if records[shard] is None]:
+    unfinished = [shard for shard in shards if records[shard] is None]
+    if unfinished:
         done = sum(record["counts"]["rows"] for record in records.values() if record)
         process({shard: finished / names[shard] for shard in unfinished}, done)
     counts: Counter[str] = Counter(rows=0)
@@ -164,7 +167,8 @@ def _run_workers(
     if context.holds_resources:
         tally = ProgressTally(context, done, total_rows)
         runner = ShardRunner(context, paths, partial(worker, **arguments), tally.report)
-        if failure := runner.work(targets.items()):
+        failure = runner.work(targets.items())
+        if failure:
             raise error_from_json(failure)
         tally.flush()
         return
@@ -184,7 +188,8 @@ def _run_workers(
         # Do not wait for workers that have not started when the others have finished all shards.
         while running and ray.get(queue.count_unfinished.remote()):
             [ended], running = ray.wait(running)
-            if failure := ray.get(ended):
+            failure = ray.get(ended)
+            if failure:
                 raise error_from_json(failure)
     finally:
         # Cancel the tasks that do not end by themselves within 1 s. The other processes stay for later steps.

@@ -101,7 +101,8 @@ def check_dims(job: str, config: Config, base: Path) -> None:
     if not dims:
         return
     size = read_size(base, "hidden_size")
-    if folder := read_encoding_config(base).projection:
+    folder = read_encoding_config(base).projection
+    if folder:
         from ratchet.models.embedder.projection import read_dim
 
         size = read_dim(base / folder)

@@ -49,7 +49,8 @@ def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> Retri
         for query in data.queries:
             instructions.add((query.task, query.prompt))
         for number, name in enumerate(INSTRUCTIONS):
-            if texts := {one[number] for one in instructions} - {""}:
+            texts = {one[number] for one in instructions} - {""}
+            if texts:
                 data.notes[f"{name}s"] = len(texts)
         return data
     corpus = [Document(rule.id, rule.sentence) for rule in RULES]
@@ -76,7 +77,9 @@ def split_data(data: RetrievalData, config: Config) -> Splits:
             f"{source}: no query has a negative; expected some with mining=given, which trains on those of the data;"
             " name their column behind the path as ?negative=NAME, or set mining=each"
         )
-    if config.unseen_fraction and not (train := leave_out_labels(train, splits["valid"], config.unseen_fraction)):
+    if config.unseen_fraction:
+        train = leave_out_labels(train, splits["valid"], config.unseen_fraction)
+    if not train and config.unseen_fraction:
         raise InputError(
             f"prepare.unseen_fraction: {config.unseen_fraction} given; expected a fraction that leaves queries to"
             " train on; lower it"
@@ -103,7 +106,8 @@ def describe_unread(data: RetrievalData) -> str:
 def describe_repeated(splits: Splits) -> str:
     """Return a note on the training queries that have the text of a test query; an empty string if there are none."""
     test_Q, train_Q = (hash_each(query.text for query in splits.get(name, ())) for name in ("test", "train"))
-    if not len(repeated := np.flatnonzero(np.isin(train_Q, test_Q))):
+    repeated = np.flatnonzero(np.isin(train_Q, test_Q))
+    if not len(repeated):
         return ""
     where = splits["train"][int(repeated[0])].where
     if where:

@@ -64,7 +64,8 @@ def check_settings(config: Config, inputs: Inputs) -> None:
         return
     from ratchet.models.embedder.projection import read_dim
 
-    if folder := read_encoding_config(inputs.base).projection:
+    folder = read_encoding_config(inputs.base).projection
+    if folder:
         dim = read_dim(inputs.base / folder)
         if dim != config.projection:
             raise InputError(

@@ -115,7 +115,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     write_shards(context.out, map(make_row, wanted), SAMPLES, config.shard_rows)
     write_task_name(context.out, NAME)
-    if chat := find_chat(config):
+    chat = find_chat(config)
+    if chat:
         (context.out / CHAT_FILE).write_text(chat["chat"] + "\n")
     unlabelled = len(text_of.keys() - labelled)
     counts = {"documents": len(text_of), "unlabelled": unlabelled, "prompts": len(wanted), "examples": len(examples)}

@@ -194,7 +194,8 @@ def check_config(
         ("zero_stage", config.quantization == "none" or config.zero_stage < 3, whole),
     ]
     require(job, config, rules)
-    if config.zero_stage < (needed := {"none": 0, "optimizer": 1, "parameters": 3}[config.offload]):
+    needed = {"none": 0, "optimizer": 1, "parameters": 3}[config.offload]
+    if config.zero_stage < needed:
         raise InputError(
             f"{job}.offload: {config.offload} given, with zero_stage={config.zero_stage}; expected zero_stage {needed}"
             " or more, which shards what is offloaded; raise it"

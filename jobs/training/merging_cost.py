@@ -29,7 +29,10 @@ def list_cutoffs(selection: Path | None, ks: tuple[int, ...]) -> list[int]:
 def compute_merging_cost(selection: Path | None, values: Mapping[str, float], queries: int) -> dict[str, float]:
     """Return the metrics `MERGING_COST` and its number of queries. values: metrics of the merged model on the held-out
     rows. Empty if the model was not selected by a metric over the whole corpus."""
-    if selection is None or not (given := _read(selection))["exact"]:
+    if selection is None:
+        return {}
+    given = _read(selection)
+    if not given["exact"]:
         return {}
     cost = round(given["value"] - float(values[given["metric"]]), 6)
     return {MERGING_COST: cost, f"{MERGING_COST}/queries": queries}

@@ -23,7 +23,8 @@ def make_export(name: str, model: str, *, adapter: bool = False, **settings: Any
     """Return the step that writes a model for other libraries, or with `adapter` only its LoRA adapter. If a model of a
     run is an adapter, it is merged into its base, unless `adapter` is true."""
     inputs: dict[str, Any] = {"model": find_model(model), "adapter": None}
-    if made := find_run_model(model):
+    made = find_run_model(model)
+    if made:
         if made.kind == "adapter":
             found = inputs["model"]
         else:
