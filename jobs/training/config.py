@@ -176,11 +176,9 @@ def find_start(config: FinetuneConfig, inputs: Any) -> tuple[Path, Path | None]:
     return (inputs.base, current_best)
 
 
-def check_config(
-    job: str, config: FinetuneConfig, kind: ModelKind, base: Path | None, current_best: Path | None = None
-) -> None:
+def check_config(job: str, config: FinetuneConfig, base: Path | None, current_best: Path | None = None) -> None:
     """Raise InputError for settings that exclude each other or need an extra that is not installed, and for an
-    unusable base or current best. kind: of the model that is trained."""
+    unusable base or current best."""
     check_quantization(job, config.quantization, None)
     full = config.method == "full"
     last = 0
