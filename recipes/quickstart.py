@@ -29,7 +29,7 @@ def quickstart(
     seed        seed of the questions, the split, mining and training"""
     model = find_model(base)
     return RetrievalLoop(
-        step("prepare", prepare.JOB, questions=questions, unseen_fraction=0.25, seed=seed),
+        prepared=step("prepare", prepare.JOB, questions=questions, unseen_fraction=0.25, seed=seed),
         embedder=model,
         reranker="embedder" if reranker else None,
         window=(1, 40),

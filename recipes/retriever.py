@@ -106,7 +106,7 @@ def retriever(
             folder = ""
         prepared = step(f"{folder}prepare", prepare.JOB, **datasets, fold=fold, **split)
         one = RetrievalLoop(
-            prepared,
+            prepared=prepared,
             embedder=model,
             reranker=choose_reranker(reranker),
             method=method,

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ratchet.errors import InputError
-from ratchet.jobs.retrieval import embed, evaluate_retrieval, finetune_embedder, finetune_reranker, merge, mine
+from ratchet.jobs.retrieval import finetune_embedder, finetune_reranker, merge, mine
 from ratchet.jobs.training.config import Distillation
-from ratchet.orchestrator.step import Job, Output, Row, Source, Step, Summary, step
+from ratchet.orchestrator.step import Output, Row, Step, Summary, step
+from ratchet.recipes.parts.evaluations import Evaluations, Model
 from ratchet.recipes.parts.predictions import (
     Systems,
     TrainingQueries,
-    fuse_evaluations,
     fuse_rankings,
     list_systems,
     rank_by_bm25,
@@ -23,9 +23,6 @@ from ratchet.recipes.parts.predictions import (
 )
 from ratchet.recipes.parts.rows import compare, make_row
 from ratchet.recipes.parts.teachers import Teacher
-
-Model = Source | Output
-"""A model folder: a published model, a model of another run, or an output of this run."""
 
 LEARNING_RATES = {"lora": 1e-3, "full": 2e-4}
 """Method -> learning rate for small encoders."""
@@ -37,16 +34,14 @@ Mining = Literal["each", "given", "given_scored"]
 """Source of the negatives: mined in each iteration, in the data, or in the data with teacher scores."""
 
 
-@dataclass(frozen=True)
-class RetrievalLoop:
+@dataclass(frozen=True, kw_only=True)
+class RetrievalLoop(Evaluations):
     """The steps of the retrieval loop over a prepared data set.
 
     The table shows metrics on test; without test, on valid; without both, losses. Without valid, every finetuning step
     keeps the model of its last epoch, and no reranker is a teacher. The defaults suit small encoders such as MiniLM. A
     large model needs a learning rate of 1e-4 or less."""
 
-    prepared: Step
-    """A `prepare` step, with the outputs corpus and train, and optionally valid and test."""
     embedder: Model
     """The base model of the embedder in all iterations."""
     reranker: Model | Literal["embedder"] | None = None
@@ -68,25 +63,13 @@ class RetrievalLoop:
     """Negatives that are mined per query."""
     depth: int = 25
     """Number of documents per query that are reranked."""
-    examples: Source | None = None
-    """Few-shot examples before the queries, for the model that mines first and for the finetuned embedders."""
     seed: int = 42
     reranker_settings: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of `finetune_reranker`, such as num_negatives."""
-    folder: str = ""
-    """Prefix of all step names, such as `fold0/`."""
     variant: str = ""
     """Name of an ablation, which is a part of its step names and row labels. Empty: the loop itself."""
-    train: Output | Step | None = None
-    """Training queries. None: the output `train` of `prepared`."""
     new_queries: Step | None = None
     """Queries for which the last models rank the corpus."""
-    bm25: bool = True
-    """Whether to rank with BM25 too, and fuse it with the models. The held-out queries choose the weights."""
-    knn: bool = True
-    """Whether to rank the documents of the nearest training queries too, and fuse them likewise."""
-    shared_steps: dict[str, Step] = field(default_factory=dict)
-    """Name -> step with embeddings or an evaluation. All variants of a loop share these steps."""
 
     def build_summary(self, bootstrap: Model, iterations: int, *, ablations: bool = False) -> Summary:
         """Build the steps of all iterations; with `ablations` also the loop without a reranker and teacher, and without
@@ -130,22 +113,6 @@ class RetrievalLoop:
             return Summary(rows, best=best)
         ranking, _ = fuse_rankings(systems, self.valid)
         return Summary(rows, files=write_files(ranking, self.prepared["corpus"]), best=best)
-
-    @property
-    def splits(self) -> list[str]:
-        """The splits to evaluate on: test and valid, if they exist. The table shows the first one."""
-        found: list[str] = []
-        for name in ("test", "valid"):
-            if name in self.prepared.outputs:
-                found.append(name)
-        return found
-
-    @property
-    def valid(self) -> Output | None:
-        """The held-out queries."""
-        if "valid" in self.splits:
-            return self.prepared["valid"]
-        return None
 
     def _iterate(self, bootstrap: Model, iterations: int) -> tuple[list[Row], dict[str, Output], Systems]:
         """Return (rows, kind -> last model, systems that ranked the new queries). Kinds: embedder, reranker."""
@@ -261,62 +228,6 @@ class RetrievalLoop:
             asked["bm25"] = self.rank_by_words("valid"), rank_by_bm25(self.new_queries, corpus, "queries")
         return rows, models, asked
 
-    def embed(self, name: str, model: Model, texts: str) -> Step:
-        values: dict[str, Any] = {"role": "passage" if texts == "corpus" else "query"}
-        if texts != "corpus" and (isinstance(model, Source) or model.step.finished):
-            values["examples"] = self.examples  # models that this run finetunes have them in their folders
-        return self._step_once(f"{name}/embed_{texts}", embed.JOB, model=model, texts=self._texts(texts), **values)
-
-    def evaluate(self, name: str, model: Model, split: str, **inputs: Any) -> Step:
-        """Rank the corpus by the embeddings of a model, and evaluate the ranking."""
-        inputs["query_embeddings"] = self.embed(name, model, split)
-        inputs["corpus_embeddings"] = self.embed(name, model, "corpus")
-        return self._evaluate(name, "", split, **inputs)
-
-    def evaluate_order(self, name: str, kind: str, split: str, scored: Step | Output, **inputs: Any) -> Step:
-        """Reorder the top documents of rankings by the scores in `scored`, and evaluate the result."""
-        return self._evaluate(name, kind, split, scored=scored, system="reranked", **inputs)
-
-    def _evaluate(self, name: str, kind: str, split: str, **inputs: Any) -> Step:
-        """Evaluate a ranking. kind: the system, such as `reranked` or `knn`, for the step's name; empty: embedder."""
-        words = filter(None, ("evaluate", kind, "" if split == "test" else split))
-        inputs |= {**self._queries(split), "tag": f"{name}_{kind}" if kind else name}
-        return self._step_once(f"{name}/{'_'.join(words)}", evaluate_retrieval.JOB, **inputs)
-
-    def rank_by_words(self, split: str) -> Step:
-        """Rank the corpus by BM25, and evaluate the ranking."""
-        return self._evaluate(f"{self.folder}bm25", "", split, system="bm25")
-
-    def blend(self, name: str, end: str, systems: Mapping[str, Mapping[str, Step]]) -> Step:
-        """Fuse systems with weights chosen on the held-out queries, and evaluate the fusion on the split in the table.
-        systems: name -> split -> evaluation; the fusion is compared with the first. end: suffix of the step names."""
-        shown = self.splits[0]
-        evaluated = {}
-        for one, found in systems.items():
-            evaluated[one] = (found["valid"], found[shown])
-        blended = fuse_evaluations(f"{name}/blend{end}", self.valid, evaluated)
-        before = next(iter(systems.values()))[shown]
-        return self.evaluate_order(name, f"blended{end}", shown, blended["ranking"], before=before)
-
-    def rank_by_knn(self, name: str, model: Model, split: str) -> Step:
-        """Rank the documents of the nearest training queries, by a model's embeddings, and evaluate the ranking."""
-        queries, train = (self.embed(name, model, texts) for texts in (split, "train"))
-        inputs = {"query_embeddings": queries, "train": self._texts("train"), "train_embeddings": train}
-        return self._evaluate(name, "knn", split, system="knn", **inputs)
-
-    def fuse(self, label: str, name: str, model: Model, systems: Mapping[str, Mapping[str, Step]]) -> list[Row]:
-        """Return the row for the fusion of `systems` with BM25 and the nearest training queries, as far as these are
-        enabled. Return no row if neither is, or without held-out queries."""
-        if self.bm25:
-            added = {"bm25": {split: self.rank_by_words(split) for split in self.splits}}
-        else:
-            added = {}
-        if self.knn:
-            added |= {"knn": {split: self.rank_by_knn(name, model, split) for split in self.splits}}
-        if not (added and self.valid):
-            return []
-        return [make_row(f"{label}, fused", {self.splits[0]: self.blend(name, "_all", {**systems, **added})})]
-
     def mine(self, name: str, miner_name: str, miner: Model, window: tuple[int, int], i: int) -> Step | Output:
         """Return the training queries with negatives: mined by `miner` in `window`, or given in the data."""
         if self.mining != "each":
@@ -371,16 +282,3 @@ class RetrievalLoop:
         if teacher or self.mining == "given_scored":
             return self.distillation
         return "none"
-
-    def _queries(self, split: str) -> dict[str, Any]:
-        return {"queries": self._texts(split), "corpus": self.prepared["corpus"]}
-
-    def _texts(self, name: str) -> Step | Output:
-        if self.train and name == "train":
-            return self.train
-        return self.prepared[name]
-
-    def _step_once(self, name: str, job: Job, **values: Any) -> Step:
-        if name not in self.shared_steps:
-            self.shared_steps[name] = step(name, job, **values)
-        return self.shared_steps[name]

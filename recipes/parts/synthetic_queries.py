@@ -7,8 +7,9 @@ from typing import Any
 from ratchet.jobs.answers import generate
 from ratchet.jobs.synthetic import clean_queries, filter_queries, prepare_query_generation
 from ratchet.orchestrator.step import Step, step
+from ratchet.recipes.parts.evaluations import Model
 from ratchet.recipes.parts.predictions import rank_queries
-from ratchet.recipes.parts.retrieval_loop import Model, RetrievalLoop
+from ratchet.recipes.parts.retrieval_loop import RetrievalLoop
 
 
 def add_synthetic_queries(loop: RetrievalLoop, embedder: Model, generator: Model, queries_per_document: int) -> Step:
