@@ -11,7 +11,7 @@ from ratchet.data.formats.examples import read_examples
 from ratchet.jobs import needs
 from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
 from ratchet.jobs.model_checks import check_embedder_model, read_size
-from ratchet.jobs.model_settings import EncodingSettings, describe_prompts, resolve_encoding_config
+from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, resolve_encoding_config
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.model_files import check_folder
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Needs, Parents, Resources, Result
@@ -132,7 +132,7 @@ class Worker:
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         from ratchet.data.tables import read_queries
         from ratchet.data.vectors import write_vectors
-        from ratchet.jobs.model_settings import list_instructions
+        from ratchet.jobs.prompt_settings import list_instructions
 
         texts = read_queries(source, ("id", "text"))
         lengths: Counter[int] = Counter()

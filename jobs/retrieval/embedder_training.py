@@ -26,7 +26,7 @@ from ratchet.data.formats.examples import read_examples
 from ratchet.data.guide import Guide
 from ratchet.data.tables import DocumentRows, read_shards, take_texts
 from ratchet.data.triplets import TripletBatch, Triplets, find_corpus_rows, find_own_rows, pad_rows
-from ratchet.jobs.model_settings import list_instructions
+from ratchet.jobs.prompt_settings import list_instructions
 from ratchet.jobs.training.embedder_passes import EmbedderPasses, load_current_best, load_encoder, save_encoder
 from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
 from ratchet.jobs.training.task import Batch, FinetuneTask

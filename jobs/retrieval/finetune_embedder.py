@@ -12,7 +12,7 @@ from ratchet.data.formats.examples import read_examples
 from ratchet.errors import DataError, InputError
 from ratchet.jobs import needs
 from ratchet.jobs.model_checks import check_embedder_model, check_target_modules, read_size
-from ratchet.jobs.model_settings import EncodingSettings, describe_prompts, resolve_encoding_config
+from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, resolve_encoding_config
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.pass_size import CPU_GRAPH

@@ -13,7 +13,7 @@ from annotated_types import Ge
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.model_checks import check_reranker_model, check_target_modules
-from ratchet.jobs.model_settings import RerankerSettings, describe_prompts, resolve_reranker_config
+from ratchet.jobs.prompt_settings import RerankerSettings, describe_prompts, resolve_reranker_config
 from ratchet.jobs.training import config as training
 from ratchet.models.pass_size import GROUPS_PER_PASS
 from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Resources, Result, Unit

@@ -20,7 +20,7 @@ from annotated_types import Ge
 from ratchet.jobs import needs
 from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
 from ratchet.jobs.model_checks import check_reranker_model
-from ratchet.jobs.model_settings import RerankerSettings, describe_prompts, resolve_reranker_config
+from ratchet.jobs.prompt_settings import RerankerSettings, describe_prompts, resolve_reranker_config
 from ratchet.models.model_files import check_folder
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Needs, Parents, Resources, Result, Unit
 
@@ -105,7 +105,7 @@ class Worker:
 
     def __init__(self, inputs: Inputs, config: Config, batch_tokens: int, device: str) -> None:
         from ratchet.data.scored_lists import Lists
-        from ratchet.jobs.model_settings import resolve_reranker_config
+        from ratchet.jobs.prompt_settings import resolve_reranker_config
         from ratchet.models.reranker import reranker
 
         self.reranker = reranker.load(
@@ -123,7 +123,7 @@ class Worker:
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         from ratchet.data.scored_lists import write_scores
-        from ratchet.jobs.model_settings import list_instructions
+        from ratchet.jobs.prompt_settings import list_instructions
 
         table, texts = self.lists.read(source)
         pairs = max(1, sum(map(len, texts)))

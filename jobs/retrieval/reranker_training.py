@@ -19,7 +19,7 @@ from ratchet.data.rankings import reorder
 from ratchet.data.tables import RANKED, Texts, read_shards, take_texts
 from ratchet.data.triplets import Triplets, pad_rows
 from ratchet.errors import InputError
-from ratchet.jobs.model_settings import list_instructions, resolve_reranker_config
+from ratchet.jobs.prompt_settings import list_instructions, resolve_reranker_config
 from ratchet.jobs.training.config import find_start
 from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
 from ratchet.jobs.training.task import Batch, FinetuneTask

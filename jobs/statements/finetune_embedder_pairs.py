@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, MinLen
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.model_checks import check_embedder_model, check_target_modules
-from ratchet.jobs.model_settings import EncodingSettings, describe_prompts, resolve_encoding_config
+from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, resolve_encoding_config
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Resources, Result, Unit

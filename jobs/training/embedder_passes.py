@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ratchet.jobs.model_settings import resolve_encoding_config
+from ratchet.jobs.prompt_settings import resolve_encoding_config
 from ratchet.jobs.training.config import find_start
 from ratchet.jobs.training.task import FinetuneTask
 from ratchet.jobs.training.worker import gather_objects

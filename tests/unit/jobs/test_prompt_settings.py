@@ -12,7 +12,7 @@ import pytest
 
 from ratchet.data.formats.examples import read_examples
 from ratchet.errors import DataError, InputError, ModelError
-from ratchet.jobs.model_settings import (
+from ratchet.jobs.prompt_settings import (
     ICL_TEMPLATE,
     EncodingSettings,
     RerankerSettings,
