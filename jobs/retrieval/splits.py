@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from ratchet.data.significance import MIN_VALID_GROUPS
 from ratchet.data.tables import INSTRUCTIONS
 from ratchet.errors import InputError
 from ratchet.examples.misconceptions import RULES, format_query, generate_questions
-from ratchet.jobs.retrieval.prepare import Config, Inputs
+
+if TYPE_CHECKING:
+    from ratchet.jobs.retrieval.prepare import Config, Inputs
 
 
 def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> RetrievalData:
