@@ -133,7 +133,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         show_cases,
         write_reranked,
     )
-    from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
+    from ratchet.jobs.training.merging_cost import compute_merging_cost, list_cutoffs
     from ratchet.models.search.rank_metrics import compute_rank_metrics
     from ratchet.models.search.ranks import Relevant
 

@@ -63,7 +63,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.significance import list_half_widths
     from ratchet.data.tables import list_shards, read_shards
     from ratchet.jobs.distributed.shard_map import count_rows, map_shards
-    from ratchet.jobs.training.selection import compute_merging_cost, list_cutoffs
+    from ratchet.jobs.training.merging_cost import compute_merging_cost, list_cutoffs
     from ratchet.models.search.rank_metrics import compute_rank_metrics
     from ratchet.models.search.ranks import Relevant
 
