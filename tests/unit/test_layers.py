@@ -88,6 +88,7 @@ def test_a_module_imports_only_what_its_folder_may(module: str) -> None:
     folder = next(folder for folder in MAY_IMPORT if below(module, (folder,)))
     found = imports(MODULES[module])
     ours = {name for name in found if name.split(".")[0] == "ratchet" and name != "ratchet"}
+    assert not {name for name in ours if name not in MODULES and not (ROOT / f"{name.replace('.', '/')}.py").is_file()}
     assert not {name for name in ours if not below(name, (folder, *MAY_IMPORT[folder]))}
     assert not {name.split(".")[0] for name in found} & WITHOUT.get(folder, set())
     tops = {folder.removeprefix("ratchet.") for folder in MAY_IMPORT}

@@ -94,7 +94,7 @@ def test_scored_lists_keep_them_and_flag_embedding_gets_them_back(instructed: Pa
 
 def test_reranked_rankings_keep_them(instructed: Path, tmp_path: Path) -> None:
     ranked = evaluate_test(instructed, tmp_path / "ranking")
-    table, texts = scored_lists.Lists(ranking, instructed / "corpus", None).read(ranked / "shard-00000.parquet")
+    table, texts = scored_lists.Lists(ranked, instructed / "corpus", None).read(ranked / "shard-00000.parquet")
     scored_lists.write_scores(
         tmp_path / "scored/shard-00000.parquet", table, [np.arange(len(own), dtype=np.float32) for own in texts], 0
     )
