@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import RunError
 from ratchet.orchestrator import recipe, run_models
-from ratchet.orchestrator.cli.run_command import run_recipe
-from ratchet.orchestrator.job_interface.settings import expect_one_of, write_value
+from ratchet.orchestrator.execution.command import run_recipe
+from ratchet.orchestrator.job_interface.settings import expect_one_of, write_lines
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting import report_json
 from ratchet.orchestrator.reporting.formatting import Estimate
@@ -131,7 +131,7 @@ def run(
     jobs, such as {"finetune_embedder.epochs": 2}. store, seeds, address: as the options of `ratchet run`. check: raise
     RunError if a step fails or the run is interrupted; results are kept, and the same call continues the run. Raises
     RatchetError for wrong input."""
-    lines = write_lines(parameters, settings)
+    lines = write_lines({**parameters, **(settings or {})})
     opened = Store.open(find_store(store))
     argv = ["ratchet", "run", name, *(part for line in lines for part in ("--set", line))]
     if seeds > 1:
@@ -165,7 +165,7 @@ def sweep(
     from ratchet.orchestrator.cli.parser import parse
     from ratchet.orchestrator.sweeps.command import run_sweep
 
-    lines = write_lines(parameters, settings)
+    lines = write_lines({**parameters, **(settings or {})})
     given = {"space": space, "metric": metric, "trials": trials, "store": find_store(store), **(options or {})}
     argv = ["sweep", name, *(part for line in lines for part in ("--set", line))]
     argv += [part for key, value in given.items() for part in (f"--{key.replace('_', '-')}", str(value))]
@@ -183,7 +183,7 @@ def plan(
     """Return step name -> `done`, `to run` or `open` (see `ratchet plan --help`). Nothing is started. Raises
     RatchetError for wrong input."""
     opened = Store.view(find_store(store), missing_ok=True)
-    given = recipe.Settings.read(write_lines(parameters, settings), seeds)
+    given = recipe.Settings.read(write_lines({**parameters, **(settings or {})}), seeds)
     made = Plan(recipe.build(recipe.find(name), given, opened)[0], opened)
     made.check()
     found: dict[str, str] = {}
@@ -200,11 +200,3 @@ def list_models(run: str = "", *, store: str | Path | None = None) -> list[RunMo
 def find_store(given: str | Path | None) -> str | Path:
     """Return the given store, else the environment variable RATCHET_STORE, else `.ratchet`."""
     return given or os.environ.get("RATCHET_STORE", ".ratchet")
-
-
-def write_lines(parameters: Mapping[str, Any], settings: Mapping[str, Any] | None) -> list[str]:
-    """Return Python values as the `name=value` lines of the command."""
-    found: list[str] = []
-    for name, value in {**parameters, **(settings or {})}.items():
-        found.append(f"{name}={write_value(value)}")
-    return found

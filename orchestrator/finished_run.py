@@ -14,12 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ratchet.errors import InputError, StoreError
+from ratchet.errors import DamagedError, InputError, StoreError
 from ratchet.orchestrator.job_interface.job import Context, Job, Resources, Result
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.promotion import find_promoted
 from ratchet.orchestrator.reporting.model_card import write_card
-from ratchet.orchestrator.run_log import RunLog, list_run_logs
+from ratchet.orchestrator.run_log import RunLog, find_run_log
 from ratchet.orchestrator.run_models import NAME, RunModel, find_model
 from ratchet.orchestrator.step import Output, Step
 from ratchet.orchestrator.store import Store
@@ -96,15 +96,12 @@ def use_store(store: Store | None) -> Iterator[None]:
 def find_run(run_id: str) -> FinishedRun:
     """Return the newest run whose id begins with `run_id`. Raises InputError if there is none in the store."""
     store = _get_store(f"run {run_id}")
-    runs = list(list_run_logs(store))
-    found = next((run_log for run_log in runs if run_id and run_log.run_id.startswith(run_id)), None)
-    if found is None:
-        known = ", ".join(run_log.run_id for run_log in runs[:5]) or "none; run a recipe first"
-        raise InputError(
-            f"run: '{run_id}' given; expected the id of a run in {store.where} (`ratchet status` lists them), of which"
-            f" the newest are {known}"
-        )
-    return _read(store, found)
+    try:
+        return _read(store, find_run_log(store, run_id or "(empty)"))
+    except DamagedError:
+        raise
+    except StoreError as error:
+        raise InputError(f"run '{run_id}': {error}") from None
 
 
 def find_model_output(name: str) -> Output | None:

@@ -112,15 +112,17 @@ class Plan:
         self.results[name] = Result(planned.result.get("metrics", {}))
 
     def _load_manifest(self, commit: Commit) -> Manifest | None:
-        """Return the manifest, after checking the files' sizes (not in a bucket) or, if `repair`, their contents."""
-        if self.store.backend.downloads and not self.repair:
-            return self.store.manifest(commit.manifest)
+        """Return the manifest, after checking the files' sizes (not in a bucket) or, if `repair`, their contents. None:
+        the result has to be computed again, since it is damaged, or `gc` has removed it."""
         try:
+            if self.store.backend.downloads and not self.repair:
+                return self.store.manifest(commit.manifest)
             return self.store.verified(commit.manifest, full=self.repair)
         except DamagedError:
-            if not self.repair:
+            if not self.repair and self.store.backend.has_object(commit.manifest):
                 raise
-            self.store.withdraw(commit)
+            if not self.store.read_only:
+                self.store.withdraw(commit)
             return None
 
     def inputs(self, name: str, *, verified: bool) -> Any:

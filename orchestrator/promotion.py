@@ -48,7 +48,7 @@ def promote(store: Store, name: str, commit: Commit, run_id: str, about: Mapping
     link.symlink_to(Path("..", "objects", commit.manifest))
     link.replace(folder / name)
     sync(folder)
-    store.publish(folder)
+    store.upload_folder(folder)
     return folder / name
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ratchet.errors import DamagedError
+from ratchet.errors import DamagedError, StoreError
 from ratchet.orchestrator.atomic_file import append_json, make_folder, read_json_lines, write_atomically
 from ratchet.orchestrator.store import Store
 
@@ -73,6 +73,10 @@ class RunLog:
             )
         return steps
 
+    def trials(self) -> list[dict[str, Any]]:
+        """Read the trials of a sweep; empty if none has started."""
+        return list((self.read("trials.json") or {"trials": []})["trials"])
+
     def find_end(self, events: Sequence[Mapping[str, Any]] | None = None) -> str:
         """Return how the run ended: `finished`, `failed` or `interrupted`; empty if it has not ended or was killed.
         events: the events of the run, if they have been read already."""
@@ -120,8 +124,23 @@ def list_run_logs(store: Store, recipe: str | None = None) -> Iterator[RunLog]:
             yield run_log
 
 
+def find_run_log(store: Store, run: str = "") -> RunLog:
+    """Return the newest run whose id begins with `run`. Raises StoreError, with the newest runs, if there is none."""
+    known = []
+    for run_log in list_run_logs(store):
+        if run_log.run_id.startswith(run):
+            return run_log
+        known.append(run_log.run_id)
+    wanted = f"no run '{run}'" if run else "no runs"
+    newest = ", ".join(known[:5]) or "none; run a recipe first"
+    raise StoreError(
+        f"store {store.where}: {wanted} in it; expected the id of a run (`ratchet status` lists them), of which the"
+        f" newest are {newest}"
+    )
+
+
 def list_sweeps(store: Store) -> list[RunLog]:
-    """Return the sweeps of a store, the last changed first (see `sweeps.trial_log`)."""
+    """Return the sweeps of a store, the last changed first."""
     store.pull("sweeps")
     found = []
     for path in store.local("sweeps").glob("*/about.json"):

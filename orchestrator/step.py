@@ -134,6 +134,8 @@ class Row:
     """The steps whose total time the row shows."""
     model: Output | None = None
     """The folder of the model or adapter that the row evaluates, if the run makes it."""
+    baseline: bool = False
+    """Whether the row is a baseline, such as BM25, with which the report compares the other rows."""
 
     def __post_init__(self) -> None:
         require(isinstance(self.label, str), "Row: label", self.label, "a text")
@@ -189,16 +191,16 @@ def average(summaries: Sequence[Summary]) -> Summary:
     """Return the summary of repetitions, such as seeds or folds: the mean and standard deviation of each number. Files,
     models and results are taken from the first repetition."""
     rows = []
-    for same in zip(*(one.rows for one in summaries), strict=True):
-        columns: dict[str, list[Metric]] = {title: [] for title in same[0].columns}
-        for title, metric in (pair for row in same for pair in row.metrics):
-            columns[title].append(metric)
-        rows.append(Row(same[0].label, columns, [step for row in same for step in row.steps], same[0].model))
-    goals = []
-    for one in summaries:
-        for goal in one.goals:
-            goals.append(goal)
-    return Summary(rows, goals, files=summaries[0].files, best=summaries[0].best, results=summaries[0].results)
+    for same in zip(*(summary.rows for summary in summaries), strict=True):
+        columns: dict[str, list[Metric]] = {}
+        steps: list[Step] = []
+        for row in same:
+            steps += row.steps
+            for title, metric in row.metrics:
+                columns.setdefault(title, []).append(metric)
+        rows.append(replace(same[0], columns=columns, steps=steps))
+    goals = [goal for summary in summaries for goal in summary.goals]
+    return replace(summaries[0], rows=rows, goals=goals)
 
 
 _names_made: ContextVar[tuple[str, list[str]] | None] = ContextVar("names_made", default=None)
@@ -276,14 +278,15 @@ def reachable(goals: Sequence[Step]) -> list[Step]:
 
 def list_goals(summary: Summary) -> list[Step]:
     """Return the steps that a summary refers to: rows, goals, files, models and results."""
-    shown = []
+    outputs: list[Any] = [*summary.files.values(), *summary.best.values(), *summary.results.values()]
+    goals: list[Step] = []
     for row in summary.rows:
-        for _, metric in row.metrics:
-            shown.append(metric.step)
-    taken = [*summary.files.values(), *summary.best.values(), *(row.model for row in summary.rows if row.model)]
-    taken += [one for one in summary.results.values() if isinstance(one, Output)]
-    own = (s for row in summary.rows for s in row.steps)
-    return [*shown, *own, *summary.goals, *(output.step for output in taken)]
+        goals += [metric.step for _, metric in row.metrics]
+        outputs.append(row.model)
+    for row in summary.rows:
+        goals += row.steps
+    goals += summary.goals
+    return goals + [output.step for output in outputs if isinstance(output, Output)]
 
 
 def describe_summary(summary: Summary) -> dict[str, Any]:

@@ -53,6 +53,6 @@ def chat(
     settings |= {"train": prepared["train"], "valid": prepared["test"], "valid_samples": 0, "metric": "eval_loss"}
     training = step("sft", sft.JOB, base=find_model(base), **settings)
     made = take_result(training)
-    rows = [Row("untrained", {"held-out loss": training.metric("valid/eval_loss_start")})]
+    rows = [Row("untrained", {"held-out loss": training.metric("valid/eval_loss_start")}, baseline=True)]
     rows.append(Row("trained", {"held-out loss": training.metric("valid/eval_loss")}, [training], made))
     return Summary(rows, best={"model": made})

@@ -94,5 +94,5 @@ def squad(
                     taken = best[prefix]
                 else:
                     taken = None
-                rows.append(Row(title, columns, [*steps, *answered.parents, answered], taken))
+                rows.append(Row(title, columns, [*steps, *answered.parents, answered], taken, baseline=not steps))
     return Summary(rows, best=best)

@@ -109,4 +109,6 @@ def make_row(label: str, evaluation: Step, finetuned: Step | None = None, held_o
         columns[name.upper()] = evaluation.metric(name)
     if held_out:
         columns["merging cost"] = held_out.metric("merging_cost")
-    return Row(label, columns, steps=[finetuned, evaluation] if finetuned else [evaluation])
+    if finetuned is None:
+        return Row(label, columns, steps=[evaluation], baseline=True)
+    return Row(label, columns, steps=[finetuned, evaluation])

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.orchestrator.canonical_json import digest
-from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.cluster import Cluster
+from ratchet.orchestrator.execution.live_view import LiveView
 from ratchet.orchestrator.execution.run import Run
 from ratchet.orchestrator.fingerprint import build_fingerprint
 from ratchet.orchestrator.job_interface import Context, Job, Result
@@ -107,7 +107,7 @@ def running(length: int) -> None:
             plan = Plan(reachable(list_goals(summary)), store)
             run_log = RunLog.begin(store, "bench", {})
             start = time.perf_counter()
-            with LiveView(list(plan.steps), "bench", run_log.run_id) as view:
+            with LiveView(len(plan.steps), "bench", run_log.run_id) as view:
                 run = Run(recipe, summary, plan, cluster, run_log, view)
                 run.execute()
             taken.append((time.perf_counter() - start) / length)

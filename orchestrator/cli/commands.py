@@ -12,16 +12,16 @@ from contextlib import nullcontext, redirect_stdout
 from typing import Any
 
 from ratchet.errors import InputError
-from ratchet.orchestrator import needs, promotion, recipe
-from ratchet.orchestrator.api import write_lines
+from ratchet.orchestrator import promotion, recipe
 from ratchet.orchestrator.cli import console, store_commands
 from ratchet.orchestrator.cli.error_report import find_places, report_error
 from ratchet.orchestrator.cli.parser import parse
 from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
-from ratchet.orchestrator.cli.run_command import run_recipe
 from ratchet.orchestrator.cli.termination import end_at_once
+from ratchet.orchestrator.execution import needs
+from ratchet.orchestrator.execution.command import print_warnings, run_recipe
 from ratchet.orchestrator.finished_run import find_run_model, use_store
-from ratchet.orchestrator.job_interface.settings import json_schema
+from ratchet.orchestrator.job_interface.settings import json_schema, write_lines
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.plan import Plan
@@ -147,7 +147,7 @@ def _plan(arguments: argparse.Namespace) -> None:
     steps, summary, _ = recipe.build(found, _settings(arguments), store)
     plan = Plan(steps, store)
     plan.check()
-    console.print_warnings(plan, summary)
+    print_warnings(plan, summary)
     machines = [needs.parse_gpu(text) for text in arguments.gpu] or needs.list_known_machines()
     known = needs.estimate(plan, machines)
     before = read_last_step_ids(store, found.name, plan.missing())
@@ -213,7 +213,7 @@ def _lines(arguments: argparse.Namespace) -> list[str]:
             given[name] = getattr(arguments, name, None)
         if "name" in given:  # by default the model has the name of its folder
             lines.insert(0, f"name={arguments.target.name}")
-        lines += write_lines({name: value for name, value in given.items() if value is not None}, None)
+        lines += write_lines({name: value for name, value in given.items() if value is not None})
     return [*lines, *arguments.set]
 
 

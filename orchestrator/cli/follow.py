@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from ratchet.orchestrator.cli.live_view import LiveView
+from ratchet.orchestrator.execution.live_view import LiveView
 from ratchet.orchestrator.job_interface.job import Progress
 from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.run_log import PROGRESS, RunLog
@@ -30,7 +30,7 @@ def follow_run(store: Store, run_log: RunLog) -> int:
     stamp = 0.0
     ended = ""
     gone = False
-    with LiveView([step["name"] for step in run_log.steps()], str(about.get("recipe")), run_log.run_id) as view:
+    with LiveView(len(run_log.steps()), str(about.get("recipe")), run_log.run_id) as view:
         while True:
             events = run_log.events()
             for event in events[shown:]:

@@ -123,9 +123,8 @@ GC = """\
 `gc` always keeps the results of the newest --keep finished runs, of all runs after the oldest of these, of the newest
 --keep sweeps, of runs whose folder holds a file named `pinned`, and of runs that may still be running. It also keeps
 promoted models, and everything that is younger than --grace-period. If the steps of a run are unknown, because the run
-is starting or its plan.json cannot be read, `gc` keeps all steps and says so. A process on another machine counts as
-lost a day after its last heartbeat. In object storage, the first `gc` withdraws the result of a step; the first `gc`
-after another grace period removes the files.
+is starting or its plan.json cannot be read, `gc` removes nothing and says so. A process on another machine counts as
+lost a day after its last heartbeat. A run whose result is removed all the same computes it again.
 """
 
 VERIFY = """\
@@ -199,7 +198,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub.add_argument("recipe", nargs="?", help="name of a recipe, or path of a Python file; without it, list all")
     sub.add_argument("--json", action="store_true", help="print the JSON Schema of the parameters of the recipe")
 
-    sub = add_command("status", "show the runs in the store, the sweeps, and the steps that are running")
+    sub = add_command("status", "show the runs and the sweeps in the store")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning: show the steps of this run")
     sub.add_argument("--json", action="store_true", help="print the runs, or the steps of the run, as JSON")
     sub.add_argument("--follow", action="store_true",
@@ -235,7 +234,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub.add_argument("before", metavar="RUN", help="id of a run, or its beginning")
     sub.add_argument("after", metavar="RUN", help="id of another run, or its beginning")
     sub.add_argument("--json", action="store_true", help="print all differences as JSON")
-    sub.add_argument("--html", type=Path, metavar="FILE", help="also write the differences as an HTML page")
 
     _add_gc(add_command("gc", "list results that no kept run needs, and remove them with --yes", epilog=GC))
     sub = add_command("verify", "check that stored results are unchanged", epilog=VERIFY)
@@ -308,7 +306,7 @@ def _add_submit(sub: argparse.ArgumentParser) -> None:
 def _add_gc(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--keep", type=number(int, 0), default=5, metavar="N",
         help="keep the newest N finished runs, all runs after the oldest of these, and N sweeps (default: 5)")
-    sub.add_argument("--grace-period", type=number(float, 0), default=1.0, metavar="HOURS",
-        help="keep everything that was created or used in the last HOURS hours, at least a minute (default: 1)")
+    sub.add_argument("--grace-period", type=number(float, 0), default=24.0, metavar="HOURS",
+        help="keep everything that was created or used in the last HOURS hours, at least a minute (default: 24)")
     sub.add_argument("--yes", action="store_true", help="remove these results (default: only list them)")
 # fmt: on

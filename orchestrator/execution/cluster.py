@@ -23,6 +23,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ratchet.errors import InputError, Interrupted, TransientError
 from ratchet.orchestrator.execution.address import check_cluster_address
+from ratchet.orchestrator.execution.needs import count_cpus, read_machines
 from ratchet.orchestrator.execution.schedule import Demand
 from ratchet.orchestrator.job_interface import placement
 from ratchet.orchestrator.job_interface.code import Code
@@ -30,7 +31,6 @@ from ratchet.orchestrator.job_interface.job import Context, Job, Progress, Requi
 from ratchet.orchestrator.job_interface.progress import ProgressReporter, start_progress_actor
 from ratchet.orchestrator.job_interface.snapshot import freeze_code
 from ratchet.orchestrator.job_interface.worker import find_existing_paths, run_job
-from ratchet.orchestrator.needs import count_cpus, read_machines
 from ratchet.orchestrator.step import Step
 
 QUIET = {

@@ -14,9 +14,9 @@ from ray.exceptions import WorkerCrashedError
 
 from ratchet.errors import InputError, Interrupted, JobError, LeaseLost, RatchetError, TransientError, describe
 from ratchet.orchestrator.execution.cluster import Cluster
+from ratchet.orchestrator.execution.needs import check_step_disk
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.job_interface.job import Context
-from ratchet.orchestrator.needs import check_step_disk
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Commit

@@ -49,4 +49,4 @@ class ProgressExport:
         if now - self.uploaded >= UPLOAD_INTERVAL:
             self.uploaded = now
             with suppress(UnreachableError):
-                self.store.publish(self.run_log.folder)
+                self.store.upload_folder(self.run_log.folder)

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import InputError, Interrupted, UnreachableError
-from ratchet.orchestrator import atomic_file, needs
+from ratchet.orchestrator import atomic_file
+from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.executor import Executor, describe_failure, versions
 from ratchet.orchestrator.execution.notification import Notifier
@@ -253,7 +254,7 @@ class Run:
         self.run_log.write("plan.json", {"recipe": self.recipe.name, "steps": steps, **describe_summary(self.summary)})
         # An upload that fails is retried after the next step; at the end of the run, a failure is an error.
         with suppress(UnreachableError):
-            self.plan.store.publish(self.run_log.folder)
+            self.plan.store.upload_folder(self.run_log.folder)
 
 
 def begin(

@@ -111,6 +111,11 @@ def write_value(value: Any) -> str:
     return str(value)
 
 
+def write_lines(values: Mapping[str, Any]) -> list[str]:
+    """Return Python values as the `name=value` lines of the command."""
+    return [f"{name}={write_value(value)}" for name, value in values.items()]
+
+
 def suggest(given: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'X'?` for the nearest known name, or an empty string."""
     names = {name: name for name in known}

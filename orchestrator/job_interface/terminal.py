@@ -65,3 +65,8 @@ class CleanConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(clean(segment.text), segment.style)
+
+
+def print_error(text: str) -> None:
+    """Print a line on the standard error, behind the name of the program."""
+    print_clean(f"ratchet: {text}", sys.stderr)

@@ -26,9 +26,11 @@ SCHEMA = 1
 
 def write(data: RunReport) -> str:
     """Return the text of the file."""
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for label, row in data.rows.items():
-        rows[label] = {name: _write_cell(cell) for name, cell in row.items()}
+        rows[label] = {}
+        for name, cell in row.items():
+            rows[label][name] = _write_cell(cell)
     about = asdict(replace(data, rows={}))
     return json.dumps({"schema": SCHEMA, **about, "rows": rows}, indent=1)
 
@@ -38,33 +40,25 @@ def read(run_log: RunLog) -> RunReport | None:
     found = run_log.read(NAME)
     if found is None:
         return None
-    if found.pop("schema", None) != SCHEMA:
+    if found.get("schema") != SCHEMA:
         raise DamagedError(f"{run_log.folder / NAME}: another schema; expected {SCHEMA}; give the run's command again")
-    rows = {}
+    rows: dict[str, dict[str, float | None]] = {}
     for label, row in found["rows"].items():
         rows[label] = {name: cell and Estimate(cell["value"], cell.get("interval")) for name, cell in row.items()}
-    steps = []
-    for step in found["steps"]:
-        steps.append(StepReport(**_select_known(StepReport, step)))
+    steps = [StepReport(**_select_known(StepReport, step)) for step in found["steps"]]
     return RunReport(**{**_select_known(RunReport, found), "rows": rows, "steps": steps})
 
 
 def _select_known(kind: type[RunReport | StepReport], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of known fields. A newer version of Ratchet may have written more fields."""
-    found: dict[str, Any] = {}
-    for field in fields(kind):
-        if field.name in values:
-            found[field.name] = values[field.name]
-    return found
+    known = {field.name for field in fields(kind)}
+    return {name: value for name, value in values.items() if name in known}
 
 
 def _write_cell(cell: float | None) -> dict[str, float] | None:
     if cell is None:
         return None
-    if isinstance(cell, Estimate):
-        deviation = cell.deviation
-    else:
-        deviation = None
+    deviation = getattr(cell, "deviation", None)
     if deviation is None:
         return {"value": float(cell)}
     return {"value": float(cell), "interval": deviation}

@@ -23,7 +23,7 @@ LONGEST_VALUE = 500
 """Maximum number of characters of a parameter's value on MLflow."""
 
 
-def publish(data: RunReport, folder: Path) -> Iterator[str]:
+def send_report(data: RunReport, folder: Path) -> Iterator[str]:
     """Send a run to the configured services, and yield messages about failures. folder: the run's, with its reports."""
     services: dict[str, Callable[[RunReport, Path], None]] = {}
     if os.environ.get("MLFLOW_TRACKING_URI") and importlib.util.find_spec("mlflow"):
@@ -48,14 +48,11 @@ def publish(data: RunReport, folder: Path) -> Iterator[str]:
 
 def list_numbers(data: RunReport) -> dict[str, float]:
     """Return the numbers of the final table by `row/column`."""
-    cells = []
+    found: dict[str, float] = {}
     for label, row in data.rows.items():
         for name, value in row.items():
-            cells.append((label, name, value))
-    found: dict[str, float] = {}
-    for label, name, value in cells:
-        if value is not None:
-            found[f"{label}/{name}"] = float(value)
+            if value is not None:
+                found[f"{label}/{name}"] = float(value)
     return found
 
 

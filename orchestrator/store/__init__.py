@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +25,6 @@ from ratchet.orchestrator.atomic_file import make_folder, replace, sync, sync_tr
 from ratchet.orchestrator.canonical_json import canonical_json
 from ratchet.orchestrator.fingerprint import SCHEMA
 from ratchet.orchestrator.job_interface.job import Result
-from ratchet.orchestrator.store.announcement import is_announced
 from ratchet.orchestrator.store.backend import FORMAT_NAME, Backend, attempt_key, create_format, find_format
 from ratchet.orchestrator.store.bucket import SCHEMES, Bucket
 from ratchet.orchestrator.store.manifest import NAME, Manifest, Stamp, list_below, refuse_newer
@@ -132,6 +131,13 @@ class Store:
             f"store {self.where}: no store there; expected a folder or URL that `ratchet run` has created, with a file"
             f" {FORMAT_NAME}; check --store"
         )
+
+    @property
+    def places(self) -> list[Backend]:
+        """The storages that hold steps and objects: the store itself and, for a bucket, the local copies."""
+        if self.backend.downloads:
+            return [self.backend, Backend(self.root)]
+        return [self.backend]
 
     def local(self, *parts: str) -> Path:
         """Return a path in the store's local folder."""
@@ -264,20 +270,15 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def add_object(self, staging: Path, result: Result, mark: Callable[[str], None]) -> Manifest:
+    def add_object(self, staging: Path, result: Result) -> Manifest:
         """Turn a staging folder into an object, synced to disk, and return its manifest. No step points to it yet.
 
-        mark: called with the address before the object exists, so that `gc` keeps the object (see `announcement`).
         Raises StoreError if the disk is full, for links, and for file names that are not portable.
         """
         with self.report_full_disk(staging):
             canonical_json(result, "result")  # raises for NaN and for what is not plain data
             remove_empty_folders(staging)
             manifest = Manifest.build(staging, json.loads(json.dumps(asdict(result))))
-            mark(manifest.digest)
-            if is_announced(self, manifest.digest):
-                manifest = Manifest(manifest.files, {**manifest.result, "salt": uuid.uuid4().hex})
-                mark(manifest.digest)
             (staging / NAME).write_bytes(manifest.to_bytes())
             make_read_only(staging)
             sync_tree(staging)
@@ -285,9 +286,9 @@ class Store:
         self.backend.upload(self.root / "objects" / manifest.digest, manifest)
         return manifest
 
-    def publish(self, folder: Path) -> None:
+    def upload_folder(self, folder: Path) -> None:
         """Make the current content of a folder of the store, such as a run's, visible to other machines."""
-        self.backend.publish(folder, folder.relative_to(self.root).as_posix())
+        self.backend.upload_folder(folder, folder.relative_to(self.root).as_posix())
 
     def pull(self, name: str) -> None:
         """Download what other machines published below a name."""
@@ -318,8 +319,7 @@ class Store:
         for _ in range(PLACE_TRIES):
             try:
                 staging.rename(target)
-                with suppress(FileNotFoundError):  # `gc` has moved it to check it
-                    set_read_only(target)  # after the move, which needs the permission to write the folder
+                set_read_only(target)  # after the move, which needs the permission to write the folder
                 break
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):

@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -125,6 +125,9 @@ class Bucket(Backend):
         paths = [*(meta["path"] for meta in found["objects"]), *found["common_prefixes"]]
         return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in paths)
 
+    def has_object(self, digest: str) -> bool:
+        return bool(self._sizes(f"objects/{digest}"))
+
     def list_sizes(self, digest: str) -> tuple[dict[str, int], list[str]]:
         prefix = f"objects/{digest}"
         names = {}
@@ -178,21 +181,30 @@ class Bucket(Backend):
         with suppress(FileNotFoundError):
             copy.rename(copy.with_name(f".aside-{uuid.uuid4().hex}"))
 
-    def clear(self, prefix: str, before: float, name: str = "") -> bool:
-        """Remove all keys below a prefix, or only its file `name`, and return True. If one of them was written since
-        `before` (seconds since 1970), remove nothing and return False."""
-        found = []
-        for meta in self.list_objects(prefix):
-            if not name or meta["path"] == f"{prefix}/{name}":
-                found.append(meta)
+    def list_entries(self, kind: str, skip: Container[str]) -> Iterator[tuple[str, int, float]]:
+        sizes: dict[str, int] = {}
+        newest: dict[str, float] = {}
+        for meta in self.list_objects(kind):
+            name = meta["path"].split("/")[1]
+            sizes[name] = sizes.get(name, 0) + meta["size"]
+            newest[name] = max(newest.get(name, 0.0), meta["last_modified"].timestamp())
+        for name, size in sizes.items():
+            if name not in skip:
+                yield name, size, newest[name]
+
+    def remove_entry(self, kind: str, name: str, before: float) -> bool:
+        prefix = f"{kind}/{name}"
+        found = list(self.list_objects(prefix))
         if any(meta["last_modified"].timestamp() >= before for meta in found):
             return False
-        if found:
+        # If it is killed in between, an object has no manifest, and an old commit does not become the newest end.
+        keys = sorted((meta["path"] for meta in found), key=lambda key: (not key.endswith(NAME), len(key), key))
+        for start in range(0, len(keys), 1000):
             with self.report_unreachable(prefix):
-                obstore.delete(self.control, [meta["path"] for meta in found])
+                obstore.delete(self.control, keys[start : start + 1000])
         return True
 
-    def publish(self, folder: Path, key: str) -> None:
+    def upload_folder(self, folder: Path, key: str) -> None:
         """Upload the files of a folder that changed since they were published or pulled."""
         for path in sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")):
             name = f"{key}/{path.relative_to(folder).as_posix()}"

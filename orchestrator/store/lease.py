@@ -13,7 +13,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -61,10 +61,7 @@ class Lease:
         either error, no result is visible.
         """
         store = self.leases.store
-        manifest = store.add_object(staging, result, self._announce)
-        # `gc` may have removed the step after a day without a heartbeat; the staging folder may then be incomplete.
-        if (store.read_if_whole(f"{self._key}/lease") or {}).get("run") != self.leases.run_id:
-            raise LeaseLost(f"step {self.step_id[:12]}, attempt {self.attempt}: removed by a garbage collection")
+        manifest = store.add_object(staging, result)
         commit = Commit(self.step_id, manifest.digest, self.attempt, fingerprint, record)
         with store.report_full_disk(staging):
             if not self._create_end({"commit": asdict(commit)}):
@@ -80,24 +77,16 @@ class Lease:
             return self._create_end({"failed": reason})
         return True
 
-    def _announce(self, digest: str) -> None:
-        """Name the object that this attempt is about to commit, so that `gc` keeps it."""
-        self.leases.store.overwrite(_open_key(self.step_id, self.attempt), {"object": digest})
-
     @property
     def _key(self) -> str:
         return attempt_key(self.step_id, self.attempt)
 
     def _create_end(self, how: Mapping[str, Any]) -> bool:
-        store = self.leases.store
         try:
-            ended = store.create(f"{self._key}/end", {**how, "at": time.time()})
+            return self.leases.store.create(f"{self._key}/end", dict(how))
         finally:
             with self.leases._lock:
                 self.leases._held.discard(self)  # ends its heartbeat
-        if ended:
-            store.remove(_open_key(self.step_id, self.attempt))
-        return ended
 
 
 class Leases:
@@ -142,12 +131,7 @@ class Leases:
                     self._revoke(step_id, attempt)
                     continue
             # Reuse an attempt without a lease: its process was killed while it created the attempt.
-            if attempt and end is None:
-                number = attempt
-            else:
-                number = attempt + 1
-            # `create` keeps an existing mark: another process may have this attempt, and its mark may name an object.
-            self.store.create(_open_key(step_id, number), {})
+            number = attempt if attempt and end is None else attempt + 1
             if self.store.create(f"{attempt_key(step_id, number)}/lease", describe_process(self.run_id)):
                 lease = Lease(self, step_id, number)
                 with self._lock:
@@ -156,8 +140,7 @@ class Leases:
 
     def _revoke(self, step_id: str, attempt: int) -> None:
         by = _describe_owner(describe_process(self.run_id))
-        if self.store.create(f"{attempt_key(step_id, attempt)}/end", {"revoked_by": by}):
-            self.store.remove(_open_key(step_id, attempt))
+        self.store.create(f"{attempt_key(step_id, attempt)}/end", {"revoked_by": by})
 
     def _is_lost(self, step_id: str, attempt: int, owner: Mapping[str, Any]) -> bool:
         """Return whether the owner's process ended, or its heartbeat has not changed for `ttl` seconds."""
@@ -180,54 +163,7 @@ class Leases:
             for lease in held:
                 # A full or unreachable disk must not end the thread.
                 with suppress(OSError):
-                    beat = {"count": count, "at": time.time()}
-                    self.store.overwrite(f"{lease._key}/heartbeat", beat, durable=False)
-
-
-@dataclass(frozen=True)
-class OpenAttempt:
-    """An attempt that has not ended."""
-
-    step_id: str
-    owner: Mapping[str, Any] | None
-    """None: the attempt has no lease, or its lease cannot be read."""
-    at: float
-    """Time of its last heartbeat, else of its lease, in seconds since 1970; infinity if it has neither."""
-    object: str | None
-    """Address of the object that it is about to commit, if any."""
-
-
-def list_open_attempts(store: Store) -> Iterator[OpenAttempt]:
-    """Yield the attempts that have not ended. Incomplete files that killed processes left behind are ignored."""
-    for name in store.list_names("open_attempts"):
-        step_id, _, number = name.rpartition(".")
-        if not number.isdecimal():
-            continue
-        # Read the mark before the end: an attempt removes its mark after it has ended.
-        mark = store.read_if_whole(f"open_attempts/{name}") or {}
-        key = attempt_key(step_id, int(number))
-        if store.read_if_whole(f"{key}/end") is not None:
-            store.remove(f"open_attempts/{name}")  # the process that ended it was killed before this line
-            continue
-        owner = store.read_if_whole(f"{key}/lease")
-        beat = store.read_if_whole(f"{key}/heartbeat") or {"at": owner["since"] if owner else math.inf}
-        yield OpenAttempt(step_id, owner, beat["at"], mark.get("object"))
-
-
-def list_lease_holders(store: Store) -> list[tuple[str, str]]:
-    """Return (step id, owner) of every attempt that has not ended. The owner may be lost."""
-    held = []
-    for attempt in list_open_attempts(store):
-        if attempt.owner is not None:
-            held.append((attempt.step_id, attempt.owner))
-    found: list[tuple[str, str]] = []
-    for step_id, owner in held:
-        found.append((step_id, _describe_owner(owner) + ", which is gone" * is_gone(owner)))
-    return found
-
-
-def _open_key(step_id: str, attempt: int) -> str:
-    return f"open_attempts/{step_id}.{attempt}"
+                    self.store.overwrite(f"{lease._key}/heartbeat", {"count": count}, durable=False)
 
 
 def describe_process(run_id: str) -> dict[str, Any]:

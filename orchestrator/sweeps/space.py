@@ -13,17 +13,18 @@ settings are drawn for each combination. A plain value holds for all trials; `--
 
 from __future__ import annotations
 
-import ast
+import csv
 import itertools
 import math
 import random
-import warnings
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ratchet.errors import RecipeError
+from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.recipe import read_lines
 
 RANGES = ("loguniform", "uniform", "randint")
@@ -89,14 +90,15 @@ class Space:
     @classmethod
     def read(cls, path: Path) -> Space:
         """Read a file. Raises RecipeError, with file and line, for an invalid line."""
-        lines = []
-        for name, value, where in read_lines(path):
-            lines.append((f"{name}={value}", _parse_dimension(where, name, value)))
         dimensions = []
-        for _, dimension in lines:
-            if dimension is not None:
+        fixed = []
+        for name, value, where in read_lines(path):
+            dimension = _parse_dimension(where, name, value)
+            if dimension is None:
+                fixed.append(f"{name}={value}")
+            else:
                 dimensions.append(dimension)
-        return cls(dimensions, fixed=[line for line, dimension in lines if dimension is None])
+        return cls(dimensions, fixed)
 
     def draw_points(self, trials: int, seed: int) -> list[Point]:
         """Draw the settings of each trial, without duplicates. The first point is empty: the recipe's defaults.
@@ -113,57 +115,42 @@ class Space:
 
     def _draw_all(self, seed: int) -> Iterator[Point]:
         """Yield points with possible duplicates, endlessly unless all dimensions are grids."""
-        grids = []
-        for dimension in self.dimensions:
-            if dimension.kind == "grid":
-                grids.append(dimension)
+        grids = [dimension for dimension in self.dimensions if dimension.kind == "grid"]
         combinations = itertools.product(*(grid.values for grid in grids))
         only_grids = len(grids) == len(self.dimensions)
         for trial, values in enumerate(combinations if only_grids else itertools.cycle(combinations)):
-            point = {}
+            point = {dimension.name: dimension.draw(seed, trial) for dimension in self.dimensions}
             for grid, value in zip(grids, values, strict=True):
                 point[grid.name] = value
-            yield {d.name: point[d.name] if d.kind == "grid" else d.draw(seed, trial) for d in self.dimensions}
+            yield point
 
 
 def format_settings(point: Point) -> list[str]:
     """Format the settings of a point as `name=value` texts for `--set`."""
-    found: list[str] = []
-    for name, value in point.items():
-        found.append(f"{name}={value}")
-    return found
+    return [f"{name}={value}" for name, value in point.items()]
+
+
+def compute_key(point: Point) -> str:
+    """Return the key of a trial: a digest of its settings."""
+    return digest(dict(point))[:12]
 
 
 def _parse_dimension(where: str, name: str, written: str) -> Dimension | None:
     """Parse a value. Returns None for a plain value."""
-    if len(written) <= 100:
-        shown = written
-    else:
-        shown = f"{written[:100]}..."
-    try:
-        with warnings.catch_warnings(action="ignore"):  # Python warns of `1or 2`
-            call = ast.parse(written, mode="eval").body
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+    shown = written if len(written) <= 100 else f"{written[:100]}..."
+    call = re.fullmatch(r"(\w+)\s*\((.*)\)", written)
+    if call is None:
         if written.partition("(")[0].strip() in KINDS:
             raise RecipeError(
-                f"{where}: {shown} given, which cannot be read ({getattr(error, 'msg', error)}); expected values"
-                " separated by commas, such as loguniform(1e-5, 1e-3)"
-            ) from None
+                f"{where}: {shown} given, which cannot be read; expected values separated by commas, such as"
+                " loguniform(1e-5, 1e-3)"
+            )
         return None
-    if not isinstance(call, ast.Call):
-        return None
-    if isinstance(call.func, ast.Name):
-        kind = call.func.id
-    else:
-        kind = ""
-    if kind not in KINDS or call.keywords:
+    kind = call[1]
+    if kind not in KINDS:
         raise RecipeError(f"{where}: {shown} given; expected one of {', '.join(f'{k}(...)' for k in KINDS)}")
-    values = tuple(
-        argument.value
-        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
-        else (ast.get_source_segment(written, argument) or "")
-        for argument in call.args
-    )
+    items = next(csv.reader([call[2]], skipinitialspace=True), [])
+    values = tuple(item.strip().strip("'") for item in items)
     if kind in RANGES:
         _check_range(where, shown, kind, values)
     if not values or (kind not in RANGES and len(set(values)) < len(values)):

@@ -170,7 +170,9 @@ def finetune_and_compare(
                 columns[f"pass@{k}"] = evaluation.metric(f"pass@{k}")
             made = [*([made_by[label]] if label in made_by else []), *evaluation.parents, evaluation]
             taken = adapter or (chosen if label != "untrained" else None)
-            rows.append(Row(label + suffix, columns, steps=made, model=taken if isinstance(taken, Output) else None))
+            model_made = taken if isinstance(taken, Output) else None
+            is_baseline = label == "untrained" or label in baselines
+            rows.append(Row(label + suffix, columns, made, model_made, is_baseline))
     goals = []
     for prefix, source, before, numbers in compared:
         evaluations = tuple(found[f"{prefix}checkpoint-{number}"] for number in numbers)

@@ -93,13 +93,14 @@ class RetrievalLoop(Evaluations):
             name = f"{self.folder}zero_shot"
             shown = self.splits[0]
             if self.bm25:
-                rows.append(make_row("BM25", {shown: self.rank_by_words(shown)}))
+                rows.append(make_row("BM25", {shown: self.rank_by_words(shown)}, baseline=True))
             zero_shot = {}
             for split in self.splits:
                 zero_shot[split] = self.evaluate(name, bootstrap, split)
-            rows.append(make_row("zero-shot", zero_shot))
+            rows.append(make_row("zero-shot", zero_shot, baseline=True))
             if self.knn:
-                rows.append(make_row("nearest training queries", {shown: self.rank_by_knn(name, bootstrap, shown)}))
+                nearest = {shown: self.rank_by_knn(name, bootstrap, shown)}
+                rows.append(make_row("nearest training queries", nearest, baseline=True))
             rows += self.fuse("zero-shot", name, bootstrap, {"embedder": zero_shot})
         own, best, systems = self._iterate(bootstrap, iterations)
         rows += own

@@ -21,6 +21,7 @@ def make_row(
     mined: Step | Output | None = None,
     merged: Output | None = None,
     judged: Step | None = None,
+    baseline: bool = False,
 ) -> Row:
     """Return a row of the summary table. evaluations: split -> evaluation; the row shows the first one. If it is empty,
     the row's last step is the merge. judged: the evaluation that has the metric `merging_cost`."""
@@ -43,4 +44,4 @@ def make_row(
             columns[f"{group} MAP@25{end}"] = last.metric(f"{group}/map@25", count=f"{group}/queries")
     if judged:
         columns["merging cost"] = judged.metric("merging_cost", count="merging_cost/queries")
-    return Row(label, columns, [s for s in (mined, finetuned, last) if isinstance(s, Step)], merged)
+    return Row(label, columns, [s for s in (mined, finetuned, last) if isinstance(s, Step)], merged, baseline)

@@ -16,11 +16,10 @@ from pathlib import Path
 import command
 import pytest
 from nodes import Nodes, environment_of
-from store_contents import addresses
+from store_contents import addresses, list_running_attempts
 from toy_runs import Toy
 
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.lease import list_lease_holders
 
 KILLS = int(os.environ.get("RATCHET_KILLS", "40"))
 SEED = int(os.environ.get("RATCHET_SEED", "0"))
@@ -79,7 +78,7 @@ def test_kills_at_any_moment_change_no_byte(address: str, tmp_path: Path) -> Non
         status, output = toy.run(*settings)
         assert status == 0, f"{where}\n{output}"
         assert addresses(toy.store) == undisturbed, where
-        assert list_lease_holders(Store.open(toy.store)) == [], where
+        assert list_running_attempts(Store.open(toy.store)) == [], where
         shards = [line for line in toy.done() if line.startswith("shard")]
         again = len(shards) - len(set(shards))
         assert again <= 2 * (kills - before), f"{where}: more was done again than one shard of each running step"

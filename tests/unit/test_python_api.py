@@ -13,8 +13,9 @@ from run_models import EMBEDDER, make_run
 import ratchet
 from ratchet.errors import RecipeError, RunError, StoreError
 from ratchet.names import PLACES
-from ratchet.orchestrator.api import Run, write_lines
+from ratchet.orchestrator.api import Run
 from ratchet.orchestrator.cli.main import main
+from ratchet.orchestrator.job_interface.settings import write_lines
 from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
@@ -35,7 +36,7 @@ def test_the_import_alone_imports_neither_ray_nor_torch() -> None:
 
 def test_values_are_written_as_the_command_reads_them() -> None:
     settings = {"mine.window": (2, 200), "sft.max_length": None}
-    assert write_lines({"data": Path("a/b.jsonl"), "bm25": True, "rate": 1e-4}, settings) == [
+    assert write_lines({"data": Path("a/b.jsonl"), "bm25": True, "rate": 1e-4, **settings}) == [
         *("data=a/b.jsonl", "bm25=true", "rate=0.0001", "mine.window=2,200", "sft.max_length=none")
     ]
 

@@ -18,14 +18,15 @@ from typing import Any
 
 import pytest
 from s3_server import KEYS, serve_s3
+from store_contents import list_running_attempts
 
 from ratchet.errors import DamagedError, LeaseLost, StoreError
+from ratchet.orchestrator import gc
 from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.store import Commit, Store, bucket, bucket_gc, gc, lease
+from ratchet.orchestrator.store import Commit, Store, bucket, lease
 from ratchet.orchestrator.store.bucket import Bucket
-from ratchet.orchestrator.store.kept import Kept
-from ratchet.orchestrator.store.lease import Lease, Leases, list_lease_holders
+from ratchet.orchestrator.store.lease import Lease, Leases
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -170,7 +171,7 @@ def test_what_one_machine_commits_another_finds_whole(at: Callable[..., Store]) 
     assert (model / "text.txt").read_text() == "text"
     assert not (model.parent / "rows.parquet").exists(), "what nobody asked for is not brought"
     assert other.path(commit.manifest, full=True).joinpath("rows.parquet").read_bytes() == b"rows"
-    assert list_lease_holders(other) == []
+    assert list_running_attempts(other) == []
     assert at("third").lookup("bb" * 32) is None
 
 
@@ -182,7 +183,7 @@ def test_a_lease_is_one_machines_and_a_stale_one_cannot_commit(
     with Leases(one, "first", ttl=600) as first, Leases(two, "second", ttl=0.0) as second:
         held = first.acquire(step_id)
         assert isinstance(held, Lease)
-        assert [step for step, _ in list_lease_holders(two)] == [step_id]
+        assert list_running_attempts(two) == [step_id]
         monkeypatch.setattr(lease, "_machine_id", lambda: "elsewhere")
         assert isinstance(second.acquire(step_id), lease.HeldByOther)
         time.sleep(0.05)
@@ -274,7 +275,7 @@ def test_a_second_promotion_of_equal_length_is_seen_by_other_machines(at: Callab
         path = one.local("promoted", "best.json")
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({"step_id": step_id}))
-        one.publish(path.parent)
+        one.upload_folder(path.parent)
         two.pull("promoted")
         assert json.loads(two.local("promoted", "best.json").read_text())["step_id"] == step_id
 
@@ -283,13 +284,13 @@ def test_a_pull_keeps_what_this_machine_has_added(at: Callable[..., Store]) -> N
     one, two = at("one"), at("two")
     log = RunLog.begin(one, "toy", {})
     log.event("begin")
-    one.publish(log.folder)
+    one.upload_folder(log.folder)
     log.event("end", failures={}, interrupted=False)
     one.pull("runs")
     assert log.find_end() == "finished"
     two.pull("runs")
     assert RunLog(two.local("runs", log.run_id)).find_end() == ""
-    one.publish(log.folder)
+    one.upload_folder(log.folder)
     two.pull("runs")
     assert RunLog(two.local("runs", log.run_id)).find_end() == "finished"
 
@@ -298,7 +299,7 @@ def named_by_a_run(store: Store, *step_ids: str) -> None:
     run_log = RunLog.begin(store, "toy", {})
     steps = [{"name": step_id, "step_id": step_id} for step_id in step_ids]
     run_log.write("plan.json", {"recipe": "toy", "steps": steps})
-    store.publish(run_log.folder)
+    store.upload_folder(run_log.folder)
 
 
 def later(monkeypatch: pytest.MonkeyPatch, hours: float) -> None:
@@ -307,52 +308,25 @@ def later(monkeypatch: pytest.MonkeyPatch, hours: float) -> None:
 
 
 def collected(store: Store) -> list[str]:
-    found = gc.sweep(store, gc.plan(store, keep=5, grace=3600), keep=5, grace=3600)
-    return sorted(item.key.split("/")[0] for item in found if item.remote)
+    garbage = gc.find_garbage(store, keep=5, grace=3600)
+    gc.remove_garbage(garbage)
+    return sorted(item.kind for item in garbage if item.place is store.backend)
 
 
-def test_what_no_kept_run_names_is_withdrawn_and_goes_a_grace_period_later(
-    at: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_no_kept_run_names_goes(at: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
     store = at("one")
     kept, dropped = made(store, "11" * 32, "kept"), made(store, "22" * 32, "dropped")
     named_by_a_run(store, "11" * 32)
     assert collected(at("other")) == [], "all of it is young"
     later(monkeypatch, 2)
-    reader = at("reader")
-    assert reader.use("22" * 32) == dropped
-    assert collected(at("other")) == ["steps"]
-    assert at("third").lookup("22" * 32) is None, "everybody computes it again"
-    reader.path(dropped.manifest, full=True)  # who had found it can still have it
-    later(monkeypatch, 0.5)
-    assert collected(at("other")) == [], "it was withdrawn a moment ago"
-    later(monkeypatch, 4)
     assert collected(at("fourth")) == ["objects", "steps"]
+    assert at("third").lookup("22" * 32) is None
     assert list(bucket_of(store).list_objects(f"steps/{'22' * 32}")) == []
     assert list(bucket_of(store).list_objects(f"objects/{dropped.manifest}")) == []
     assert at("fifth").path(kept.manifest, full=True).is_dir()
     again = made(at("sixth"), "22" * 32, "dropped")
     assert again.manifest == dropped.manifest
     assert at("seventh").path(again.manifest, full=True).is_dir()
-
-
-def test_an_object_that_is_placed_again_while_gc_looks_stays(
-    at: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = at("one")
-    old = made(store, "33" * 32, "same")
-    assert store.create(f"steps/{'33' * 32}/attempts/2/end", {"withdrawn": 1, "at": 0.0})
-    later(monkeypatch, 2)
-    garbage = gc.plan(at("other"), keep=5, grace=3600)
-    assert {item.key for item in garbage if item.remote} >= {f"objects/{old.manifest}"}
-    time.sleep(1.1)
-    since = time.time()
-    time.sleep(1.1)  # the server tells whole seconds
-    commit = made(at("third"), "44" * 32, "same")
-    assert commit.manifest == old.manifest
-    remote = [item for item in garbage if item.remote and item.key.startswith("objects")]
-    assert bucket_gc.sweep(store, remote, Kept(), since) == []
-    assert bucket_of(store).manifest(commit.manifest) is not None
 
 
 def test_a_bucket_that_cannot_be_used_is_named(at: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:

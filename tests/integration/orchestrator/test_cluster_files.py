@@ -97,7 +97,7 @@ def test_models_of_the_hub_and_copies_lie_where_all_machines_see_them() -> None:
 
 def test_both_tell_what_may_be_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ratchet.errors import InputError
-    from ratchet.orchestrator.needs import read_machines
+    from ratchet.orchestrator.execution.needs import read_machines
 
     for file in ("cluster.yaml", "rayjob.yaml"):
         monkeypatch.setenv("RATCHET_CLUSTER", str(ROOT / file))

@@ -15,7 +15,7 @@ import ray
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.job_interface import Context, Job, Resources, Result
 from ratchet.orchestrator.job_interface.code import Code
-from ratchet.orchestrator.needs import count_cpus
+from ratchet.orchestrator.execution.needs import count_cpus
 
 ray.init = functools.partial(ray.init, num_gpus=int(sys.argv[1]))
 

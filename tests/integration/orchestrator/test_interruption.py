@@ -12,12 +12,11 @@ from pathlib import Path
 import damage
 import psutil
 import pytest
-from store_contents import addresses, events
+from store_contents import addresses, events, list_running_attempts
 from toy_runs import Toy
 from waiting import wait_for
 
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.lease import list_lease_holders
 
 
 @pytest.fixture
@@ -166,7 +165,7 @@ def test_an_interrupt_leaves_the_finished_and_the_same_command_goes_on(
     assert "stopping: finished steps" in output
     assert "give the same command again to continue" in output
     assert "***" not in output, "no stack of Ray's signal handler"
-    assert list_lease_holders(Store.open(toy.store)) == []
+    assert list_running_attempts(Store.open(toy.store)) == []
     assert [event["interrupted"] for event in events(toy.store) if event["event"] == "end"] == [True]
     assert len(list(toy.store.glob("runs/*/report.html"))) == 1
     assert toy.run("--set", "seconds=0.3")[0] == 0

@@ -24,8 +24,8 @@ from ratchet.jobs import needs
 from ratchet.jobs.answers import sft
 from ratchet.jobs.inference import InferenceConfig
 from ratchet.orchestrator.cli.main import main
+from ratchet.orchestrator.execution.needs import parse_gpu
 from ratchet.orchestrator.job_interface import Needs, Resources, Result
-from ratchet.orchestrator.needs import parse_gpu
 
 
 @pytest.mark.parametrize("text", ["H100", "H100:", ":80", "H100:80:0", "H100:80:two", "H100:-1", "H100:80:8:9"])

@@ -16,11 +16,10 @@ from random import Random
 import command
 import pytest
 from nodes import Nodes, environment_of, kill, processes, title
-from store_contents import events, results
+from store_contents import events, list_running_attempts, results
 from waiting import wait_for
 
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.lease import list_lease_holders
 
 
 def sets(*settings: str) -> list[str]:
@@ -105,7 +104,7 @@ def check_same(store: Path, undisturbed: Path) -> None:
         for folder, all_of in ((undisturbed, expected), (store, found))
     ]
     assert abs(score[0] - score[1]) < 0.05, score
-    assert list_lease_holders(Store.open(store)) == [], "no lease is left"
+    assert list_running_attempts(Store.open(store)) == [], "no lease is left"
     for step in store.glob("steps/*"):
         ends = [json.loads(path.read_text()) for path in step.glob("attempts/*/end")]
         assert sum("commit" in end for end in ends) == 1, "committed once"

@@ -77,10 +77,9 @@ class Sweeps(toy_runs.Toy):
         return process.returncode, output
 
     def trials(self) -> list[dict[str, Any]]:
-        """The trials that ended, from the trial log."""
-        (file,) = self.store.glob("sweeps/*/events.jsonl")
-        events = [json.loads(line) for line in file.read_text().splitlines()]
-        return [event["trial"] for event in events if event["event"] == "ended"]
+        """The trials that ended."""
+        (file,) = self.store.glob("sweeps/*/trials.json")
+        return [trial for trial in json.loads(file.read_text())["trials"] if trial["status"] != "unfinished"]
 
     def folder_of_sweep(self) -> Path:
         (folder,) = self.store.glob("sweeps/toy-*")

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ratchet.orchestrator import gc
 from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.store import Commit, Store, gc
+from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.lease import Lease, Leases
 
 HOUR = 3600.0
@@ -83,6 +84,16 @@ def age(folder: Path, seconds: float) -> None:
 
 def collected(store: Store, keep: int = 5, grace: float = HOUR) -> list[str]:
     """Collect garbage and return the names of what was removed."""
-    return [
-        Path(item.key).name for item in gc.sweep(store, gc.plan(store, keep=keep, grace=grace), keep=keep, grace=grace)
-    ]
+    garbage = gc.find_garbage(store, keep=keep, grace=grace)
+    gc.remove_garbage(garbage)
+    return [item.name for item in garbage]
+
+
+def list_running_attempts(store: Store) -> list[str]:
+    """Return the steps whose newest attempt has not ended."""
+    found = []
+    for step_id in store.list_names("steps"):
+        attempt, end = store.newest(step_id)
+        if attempt and end is None and store.read_if_whole(f"steps/{step_id}/attempts/{attempt}/lease"):
+            found.append(step_id)
+    return found

@@ -18,6 +18,7 @@ from ratchet.orchestrator.finished_run import find_model_output
 from ratchet.orchestrator.job_interface import Job, Parents, Result
 from ratchet.orchestrator.promotion import promote_model
 from ratchet.orchestrator.recipe import Recipe, Settings, build, find, read_settings
+from ratchet.orchestrator.reporting.sweep_data import Trial
 from ratchet.orchestrator.run_models import find_model
 from ratchet.orchestrator.step import Row, Source, Step, Summary, list_goals, reachable, step
 from ratchet.orchestrator.store import Store
@@ -26,7 +27,6 @@ from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep
 from ratchet.orchestrator.sweeps.results import compare_with_defaults, find_winner, write_winner
 from ratchet.orchestrator.sweeps.space import Space
 from ratchet.orchestrator.sweeps.trial import TrialSpec
-from ratchet.orchestrator.sweeps.trial_log import Trial, TrialLog
 
 pytestmark = pytest.mark.slow
 
@@ -211,9 +211,8 @@ def test_a_sweep_knows_itself_whatever_the_number_of_trials(tmp_path: Path) -> N
     text = "finetune_embedder.learning_rate: loguniform(1e-4, 1e-3)\n"
     one, again = asked(tmp_path, text), asked(tmp_path, text)
     other = asked(tmp_path, text.replace("1e-4", "2e-4"))
-    assert one.trial_log.id == again.trial_log.id != other.trial_log.id
+    assert one.run_log.run_id == again.run_log.run_id != other.run_log.run_id
     assert one.objective.step == "iter1/finetune_embedder"
-    assert one.defaults == {"finetune_embedder.learning_rate": "0.001"}
     assert "iter1/evaluate" not in {step.name for step in one.steps}, "what comes after the deciding step does not run"
 
 
@@ -264,7 +263,7 @@ def test_a_recipe_that_passes_its_steps_other_settings_is_another_sweep(tmp_path
             trained = step("train", TRAIN, rate=rate, before=other if wiring else first)
             return Summary([Row("one", {"MAP@25": trained.metric("map@25")}, [trained])], goals=[first, other])
 
-        return plan_toy(tmp_path, "train.rate: choice(0.2, 0.3)\n", toy).trial_log.id
+        return plan_toy(tmp_path, "train.rate: choice(0.2, 0.3)\n", toy).run_log.run_id
 
     assert find_id(1, 0.1) == find_id(1, 0.1)
     assert len({find_id(1, 0.1), find_id(2, 0.1), find_id(1, 0.2), find_id(1, 0.1, before="other")}) == 4
@@ -280,7 +279,6 @@ def test_data_and_models_may_be_swept(tmp_path: Path) -> None:
 
     found = plan_toy(tmp_path, "data: choice(one, two)\n", toy, "map@25", "data=one")
     assert found.objective.step == "train"
-    assert found.defaults == {"data": "one"}
 
 
 def test_a_step_that_only_another_value_needs_belongs_to_the_sweep(tmp_path: Path) -> None:
@@ -294,7 +292,7 @@ def test_a_step_that_only_another_value_needs_belongs_to_the_sweep(tmp_path: Pat
             trained = step("train", TRAIN, before=other)
             return Summary([Row("one", {"MAP@25": trained.metric("map@25")}, [trained])], goals=[first])
 
-        return plan_toy(tmp_path, "longer: choice(true, false)\n", toy).trial_log.id
+        return plan_toy(tmp_path, "longer: choice(true, false)\n", toy).run_log.run_id
 
     before = find_id(1)
     assert find_id(1) == before
@@ -312,7 +310,6 @@ def test_settings_of_the_command_take_precedence_over_plain_values(tmp_path: Pat
     assert plan_toy(tmp_path, text, toy).steps[0].config.size == 7
     assert plan_toy(tmp_path, text, toy, "map@25", "first.size=9").steps[0].config.size == 9
     found, winner = plan_toy(tmp_path, text, toy, "map@25", "fir*.size=8", "first.size=9"), Trial({}, "finished", 0.5)
-    found.trial_log.record_start(winner.settings)
     written = Settings.read(read_settings(write_winner(found, winner)))
     assert build(found.recipe, written)[0][0].config.size == 9
 
@@ -335,40 +332,13 @@ def test_models_of_runs_and_promoted_ones_may_be_given(tmp_path: Path) -> None:
 
     found = plan(promote())
     assert [step.name for step in found.steps][1:] == ["train"]
-    spec = TrialSpec(found, tmp_path, 1, store.where, {}, None)
+    spec = TrialSpec(found, tmp_path, 1, store.where, None)
     assert [step.name for step in spec.build({"train.rate": "0.3"}, 0, store)] == [step.name for step in found.steps]
     before = plan("mine")
     promote()
-    assert plan("mine").trial_log.id != before.trial_log.id, "the name means another model"
-    trial = TrialSpec(before, tmp_path, 1, store.where, {}, None).build({"train.rate": "0.3"}, 0, store)
+    assert plan("mine").run_log.run_id != before.run_log.run_id, "the name means another model"
+    trial = TrialSpec(before, tmp_path, 1, store.where, None).build({"train.rate": "0.3"}, 0, store)
     assert trial[0].finished == before.steps[0].finished, "a trial reads the model that the sweep began with"
-
-
-def test_why_more_epochs_begin_anew_is_said(tmp_path: Path) -> None:
-    notes = asked(tmp_path, "finetune_embedder.epochs: randint(1, 3)\n").notes
-    assert any("lr_scheduler_type=cosine" in note for note in notes)
-    constant = "finetune_embedder.lr_scheduler_type: constant\nfinetune_embedder.warmup_ratio: 0\n"
-    notes = asked(tmp_path, constant + "finetune_embedder.epochs: randint(1, 3)\n").notes
-    assert [note.partition(":")[0] for note in notes] == ["prepare"], "it says what the held-out rows can decide"
-
-
-def test_the_trial_log_remembers_through_a_torn_line(tmp_path: Path) -> None:
-    store = Store.open(tmp_path)
-    trial_log = TrialLog(store, "toy", {"a": 1}, {})
-    trial_log.record_start({})
-    trial_log.record_start({"x": "1"})
-    trial_log.record_end(Trial({}, "finished", 0.5, (0.5,), (0.4, 0.5), seconds=3.0))
-    trial_log.record_end(Trial({"x": "1"}, "failed", reason="no"))
-    with (trial_log.folder / "events.jsonl").open("a") as file:
-        file.write('{"event": "ended", "trial": {"set')
-    again = TrialLog(store, "toy", {"a": 1}, {})
-    assert [(trial.status, list(trial.curve)) for trial in again.trials.values()] == [
-        ("finished", [0.4, 0.5]),
-        ("failed", []),
-    ]
-    assert list(again.select_settled()) == [Trial({}).key], "a failed one is tried again"
-    assert again.get_number({"x": "1"}) == 2
-    assert TrialLog(store, "toy", {"a": 2}, {}).trials == {}
 
 
 def trial(*values: float, **settings: str) -> Trial:
@@ -407,17 +377,18 @@ def test_a_trial_that_ends_late_does_not_end_the_next_one(monkeypatch: pytest.Mo
 
     class Spec:
         working_folder = "."
+        progress_actor = None
 
         def get_settings(self, config: dict[str, Any]) -> dict[str, str]:
             return {"number": str(config["number"])}
 
     monkeypatch.setattr(trials, "STOP_TIMEOUT", 0.0)
-    monkeypatch.setattr(trials.TrialThread, "_run_or_replay", run)
+    monkeypatch.setattr(trials.TrialRun, "_run_seeds", run)
     actor = trials.TrialActor.__new__(trials.TrialActor)
     actor.setup({"number": 0}, Spec())  # type: ignore[arg-type]
-    first = actor.thread
+    first, thread = actor.trial, actor.thread
     actor.reset_config({"number": 1})
     late.set()
-    first.join()
+    thread.join()
     assert actor.step() == {"value": 1, "done": True}
     assert first.reports.get() == {"value": 0, "done": True}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ratchet.errors import InputError, RecipeError
 from ratchet.jobs.answers import sft
 from ratchet.jobs.retrieval import embed, merge, mine, prepare
-from ratchet.orchestrator import needs
+from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.job_interface import Job, Resources
 from ratchet.orchestrator.job_interface.placement import (

@@ -13,7 +13,7 @@ from ratchet.orchestrator.job_interface import Context, Job, Resources, Result
 from ratchet.orchestrator.job_interface.worker import run_job
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting.run_summary import build_summary_table, list_unreported_metrics
-from ratchet.orchestrator.reporting.sweep_data import SweepReport, TrialReport, format_label
+from ratchet.orchestrator.reporting.sweep_data import SweepReport, Trial, format_label
 from ratchet.orchestrator.step import Row, Summary, step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.manifest import Manifest
@@ -67,15 +67,13 @@ def test_a_metric_that_a_finished_step_does_not_report_is_named(tmp_path: Path) 
 
 
 def test_the_winner_of_a_sweep_says_that_it_kept_the_base() -> None:
-    trial = TrialReport({}, "finished", 0.5, number=1, note=NOTE)
+    trial = Trial({}, "finished", 0.5, note=NOTE)
     texts: dict[str, Any] = dict.fromkeys(
         ("recipe", "sweep_id", "metric", "command", "conclusion", "winner_command"), ""
     )
     counts: dict[str, Any] = dict.fromkeys(("started", "seconds"), 0)
-    report = SweepReport(
-        maximize=True, space={}, fixed=(), trials=[trial], winner=1, default=None, importance={}, **texts, **counts
-    )
-    assert format_label(report, trial) == f"trial 1 (winner) ({NOTE})"
+    report = SweepReport(maximize=True, space={}, fixed=(), trials=[trial], winner=1, importance={}, **texts, **counts)
+    assert format_label(report, 1) == f"trial 1 (winner) (defaults) ({NOTE})"
 
 
 @pytest.mark.parametrize(("size", "given"), [(0, "None"), (1, r"\{'total': 1\}")])

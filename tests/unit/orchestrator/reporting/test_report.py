@@ -214,6 +214,7 @@ def sample() -> RunReport:
             "iteration 0": {"MAP@25": 0.3127, "R@25": 0.7426, "NDCG@10": 0.3711, "time": 449.6},
             "iteration 1": {"MAP@25": 0.3581, "R@25": 0.7918, "NDCG@10": 0.4206, "time": 478.6},
         },
+        baselines=["BM25", "zero-shot"],
         steps=steps,
         parameters={"iterations": 2, "base": "all-MiniLM-L6-v2", "data": "data/eedi", "window": (2, 200), "seed": 42},
         provenance={
@@ -260,7 +261,7 @@ def test_every_step_and_number_is_there(tmp_path):
         assert step.step_id[:10] in page.text
     for row in data.rows.values():
         for column, value in row.items():
-            shown = format_duration(value) if column == "time" else f"{value:.3f}"
+            shown = format_duration(value) if column == "time" else f"{value:.4f}"
             assert shown in page.text
             assert shown in markdown
     for text in (data.command, data.run_id, "all-MiniLM-L6-v2", "2.13.0", "0.0002", "2, 200", "epoch 3 was worse"):
@@ -290,13 +291,12 @@ def test_the_page_loads_nothing(tmp_path, which, broken):
     assert not re.search(r"https?:", text)
     policy = next(a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'")
-    assert "sha256-" in policy
-    assert "unsafe-eval" not in policy
+    assert "script" not in policy
 
 
 def test_texts_cannot_break_out(tmp_path, broken):
     page, text, markdown = both(tmp_path, broken)
-    assert sum(tag == "script" for tag, _ in page.tags) == 1
+    assert not any(tag == "script" for tag, _ in page.tags)
     assert "alert('x')</script>" not in text
     assert " ".join(["</script>", '"quoted"', "|", "`tick`", "$a_1$", "red"]) in page.text
     assert not {"\x1b", "\x00"} & set(text + markdown)
@@ -363,7 +363,7 @@ def test_one_step_has_no_chart_of_one_dot_and_a_wide_table_its_own_row(tmp_path:
     )
     page, text, _ = both(tmp_path, replace(data, steps=[step], rows={"only": {"map@25": 0.5}}))
     assert "<circle" not in text
-    assert "0.500" in page.text
+    assert "0.5000" in page.text
     assert '<figure class="table wide">' in text
     assert "which negatives" in page.text
     assert "right answer" not in page.text

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from ratchet.errors import RecipeError
-from ratchet.orchestrator.cli.console import _print_summary
 from ratchet.orchestrator.job_interface import Job, Result
 from ratchet.orchestrator.plan import Plan
-from ratchet.orchestrator.reporting.formatting import Estimate, format_cells
+from ratchet.orchestrator.reporting.formatting import Estimate, format_value
 from ratchet.orchestrator.reporting.report import render
-from ratchet.orchestrator.reporting.run_data import RunReport, list_headlines
+from ratchet.orchestrator.reporting.run_data import RunReport, build_summary, list_headlines
 from ratchet.orchestrator.reporting.run_summary import build_summary_table, list_unreported_metrics
+from ratchet.orchestrator.reporting.tables import print_table
 from ratchet.orchestrator.step import Metric, Row, Step, Summary, check_outputs, list_goals, reachable, step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.manifest import Manifest
@@ -72,12 +72,12 @@ def test_several_metrics_are_shown_as_mean_and_deviation(tmp_path: Path, capsys:
     value = table["BM25"]["MAP@25"]
     assert isinstance(value, Estimate)
     assert (value, value.deviation) == (statistics.mean(FOLDS), statistics.stdev(FOLDS))
-    assert format_cells([value], "MAP@25") == ["0.458 ± 0.191"]
+    assert format_value(value, "MAP@25") == "0.4583 ± 0.1909"
     report = RunReport("a", "b", "finished", 0.0, 1.0, "", [], rows=table)
-    assert "0.458 ± 0.191" in render(report, "html")
-    assert "0.458 ± 0.191" in render(report, "md")
-    assert list(list_headlines(table)) == ["MAP@25"]
-    _print_summary(table)
+    assert "0.4583 ± 0.1909" in render(report, "html")
+    assert "0.4583 ± 0.1909" in render(report, "md")
+    assert list(list_headlines(table, ["BM25"])) == ["MAP@25"]
+    print_table(build_summary(table))
     assert "0.4583 ± 0.1909" in capsys.readouterr().out
 
 
@@ -86,14 +86,14 @@ def test_a_mean_waits_for_all_its_steps_and_one_repetition_has_no_deviation(tmp_
     rows = [Row("one", {"x": list_metrics(folds[:1], "map@25")}), Row("all", {"x": list_metrics(folds, "map@25")})]
     table = build_summary_table(make_plan(tmp_path, rows, {**fold_results(), "fold2": None}), Summary(rows))
     assert table["all"]["x"] is None
-    assert format_cells([table["one"]["x"]], "x") == ["0.250"]
+    assert format_value(table["one"]["x"]) == "0.2500"
 
 
 def test_a_metric_with_an_interval_is_shown_with_it(tmp_path: Path) -> None:
     rows = [Row("one", {"MAP@25": (one := step("one", JOB)).metric("map@25"), "rows": one.metric("rows")})]
     metrics = {"map@25": 0.25, "map@25/interval": 0.0312, "rows": 7}
     table = build_summary_table(make_plan(tmp_path, rows, {"one": {"metrics": metrics}}), Summary(rows))
-    assert format_cells([table["one"]["MAP@25"]], "MAP@25") == ["0.250 ± 0.031"]
+    assert format_value(table["one"]["MAP@25"]) == "0.2500 ± 0.0312"
     assert not isinstance(table["one"]["rows"], Estimate)
 
 

@@ -54,7 +54,7 @@ def test_mlflow_has_the_run_with_its_steps_nested(folder: Path, monkeypatch: pyt
     with Tracker(folder.parent / "logs", "iter0/finetune", 1, "b" * 64) as tracker:
         tracker.log(1, {"train/loss": 3.0})
     for _ in range(2):  # the second time nothing is made again
-        assert list(trackers.publish(REPORT, folder)) == []
+        assert list(trackers.send_report(REPORT, folder)) == []
     client = mlflow.MlflowClient(uri)
     found = client.search_runs([client.get_experiment_by_name("ratchet").experiment_id])
     runs = {run.info.run_name: run for run in found}
@@ -82,7 +82,7 @@ def test_wandb_offline_keeps_table_steps_and_report(folder: Path) -> None:
         "import sys; from pathlib import Path; sys.path[:0] = sys.argv[1:3]\n"
         "from ratchet.orchestrator.reporting import trackers\n"
         "from test_trackers import REPORT\n"
-        "print(list(trackers.publish(REPORT, Path(sys.argv[3]))))\n"
+        "print(list(trackers.send_report(REPORT, Path(sys.argv[3]))))\n"
     )
     root, environment = Path(__file__).resolve().parents[4], os.environ | {"WANDB_MODE": "offline"}
     arguments = [sys.executable, "-c", code, str(root), str(Path(__file__).parent), str(folder)]
@@ -100,5 +100,5 @@ def test_wandb_offline_keeps_table_steps_and_report(folder: Path) -> None:
 
 def test_an_outage_is_said_and_does_not_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    (note,) = trackers.publish(REPORT, folder)
+    (note,) = trackers.send_report(REPORT, folder)
     assert note.startswith("MLflow does not have this run: ")

@@ -10,8 +10,9 @@ import pytest
 
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval import embed, mine
-from ratchet.orchestrator import needs, recipe
+from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli.main import main
+from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.job_interface import Needs, Resources, Result
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.store import Store

@@ -20,7 +20,7 @@ from ratchet.orchestrator.job_interface.placement import Machine, choose_workers
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import apply_setting
 from ratchet.orchestrator.step import Step
-from ratchet.orchestrator.store.gc import measure_if_old
+from ratchet.orchestrator.store.backend import measure
 
 PEAK_TFLOPS = {"T4": 65, "V100": 125, "A10G": 70, "L4": 121, "A40": 150, "L40S": 362, "A100": 312, "H100": 989}
 PEAK_TFLOPS |= {"H200": 989, "B200": 2250}
@@ -175,7 +175,7 @@ def check_disk(plan: Plan, found: Mapping[str, StepNeeds]) -> None:
     total = 0.0
     for name, own in found.items():
         # The next attempt continues from the files of earlier attempts, or removes them.
-        written = measure_if_old(plan.store.local("steps", plan.steps[name].step_id or name), math.inf) or 0
+        written = measure(plan.store.local("steps", plan.steps[name].step_id or name))[0]
         total += (missing := max(0.0, own.needs.disk - written / 1e9))
         if missing > free:
             raise InputError(
