@@ -91,15 +91,3 @@ def take_rows(blocks: Iterable[tuple[int, np.ndarray]], rows: np.ndarray) -> np.
         start, stop = np.searchsorted(rows, [first, first + len(block_ND)])
         parts.append(block_ND[rows[start:stop] - first].astype(np.float32))
     return np.concatenate(parts)
-
-
-def group_blocks(pieces: Iterator[tuple[int, np.ndarray]], rows: int) -> Iterator[list[tuple[int, np.ndarray]]]:
-    """Group consecutive blocks, about `rows` rows per group."""
-    group: list[tuple[int, np.ndarray]] = []
-    for piece in pieces:
-        group.append(piece)
-        if sum(len(block) for _, block in group) >= rows:
-            yield group
-            group = []
-    if group:
-        yield group

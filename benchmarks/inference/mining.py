@@ -60,7 +60,7 @@ def main() -> None:
     k = min(given.k, len(corpus))
 
     ways: dict[str, Callable[[], Found]] = {
-        "top_k": lambda: top_k(query, corpus, k)[1],
+        "top_k": lambda: top_k(query, [(0, corpus)], k)[1],
         "faiss IndexFlatIP": lambda: by_faiss(query, corpus, k),
         "torch matmul + topk": lambda: by_torch(query, corpus, k),
     }
@@ -108,11 +108,9 @@ def unit(rng: np.random.Generator, rows: int, dim: int, rank: int = 0) -> np.nda
 def make_index(query: np.ndarray, corpus: np.ndarray, k: int, recall: float) -> Any:
     start = time.perf_counter()
     lists = count_lists(len(corpus))
-    with tempfile.TemporaryDirectory() as folder:
-        sample = corpus[: VECTORS_PER_LIST * lists]
-        index = build_lists(Path(folder, "vectors"), sample, lambda: np.array_split(corpus, 16), lists, seed=0)
+    index = build_lists(corpus[: VECTORS_PER_LIST * lists], np.array_split(corpus, 16), lists, seed=0)
     built, asked = time.perf_counter() - start, query[:256]
-    found, expected = choose_probes(index, asked, corpus[top_k(asked, corpus, k)[1]], recall)
+    found, expected = choose_probes(index, asked, corpus[top_k(asked, [(0, corpus)], k)[1]], recall)
     print(f"index: built in {built:.1f} s; {index.nprobe} of {lists} lists per query find {found / expected:.3f}")
     return index
 

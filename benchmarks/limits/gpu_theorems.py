@@ -141,7 +141,7 @@ def ranks(given: argparse.Namespace, device: str) -> None:
         torch.cuda.reset_peak_memory_stats()
     start_at = time.perf_counter()
     ranks_R = rank_relevant(
-        vectors_SD, relevant, lambda: [(0, vectors_SD)], exclude_Q=np.arange(given.rows), device=device
+        vectors_SD.numpy(), relevant, lambda: [(0, vectors_SD.numpy())], exclude_Q=np.arange(given.rows), device=device
     )
     values = compute_rank_metrics(ranks_R, relevant, (1, 10, 100, 1000)).values
     seconds = clock(device) - start_at

@@ -92,7 +92,9 @@ def main() -> None:
         for part in right.split(4096, dim=1):
             left @ part
 
-    compare("search", lambda: top_k(query_QD, corpus_ND, 200), multiply, 2 * left.numel() * given.rows, given.rounds)
+    compare(
+        "search", lambda: top_k(query_QD, [(0, corpus_ND)], 200), multiply, 2 * left.numel() * given.rows, given.rounds
+    )
 
 
 def report(name: str, work: Callable[[], Any], rounds: int) -> None:

@@ -158,7 +158,7 @@ class Simulation:
         ranks_R = rank_relevant(query_QD, relevant, lambda: [(0, corpus_ND)])
         nobody_Q = np.full(len(queries), -1)
         exponentials_QT = held_out_loss.sum_exponentials(query_QD, corpus_ND, 0, nobody_Q, "cpu")
-        scores_R = score_relevant(query_QD, relevant, corpus_ND)
+        scores_R = score_relevant(query_QD, relevant, [(0, corpus_ND)])
         losses_Q = held_out_loss.compute_losses(exponentials_QT, scores_R, relevant)
         return HeldOutRows(table).evaluate("map@25", ranks_R, relevant, losses_Q=losses_Q)
 

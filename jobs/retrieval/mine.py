@@ -44,8 +44,8 @@ class Config:
     min_recall: Annotated[float, Interval(gt=0, le=1)] | None = None
     """Recall of the documents up to the window's end that an approximate search (FAISS IVF) must reach. A sample of
     queries determines how many lists are searched for it; the metric `recall` is measured on other queries. Useful for
-    millions of documents and many thousand queries. The index takes up to twice the disk space of the vectors. None:
-    exact search."""
+    millions of documents and many thousand queries. The index is built in memory, and takes up to twice the
+    disk space of the vectors. None: exact search."""
     seed: Seed = 42
     """Seed of the random draws. The draw for a query does not depend on the other queries."""
 

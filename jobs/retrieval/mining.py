@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
@@ -20,19 +20,18 @@ from ratchet.data import tables
 from ratchet.data.formats.flag_embedding import make_line
 from ratchet.data.negatives import Window, choose_negatives
 from ratchet.data.triplets import KnownPositives, find_corpus_rows, find_own_rows
-from ratchet.data.vectors import group_blocks, read_blocks, read_dim, read_vectors, take_rows
+from ratchet.data.vectors import read_blocks, read_dim, read_vectors, take_rows
 from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress
 from ratchet.models.search.inverted_lists import VECTORS_PER_LIST, build_lists, choose_probes, count_lists, search_lists
 from ratchet.models.search.ranks import Relevant, score_relevant
-from ratchet.models.search.top_k import merge_top_k, top_k
-from ratchet.orchestrator.job_interface import sync
+from ratchet.models.search.top_k import top_k
 
 if TYPE_CHECKING:
     from ratchet.jobs.retrieval.mine import Config, Inputs
 
 BYTES_AT_ONCE = 1 << 30
-"""Bytes of corpus vectors that a worker holds at a time. Larger corpora are searched in parts and merged."""
+"""Bytes of vectors that a worker holds in memory from one shard of queries to the next."""
 
 SAMPLE = 256
 """Number of queries in the sample that measures the recall of an approximate search."""
@@ -54,8 +53,8 @@ class Candidates:
         else:
             self.rows = choose_candidates(config, self.known.list_rows(), len(self.ids))
         """Corpus rows of the candidates, int64, ascending. None: all."""
-        self.rows_at_once = max(1, BYTES_AT_ONCE // (4 * read_dim(self.folder)))
-        self.held: list[list[tuple[int, np.ndarray]]] = []
+        self.fits = 4 * len(self) * read_dim(self.folder) <= BYTES_AT_ONCE
+        self.held: list[tuple[int, np.ndarray]] = []
 
     def __len__(self) -> int:
         return len(self.ids if self.rows is None else self.rows)
@@ -70,15 +69,9 @@ class Candidates:
 
     def search(self, query_QD: np.ndarray, k: int, device: str) -> tuple[np.ndarray, np.ndarray]:
         """Return (scores, candidate indices) of the best candidates by exact search, both [Q, K]."""
-        return merge_top_k([top_k(query_QD, group, k, device=device) for group in self.read_groups()], k)
-
-    def read_groups(self) -> Iterable[list[tuple[int, np.ndarray]]]:
-        """Return the blocks (index of the first candidate, [n, D] float32) in groups that fit in memory."""
-        groups = self.held or group_blocks(self.read(), self.rows_at_once)
-        if len(self) <= self.rows_at_once:
-            self.held = list(groups)
-            return self.held
-        return groups
+        if self.fits and not self.held:
+            self.held = list(self.read())
+        return top_k(query_QD, self.held or self.read(), k, device=device)
 
     def read(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the vectors of the candidates, as (index of the first candidate, [n, D] float32)."""
@@ -103,13 +96,11 @@ class IndexBuilder:
         self.queries = tables.read_shards(inputs.queries, ["id"])["id"].combine_chunks()
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
-        vectors = target.with_suffix(".lists")
         seed = self.config.seed
         lists = count_lists(len(self.candidates))
         trained = draw(len(self.candidates), VECTORS_PER_LIST * lists, seed)
         sample_SD = take_rows(self.candidates.read(), trained)
-        index = build_lists(vectors, sample_SD, lambda: self._read(report), lists, seed)
-        sync(vectors)
+        index = build_lists(sample_SD, self._read(report), lists, seed)
         queries = read_blocks(self.inputs.query_embeddings, self.queries, mapped=True)
         query_QD = take_rows(queries, draw(len(self.queries), SAMPLE, seed))
         nearest_QKD = self._find_nearest(query_QD)
@@ -130,7 +121,7 @@ class IndexBuilder:
         for _, block_ND in self.candidates.read():
             yield block_ND
             self.read += len(block_ND)
-            report(self.read // 2)  # `build_lists` reads all vectors twice
+            report(self.read)
 
 
 def draw(number: int, most: int, seed: int) -> np.ndarray:
@@ -154,7 +145,7 @@ class Worker:
         if index is None:
             self.index = None
         else:
-            self.index = faiss.read_index(str(index))
+            self.index = faiss.read_index(str(index), faiss.IO_FLAG_MMAP)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         shard = tables.read_queries(source)
@@ -210,10 +201,19 @@ class Worker:
         if self.index is None:
             scores_QK, rows_QK = self.candidates.search(query_QD, self.window.hi, self.device)
         else:
-            scores_QK, rows_QK = search_lists(self.index, query_QD, self.window.hi)
+            rows_QK = search_lists(self.index, query_QD, self.window.hi)
         if self.candidates.rows is not None:
             rows_QK = self.candidates.rows[rows_QK]
+        if self.index is not None:
+            scores_QK, rows_QK = self._order(query_QD, rows_QK)
         return scores_QK, rows_QK, np.split(positive_R, positives.indptr[1:-1])
+
+    def _order(self, query_QD: np.ndarray, rows_QK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the exact scores of each query's documents and these in the order of `top_k`, both [Q, K]."""
+        pairs = Relevant(np.arange(len(rows_QK) + 1) * rows_QK.shape[1], rows_QK.ravel())
+        scores_QK = self._score(query_QD, pairs).reshape(rows_QK.shape)
+        order_QK = np.lexsort((rows_QK, -scores_QK), axis=1)
+        return np.take_along_axis(scores_QK, order_QK, axis=1), np.take_along_axis(rows_QK, order_QK, axis=1)
 
     def _score(self, query_QD: np.ndarray, pairs: Relevant) -> np.ndarray:
         return score_relevant(query_QD, pairs, read_blocks(self.candidates.folder, self.ids, mapped=True))

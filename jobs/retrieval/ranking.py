@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +26,13 @@ from ratchet.data.tables import (
     write_table,
 )
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
-from ratchet.data.vectors import group_blocks, read_blocks, read_vectors
+from ratchet.data.vectors import read_blocks, read_vectors
 from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress
-from ratchet.models.search.nearest_queries import rank_by_votes, vote
+from ratchet.models.search.nearest_queries import vote
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
-from ratchet.models.search.ranks import RankCounter, Relevant, rank_in_blocks, score_relevant
-from ratchet.models.search.top_k import merge_top_k, top_k
+from ratchet.models.search.ranks import Relevant, rank_and_search, rank_in_blocks
+from ratchet.models.search.top_k import top_k
 from ratchet.models.search.truncated_search import rank_truncated
 
 if TYPE_CHECKING:
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
 WITH_INTERVAL = ("map@25", "r@25", "ndcg@10", "mrr", "map")
 """Metrics whose 95 % confidence interval is reported too, as its half width, such as `map@25/interval`."""
-
-BYTES_AT_ONCE = 1 << 30
-"""Bytes of vectors that a worker searches at a time."""
 
 
 TRUNCATED = ("map@25", "r@25", "ndcg@10")
@@ -76,27 +73,31 @@ class Worker:
         relevant = Relevant(*find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus))
         truncated: dict[str, np.ndarray] = {}
         unscored = 0
-        most = self.config.top + 1  # the query itself may be among them
+        top = self.config.top
         if self.bm25:
             texts = shard["text"].to_pylist()
             score = self.bm25.score
             ranks_R, scores_QK, rows_QK = rank_in_blocks(
-                lambda some: score(texts[some]), len(self.ids), relevant, own_Q, most, report
+                lambda some: score(texts[some]), len(self.ids), relevant, own_Q, top, report
             )
+            unscored = int((scores_QK.max(1, initial=0.0) <= 0).sum())
         else:
             assert self.inputs.query_embeddings is not None
             vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
             query_QD = read_vectors(vectors, shard["id"].combine_chunks())
             if self.config.system == "knn":
-                ranks_R, scores_QK, rows_QK = rank_by_votes(self._vote(query_QD), relevant, own_Q, most)
+                votes_QN = self._vote(query_QD)
+                ranks_R, scores_QK, rows_QK = rank_in_blocks(
+                    lambda some: votes_QN[some].toarray(), len(self.ids), relevant, own_Q, top, report
+                )
             else:
-                ranks_R, scores_QK, rows_QK = self._dense(query_QD, relevant, own_Q, most)
+                ranks_R, scores_QK, rows_QK = rank_and_search(
+                    query_QD, relevant, self._read_blocks, top, exclude_Q=own_Q, device=self.device
+                )
             truncated = self._rank_truncated(query_QD, relevant, own_Q)
-        if self.bm25:
-            unscored = int((scores_QK.max(1, initial=0.0) <= 0).sum())
         kept = []
         for rows, own in zip(rows_QK, own_Q, strict=True):
-            kept.append(np.flatnonzero(rows != own)[: self.config.top])
+            kept.append(np.flatnonzero(rows != own))
         ranks_of = np.split(ranks_R, relevant.indptr[1:-1])[: len(queries)]
         ranked = []
         for query, rows, scores, at, ranks in zip(queries, rows_QK, scores_QK, kept, ranks_of, strict=True):
@@ -118,32 +119,13 @@ class Worker:
         """Return the votes of the nearest training queries for all documents, [Q, N]."""
         assert self.inputs.train_embeddings is not None
         blocks = read_blocks(self.inputs.train_embeddings, self.train_ids)
-        return vote(*self._search(query_QD, blocks, self.config.neighbors + 1), self.labels, len(self.ids))
+        nearest = top_k(query_QD, blocks, self.config.neighbors + 1, device=self.device)
+        return vote(*nearest, self.labels, len(self.ids))
 
-    def _search(
-        self,
-        query_QD: np.ndarray,
-        blocks: Iterator[tuple[int, np.ndarray]],
-        most: int,
-        also: Callable[..., None] | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return (scores, rows) of the `most` best vectors of each query, both [Q, K]. also: see `top_k`."""
-        groups = group_blocks(blocks, max(1, BYTES_AT_ONCE // (4 * query_QD.shape[1])))
-        return merge_top_k([top_k(query_QD, one, most, device=self.device, also=also) for one in groups], most)
-
-    def _dense(
-        self, query_QD: np.ndarray, relevant: Relevant, own_Q: np.ndarray, most: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the ranks of the relevant documents, [R], and scores and rows of the best documents, [Q, K] each."""
-        scores_R = score_relevant(query_QD, relevant, self._read_blocks(mapped=True))
-        counter = RankCounter(relevant, scores_R, query_QD=query_QD, exclude_Q=own_Q, device=self.device)
-        best = self._search(query_QD, self._read_blocks(), most, counter.count)
-        return counter.before_R + 1, *best
-
-    def _read_blocks(self, mapped: bool = False) -> Iterator[tuple[int, np.ndarray]]:
+    def _read_blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield blocks of the corpus vectors, as (row of the first, [n, D])."""
         assert self.inputs.corpus_embeddings is not None
-        return read_blocks(self.inputs.corpus_embeddings, self.ids, mapped=mapped)
+        return read_blocks(self.inputs.corpus_embeddings, self.ids, mapped=True)
 
     def _rank_truncated(self, query_QD: np.ndarray, relevant: Relevant, own_Q: np.ndarray) -> dict[str, np.ndarray]:
         """Return column -> ranks of the relevant documents by leading dimensions, [R]; see `rank_truncated`."""

@@ -20,6 +20,7 @@ from ratchet.models.embedder.encoding_config import Example, read_encoding_confi
 from ratchet.models.losses.grad_cache import CachedGradient, cache_gradients, compute_surrogate_loss
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.search import held_out_loss
+from ratchet.models.search.products import multiply
 from ratchet.models.search.ranks import RankCounter, Relevant, score_relevant
 from ratchet.models.zero3_sync import Zero3Sync
 
@@ -101,13 +102,14 @@ class EmbedderPasses:
         many scores for a loss. Each worker counts over its own documents. Collective.
 
         own: rows of this worker's documents, from `split_rows`. own_ND: their embeddings. exclude_Q:
-        see RankCounter."""
+        see `multiply`."""
         first = 0
         if len(own):
             first = int(own[0])
         scores_R = np.fmax.reduce(gather_objects(score_relevant(query_QD, relevant, [(first, own_ND)])))
-        counter = RankCounter(relevant, scores_R, query_QD=query_QD, device=self.device, exclude_Q=exclude_Q)
-        counter.add(first, own_ND)
+        counter = RankCounter(relevant, scores_R)
+        for tile in multiply(query_QD, [(first, own_ND)], self.device, exclude_Q):
+            counter.add(*tile)
         ranks_R = 1 + np.sum(gather_objects(counter.before_R), axis=0)
         if len(query_QD) * sum(gather_objects(len(own))) > held_out_loss.MAX_SCORES:
             return ranks_R, None

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 
 
-BESIDE_VLLM = {"numba": "0.65.0", "numpy": "2.3.5", "torch": "2.13.0", "transformers": "5.19.0"}
+BESIDE_VLLM = {"numpy": "2.3.5", "torch": "2.13.0", "transformers": "5.19.0"}
 """What vLLM 0.32 is installed with: it, or a library that it needs, allows no newer ones."""
 
 

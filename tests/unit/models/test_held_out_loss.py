@@ -39,7 +39,7 @@ def test_losses_are_those_of_the_definition_over_parts_of_a_corpus() -> None:
         sum_exponentials(query_QD, document_ND[rows], rows.start, exclude_Q, "cpu")
         for rows in (slice(0, 0), slice(0, 13), slice(13, DOCUMENTS))
     ]
-    scores_R = score_relevant(query_QD, relevant, document_ND)
+    scores_R = score_relevant(query_QD, relevant, [(0, document_ND)])
     found = compute_losses(np.logaddexp.reduce(parts), scores_R, relevant)
     scores_QN = (query_QD @ document_ND.T).astype(np.float64)
     scores_QN[::5, 4] = -np.inf

@@ -296,7 +296,7 @@ def test_the_real_jobs_follow_their_helpers() -> None:
     assert any(name.startswith("ratchet.models.search.top_k.") for name in found.definitions)
     assert any(name.startswith("ratchet.data.negatives.") for name in found.definitions)
     assert not any(name.startswith("orchestrator.") for name in found.definitions)
-    assert {"numba", "numpy", "pyarrow", "python", "torch"} <= set(found.libraries)
+    assert {"numpy", "pyarrow", "python", "torch"} <= set(found.libraries)
     assert found.warnings == ()
 
 
@@ -354,4 +354,4 @@ def test_only_libraries_that_decide_the_result_of_mining_count() -> None:
     from ratchet.jobs.retrieval import mine
 
     found = set(code.read_code(mine.JOB).libraries)
-    assert found == {"python", "faiss-cpu", "numba", "numpy", "pandas", "pyarrow", "torch"}
+    assert found == {"python", "faiss-cpu", "numpy", "pandas", "pyarrow", "torch"}

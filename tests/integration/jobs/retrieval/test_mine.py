@@ -116,12 +116,12 @@ def test_workers_and_blocks_give_the_same_bytes(
         mined(ctx, problem, window=(1, 40))
         found[name] = {path.name: path.read_bytes() for path in ctx.out.iterdir()}
     assert found["plain"] == found["workers"]
-    # A worker that may hold only 20 vectors at a time streams the corpus and merges; the same worker, in this process.
+    # The same worker, in this process, where the corpus does not stay in memory.
     monkeypatch.setattr(mining, "BYTES_AT_ONCE", 20 * 8 * 4)
     config = Config(window=(1, 40))
     inputs = Inputs(problem.queries, problem.corpus, problem.query_embeddings, problem.corpus_embeddings)
     worker = mining.Worker(config, inputs, "cpu")
-    assert len(list(worker.candidates.read_groups())) > 1
+    assert not worker.candidates.fits
     target = runs["plain"].work / "streamed.parquet"
     worker(problem.queries / "shard-00001.parquet", target, lambda rows, tokens=0: None)
     assert target.read_bytes() == found["plain"]["shard-00001.parquet"]
@@ -206,7 +206,7 @@ def test_an_approximate_search_that_must_find_all_gives_the_same_bytes(
 def test_the_recall_is_measured_and_the_index_is_built_once(
     problem: Any, context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A group of 20 vectors at a time: the parts of the index are merged.
+    # No vectors are kept in memory.
     monkeypatch.setattr(mining, "BYTES_AT_ONCE", 20 * 8 * 4)
     first = context()
     rough, _ = mined(first, problem, window=(1, 10), min_recall=0.5)
