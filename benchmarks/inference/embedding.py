@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.misconceptions import RULES, format_query, generate_questions
 from ratchet.data.formats.detection import load_retrieval
-from ratchet.examples.misconceptions import RULES, format_query, generate_questions
 from ratchet.models.embedder import encoder
 from ratchet.models.model_files import MINILM, resolve
 

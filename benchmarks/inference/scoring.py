@@ -27,8 +27,8 @@ import transformers
 from tokenizers import Tokenizer
 
 from benchmarks.inference.embedding import load_texts
+from benchmarks.misconceptions import RULES
 from ratchet.data.formats.detection import load_retrieval
-from ratchet.examples.misconceptions import RULES
 from ratchet.models.loading import silence_transformers
 from ratchet.models.model_files import MINILM, resolve
 from ratchet.models.presets import PROMPT

@@ -99,8 +99,8 @@ def write_papers(path: Path, questions: int) -> None:
     """A paper is the questions about one mistake."""
     import json
 
-    from ratchet.examples.misconceptions import format_query
-    from ratchet.examples.misconceptions import generate_questions as generated
+    from benchmarks.misconceptions import format_query
+    from benchmarks.misconceptions import generate_questions as generated
 
     of_rule: dict[str, list[str]] = {}
     for question in generated(questions, 1):

@@ -29,10 +29,10 @@ import pyarrow.parquet as pq
 import ray
 from ray.data import ActorPoolStrategy, DataContext
 
+from benchmarks.misconceptions import format_query, generate_questions
 from benchmarks.orchestrator.nodes import limit
 from ratchet.data.tables import write_table
 from ratchet.data.vectors import read_dim
-from ratchet.examples.misconceptions import format_query, generate_questions
 from ratchet.jobs.distributed.shard_map import map_shards
 from ratchet.jobs.retrieval.embed import Config, Inputs, Worker
 from ratchet.models.batching import batch_by_tokens, pad

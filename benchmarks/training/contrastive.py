@@ -147,7 +147,7 @@ def loss(way: str, batch: int) -> dict[str, float]:
 
 def pairs(given: argparse.Namespace) -> list[tuple[str, str]]:
     """Generated questions, two of each mistake."""
-    from ratchet.examples.misconceptions import format_query, generate_questions
+    from benchmarks.misconceptions import format_query, generate_questions
 
     of_rule: dict[str, list[str]] = {}
     for question in generate_questions(1500, 0):

@@ -98,7 +98,7 @@ def triplets(given: argparse.Namespace) -> list[tuple[str, str, list[str]]]:
         text_of = {document.id: document.text for document in found.corpus}
         pairs = [(query.text, text_of[query.positives[0]]) for query in found.queries if query.positives]
     else:
-        from ratchet.examples.misconceptions import RULES, format_query, generate_questions
+        from benchmarks.misconceptions import RULES, format_query, generate_questions
 
         sentence = {rule.id: rule.sentence for rule in RULES}
         text_of = sentence

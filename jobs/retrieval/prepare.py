@@ -1,4 +1,4 @@
-"""prepare: read retrieval data of any known format, or generate questions, and write corpus/, train/, valid/ and test/.
+"""prepare: read retrieval data of any known format, or example questions, and write corpus/, train/, valid/ and test/.
 
 The folders hold Parquet shards: `train` with the columns `GROUPED` of `ratchet.data.tables`, `valid` and `test` with
 `HELD_OUT`. `train` contains the negatives of the data. If all its passages have teacher scores (FlagEmbedding's
@@ -29,8 +29,8 @@ SplitBy = Literal["question", "document", "query"]
 
 @dataclass(frozen=True)
 class Config:
-    questions: Annotated[int, Ge(1)] = 800
-    """Number of multiple-choice questions to generate if no data is given."""
+    questions: Annotated[int, Interval(ge=1, le=800)] = 800
+    """Number of multiple-choice questions of `examples/misconceptions.jsonl` to read if no data is given."""
     split_by: SplitBy = "question"
     """Queries that stay in one split. `question`: the queries of a question. `document`: queries that share a positive,
     directly or through other queries; no positive of `valid` and `test` is then a positive of a training query.
@@ -50,7 +50,7 @@ class Config:
     fold: Annotated[int, Ge(0)] = 0
     """Index of the fold that is the test split, from 0."""
     seed: Seed = 42
-    """Seed of the split and of the generated questions."""
+    """Seed of the split."""
     reading: tuple[str, ...] = ()
     """Reading options of each path of `data`, `valid` and `test`, in this order: the same as behind a path, such as
     `query=title&positive=body&weight=0.5`. Empty: none."""
@@ -63,7 +63,7 @@ class Config:
 @dataclass(frozen=True)
 class Inputs:
     data: tuple[Path, ...] = ()
-    """Eedi CSVs, FlagEmbedding JSONL, BEIR folders, or pairs as JSONL, CSV or Parquet. Empty: generate questions."""
+    """Eedi CSVs, FlagEmbedding JSONL, BEIR folders, or pairs as JSONL, CSV or Parquet. Empty: example questions."""
     valid: tuple[Path, ...] = ()
     """Data for `valid` only, instead of a part of `data`."""
     test: tuple[Path, ...] = ()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ratchet.data.formats.detection import load_retrieval
+from ratchet.data.formats.example_questions import read_example_questions
 from ratchet.data.formats.pairs import parse_options
-from ratchet.data.retrieval import Document, Query, RetrievalData
+from ratchet.data.retrieval import RetrievalData
 from ratchet.data.retrieval.checks import check_data
 from ratchet.data.retrieval.mixtures import unite, weigh
 from ratchet.data.retrieval.spilled import hash_each
@@ -17,14 +18,13 @@ from ratchet.data.retrieval.splits import Splits, leave_out_labels, split_querie
 from ratchet.data.significance import MIN_VALID_GROUPS
 from ratchet.data.tables import INSTRUCTIONS
 from ratchet.errors import InputError
-from ratchet.examples.misconceptions import RULES, format_query, generate_questions
 
 if TYPE_CHECKING:
     from ratchet.jobs.retrieval.prepare import Config, Inputs
 
 
 def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> RetrievalData:
-    """Read the data, or generate questions if there is none. sampled: read only the first rows of large files. Raises
+    """Read the data, or example questions if there is none. sampled: read only the first rows of large files. Raises
     DataError for an unusable file."""
     given = (("", inputs.data), ("valid", inputs.valid), ("test", inputs.test))
     found = []
@@ -55,19 +55,12 @@ def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> Retri
             if texts:
                 data.notes[f"{name}s"] = len(texts)
         return data
-    corpus = [Document(rule.id, rule.sentence) for rule in RULES]
-    queries = []
-    for question in generate_questions(config.questions, config.seed):
-        for option, rule_id in enumerate(question.rules):
-            if rule_id is not None:
-                text = format_query(question, option)
-                queries.append(Query(f"{question.id}_{option}", text, (rule_id,), (1,), group=question.id))
-    return check_data(RetrievalData(corpus, queries), "generated questions")
+    return check_data(read_example_questions(config.questions), "example questions")
 
 
 def split_data(data: RetrievalData, config: Config) -> Splits:
     """Return the queries of train, and of valid and test unless they have a fraction of 0."""
-    source = next((query.where.rpartition(":")[0] for query in data.queries if query.where), "generated questions")
+    source = next((query.where.rpartition(":")[0] for query in data.queries if query.where), "example questions")
     fractions = config.test_fraction, config.validation_fraction
     options: dict[str, Any] = {"split_by": config.split_by, "folds": config.folds, "fold": config.fold}
     if data.share != 1:

@@ -36,7 +36,7 @@ def test_the_wheel_holds_every_module_and_every_asset_and_nothing_else(wheel: Pa
     expected = {f"ratchet/{path.name}" for path in (ROOT / "ratchet").glob("*.py")}
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and path.suffix in (".py", ".css", ".js", ".j2", ".yaml"):
+            if path.is_file() and path.suffix in (".py", ".css", ".js", ".j2", ".yaml", ".jsonl"):
                 expected.add(f"ratchet/{path.relative_to(ROOT)}")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name for name in names if ".dist-info/" not in name} == expected

@@ -112,14 +112,12 @@ def test_a_decoder_learns_countdown_from_nothing(tmp_path: Path) -> None:
 
 
 def test_theorems_rank_all_held_out_statements(tmp_path: Path) -> None:
-    """Takes minutes: MiniLM learns what generated questions about the same mistake share. A mistake is a paper."""
-    from ratchet.examples.misconceptions import format_query, generate_questions
+    """Takes minutes: MiniLM learns what questions about the same mistake share. A mistake is a paper."""
+    from ratchet.data.formats.example_questions import read_example_questions
 
     of_rule: dict[str, list[str]] = {}
-    for question in generate_questions(120, 1):
-        for n, rule in enumerate(question.rules):
-            if rule:
-                of_rule.setdefault(rule, []).append(format_query(question, n))
+    for query in read_example_questions(120).queries:
+        of_rule.setdefault(query.positives[0], []).append(query.text)
     with (tmp_path / "papers.jsonl").open("w") as file:
         for rule, texts in sorted(of_rule.items()):
             file.write(json.dumps({"arxiv_id": rule, "theorems": texts}) + "\n")

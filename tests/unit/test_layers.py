@@ -18,10 +18,8 @@ MAY_IMPORT = {
     "ratchet.orchestrator": ("ratchet.errors", "ratchet.files", "ratchet.serving"),
     "ratchet.models": ("ratchet.errors", "ratchet.extras"),
     "ratchet.data": ("ratchet.errors", "ratchet.extras", "ratchet.files"),
-    "ratchet.examples": ("ratchet.errors", "ratchet.data.formats"),
     "ratchet.jobs": (
         "ratchet.errors",
-        "ratchet.examples",
         "ratchet.extras",
         "ratchet.files",
         "ratchet.serving",
@@ -38,12 +36,7 @@ MAY_IMPORT = {
 }
 """Folder -> what it may import of the project beside itself."""
 
-WITHOUT = {
-    "ratchet.models": {"ray"},
-    "ratchet.data": {"ray", "torch"},
-    "ratchet.examples": {"ray", "torch"},
-    "ratchet.recipes": {"ray", "torch"},
-}
+WITHOUT = {"ratchet.models": {"ray"}, "ratchet.data": {"ray", "torch"}, "ratchet.recipes": {"ray", "torch"}}
 """Folder -> libraries that it does not know."""
 
 LONGEST_FILE = 400

@@ -6,6 +6,6 @@ for question in generate_questions(2_000, seed=1):
             format_query(question, option)  # its one positive: the sentence of that rule
 """
 
-from ratchet.examples.misconceptions.generator import RULES, Question, format_query, generate_questions
+from benchmarks.misconceptions.generator import RULES, Question, format_query, generate_questions
 
 __all__ = ["RULES", "Question", "format_query", "generate_questions"]

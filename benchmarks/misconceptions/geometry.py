@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from ratchet.examples.misconceptions.mal_rules import Answer, MalRule, Params, Problem, between, make_draw, num, root
+from benchmarks.misconceptions.mal_rules import Answer, MalRule, Params, Problem, between, make_draw, num, root
 
 UNITS = ("cm", "m", "mm")
 NO_ROOT = MalRule(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ratchet.examples.misconceptions.mal_rules import (
+from benchmarks.misconceptions.mal_rules import (
     DIGIT,
     Answer,
     MalRule,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from random import Random
 
-from ratchet.examples.misconceptions.mal_rules import (
+from benchmarks.misconceptions.mal_rules import (
     DIGIT,
     Answer,
     MalRule,

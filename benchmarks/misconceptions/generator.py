@@ -15,10 +15,10 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from random import Random
 
+from benchmarks.misconceptions import algebra, arithmetic, geometry, proportion
+from benchmarks.misconceptions.mal_rules import Answer, MalRule, Params, Problem
 from ratchet.data.formats import eedi
 from ratchet.errors import DataError
-from ratchet.examples.misconceptions import algebra, arithmetic, geometry, proportion
-from ratchet.examples.misconceptions.mal_rules import Answer, MalRule, Params, Problem
 
 PROBLEMS = (*proportion.PROBLEMS, *arithmetic.PROBLEMS, *algebra.PROBLEMS, *geometry.PROBLEMS)
 """All problem templates."""
