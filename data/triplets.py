@@ -122,10 +122,6 @@ class Triplets:
         """Return the corpus rows of a query's positives."""
         return self._positive_rows[self._positive_ends[query] : self._positive_ends[query + 1]]
 
-    def list_passages(self) -> np.ndarray:
-        """Return the corpus rows of all positives and negatives, each once, in order."""
-        return np.unique(np.concatenate([self._positive_rows, self._negative_rows]))
-
     def list_no_negatives(self, query: int) -> np.ndarray:
         """Return the corpus rows that must not be negatives of a query: its positives and those of equal queries, the
         suspected false negatives of `mine`, and the query itself if it is a document."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ratchet.data.tables import DocumentRows, embeddings_schema, list_shards, open_mapped_shard, write_mapped
+from ratchet.data.tables import embeddings_schema, list_shards, open_mapped_shard, write_mapped
 from ratchet.errors import DataError
 
 
@@ -62,26 +62,6 @@ def view_embeddings(table: pa.Table) -> np.ndarray:
     column = table["embedding"]
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which always copies
     return array.flatten().to_numpy().reshape(len(table), column.type.list_size)
-
-
-def read_selected(folder: Path, ids: pa.ChunkedArray) -> np.ndarray:
-    """Return the [N, D] float16 embeddings of the texts with these ids, one shard in memory at a time. Raises DataError
-    for an id without an embedding."""
-    rows = DocumentRows(ids)
-    is_known_N = np.zeros(len(ids), bool)
-    found = np.zeros((len(ids), read_dim(folder)), np.float16)
-    for path in list_shards(folder, "arrow"):
-        table = open_mapped_shard(path)
-        row_n = rows.find(table["id"])
-        found[row_n[row_n >= 0]] = view_embeddings(table)[row_n >= 0]
-        is_known_N[row_n[row_n >= 0]] = True
-    first_N = rows.find(ids)  # a data set's weight above 1 repeats training queries
-    again = np.flatnonzero(first_N != np.arange(len(ids)))
-    found[again], is_known_N[again] = found[first_N[again]], is_known_N[first_N[again]]
-    if not is_known_N.all():
-        missing = ids[int(np.argmin(is_known_N))].as_py()
-        raise DataError(f"{folder}: has no vector of '{missing}'; expected one of each text; embed these texts again")
-    return found
 
 
 def take_rows(blocks: Iterable[tuple[int, np.ndarray]], rows: np.ndarray) -> np.ndarray:

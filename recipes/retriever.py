@@ -32,7 +32,6 @@ def retriever(
     mining: Mining = "each",
     distillation: Distillation = "kl_div",
     teacher: str = "",
-    guided: bool = False,
     examples: str = "",
     generator: str = "",
     queries_per_document: Annotated[int, Interval(ge=1, le=1000)] = 4,
@@ -67,8 +66,6 @@ def retriever(
     teacher     the teacher in all iterations, a reranker: a folder, a hub id, or the URL of a rerank API
                 (http://localhost:8000/v1/rerank; rerank_api.model is the model's name there). Empty: the reranker of
                 the previous iteration, if it significantly improves the held-out lists
-    guided      whether training masks negatives that are more similar to the query than its positive, by the vectors
-                of the model that mined (GISTEmbed)
     examples    few-shot examples to put before every query: JSON Lines with `query` and `answer`
     generator   a causal language model that writes training queries for documents that have none. A generated query
                 is kept if a search with it ranks its document first (also after reranking by `teacher`). Empty: none
@@ -113,7 +110,6 @@ def retriever(
             mining=mining,
             distillation=distillation,
             teacher=choose_teacher(teacher),
-            guided=guided,
             examples=Source.find(examples, "examples") if examples else None,
             new_queries=prepare_new_queries(predict, "predict", datasets["reading"]) if predict else None,
             bm25=bm25,

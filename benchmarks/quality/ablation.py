@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from benchmarks.quality.in_process import LINEAR, find_device, make_config, make_task, train, train_linear
 from benchmarks.quality.repeat import make_parser, repeat
@@ -30,7 +29,6 @@ from benchmarks.quality.retrieval_sets import load, split, write_corpus, write_m
 from ratchet.data.retrieval.splits import find_seen
 from ratchet.data.tables import DocumentRows
 from ratchet.data.triplets import find_corpus_rows
-from ratchet.data.vectors import write_vectors
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 
@@ -57,8 +55,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "full, labelled negatives": {**FULL, "labelled": True},
     "full, 15 negatives": {**FULL, "num_negatives": 15},
     "full, in-batch only": {**FULL, "num_negatives": 0},
-    "full, guide": {**FULL, "guide": True},
-    "full, labelled negatives, guide": {**FULL, "labelled": True, "guide": True},
     "full, batches of neighbours": {**FULL, "neighbours": True},
     "full, mean of 3 models": {**FULL, "models": 3},
     "full, labelled negatives, mean of 3 models": {**FULL, "labelled": True, "models": 3},
@@ -68,8 +64,8 @@ MINING = ("window", "percent_of_positive", "absolute_margin", "num_mined", "labe
 """Settings of a variant that are those of `mine`."""
 LINEAR_ONLY = ("temperature_rate", "averaged_epochs")
 """A setting of `train_linear`, and the number of last epochs whose mean is evaluated."""
-OTHERS = ("guide", "neighbours", "models", *LINEAR_ONLY)
-"""The base guides the choice of negatives; batches are made of similar queries; the weights of so many models, which
+OTHERS = ("neighbours", "models", *LINEAR_ONLY)
+"""Batches are made of similar queries; the weights of so many models, which
 differ in their seeds, are averaged. All further settings are the finetune's."""
 DIMS = (64, 128)
 METRICS = ("map@25", "ndcg@10", "r@25", "seen", "unseen", *(f"{dim} dimensions" for dim in DIMS), "seconds")
@@ -122,10 +118,6 @@ def write(given: argparse.Namespace, folder: Path, source: str, variant: dict[st
     mining = {name: value for name, value in variant.items() if name in MINING}
     write_mined(folder / "mined", documents, train, query_QD @ corpus_ND.T, seed=seed, **mining)
     write_queries(folder / "valid", test)
-    if variant.get("guide"):
-        for name, texts, vectors in (("queries", train, query_QD), ("corpus", documents, corpus_ND)):
-            ids = pa.chunked_array([[one.id for one in texts]])
-            write_vectors(folder / "guide" / name / "shard-00000.arrow", ids, vectors)
     return find_seen(train, test)
 
 
@@ -146,9 +138,7 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
         started = time.perf_counter()
         values = {**LOOP, "dtype": "float32"}
         values |= {name: value for name, value in variant.items() if name not in MINING + OTHERS}
-        guide = folder / "guide"
-        given_guide = {f"guide_{name}": guide / name for name in ("queries", "corpus") if guide.exists()}
-        inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid", **given_guide)
+        inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
         kept: list[Any] = []
         for number in range(variant.get("models", 1)):
             config = make_config(Config, {**values, "seed": seed + 1000 * number}, given.set)

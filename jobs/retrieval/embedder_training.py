@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from ratchet.data.formats.examples import read_examples
-from ratchet.data.guide import Guide
 from ratchet.data.tables import DocumentRows, read_shards, take_texts
 from ratchet.data.triplets import TripletBatch, Triplets, find_corpus_rows, find_own_rows, pad_rows
 from ratchet.jobs.prompt_settings import list_instructions
@@ -100,9 +99,6 @@ class EmbedderTask(FinetuneTask):
             teacher=config.distillation != "none",
         )
         self.teacher_temperature = find_teacher_temperature(config, self.triplets)
-        self.guide: Guide | None = None
-        if inputs.guide_queries and inputs.guide_corpus:
-            self.guide = Guide(self.triplets, self.corpus, inputs.guide_queries, inputs.guide_corpus)
         self.tasks = list_instructions(config, self.triplets.queries)
         self.steps = self.count_steps(len(self.triplets), self.triplets.num_batches)
         self.encoder = load_encoder(self, self._list_examples())
@@ -226,8 +222,6 @@ class EmbedderTask(FinetuneTask):
             for i, own in enumerate(batch.own_Q):
                 others_QP[i, torch.from_numpy(own)] = False
             masks.append(others_QP)
-        if self.guide is not None:
-            masks.append(torch.from_numpy(self.guide.find_suspects(batch, config.guide_margin)))
         if not masks:
             return None
         return torch.stack(masks).any(0)

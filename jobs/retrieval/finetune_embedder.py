@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge, Gt, Interval
+from annotated_types import Ge, Gt
 
 from ratchet.data.formats.examples import read_examples
 from ratchet.errors import DataError, InputError
@@ -39,8 +39,6 @@ class Config(EncodingSettings, training.RetrievalFinetuneConfig):
     eval_pool: Annotated[int, Ge(1), Unit("documents")] | None = 1024
     """Number of documents that `valid` is ranked against during training, if the corpus has more: all positives, top
     documents of `ranking`, and random ones. Metrics over this pool are higher. None: the whole corpus."""
-    guide_margin: Annotated[float, Interval(ge=-2, le=2)] = 0.0
-    """With a guide: mask negatives whose cosine to the query is above that of the positive minus this margin."""
     num_examples: Annotated[int, Ge(0)] = 0
     """Maximum number of few-shot examples before a query in training. Each query gets a random number of them, from 0
     to this maximum, which are sampled from other training queries anew in each epoch."""
@@ -50,11 +48,6 @@ class Config(EncodingSettings, training.RetrievalFinetuneConfig):
 
 @dataclass(frozen=True)
 class Inputs(training.RetrievalFinetuneInputs):
-    guide_queries: Path | None = None
-    """Embeddings of the training queries by a guide, such as the model that mined: a model whose similarities tell
-    which passages of a batch are probably unlabelled positives (Solatorio 2024, "GISTEmbed"). None: no guide."""
-    guide_corpus: Path | None = None
-    """Embeddings of the corpus by the guide."""
     examples: Path | None = None
     """Few-shot examples to save with the model for inference, instead of `num_fixed_examples` drawn ones: JSON Lines
     with `query` and `answer`."""
@@ -117,19 +110,6 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return a note on the prompts, and the architecture. Raises DataError for data without training queries, and
     InputError for inputs that are given without their counterpart."""
     check_settings(config, inputs)
-    guide = []
-    for name in ("guide_queries", "guide_corpus"):
-        if name in parents or getattr(inputs, name):
-            guide.append(name)
-    if len(guide) == 1:
-        raise InputError(
-            f"finetune_embedder: only {guide[0]} given; expected both embeddings of a guide; give the other"
-        )
-    if config.guide_margin and not guide:
-        raise InputError(
-            f"finetune_embedder.guide_margin: {config.guide_margin:g} given, without a guide; expected guide_queries"
-            " and guide_corpus; give them, or leave the margin out"
-        )
     if ("ranking" in parents or inputs.ranking) and not ("valid" in parents or inputs.valid):
         raise InputError("finetune_embedder: ranking given, without valid; expected both or none; give the other")
     if "valid" in parents and parents["valid"].metrics.get("train/queries") == 0:

@@ -51,8 +51,6 @@ class RetrievalLoop(Evaluations):
     """Loss on the teacher's scores. `none`: no teacher."""
     teacher: Teacher | None = None
     """The teacher in all iterations. None: the reranker of the previous iteration."""
-    guided: bool = False
-    """Whether the model that mines is also the guide that masks negatives in training (GISTEmbed)."""
     method: Literal["lora", "full"] = "lora"
     """`lora`: train LoRA adapters. `full`: train all weights."""
     window: tuple[int, int] = (2, 200)
@@ -148,7 +146,6 @@ class RetrievalLoop(Evaluations):
                 ranking=self.evaluate(miner_name, miner, "valid")["ranking"] if valid else None,
                 current_best=best,
                 examples=self.examples,
-                **self.guide(miner_name, miner),
                 start_from="current_best",
                 distillation=self._distillation(teacher),
                 seed=self.seed + i,
@@ -244,17 +241,6 @@ class RetrievalLoop(Evaluations):
             num_negatives=self.num_negatives,
             seed=self.seed + i,
         )
-
-    def guide(self, miner_name: str, miner: Model) -> dict[str, Any]:
-        """Return the guide's inputs of `finetune_embedder`: embeddings by the model that mined; none if not guided."""
-        if self.guided:
-            kinds = {"guide_queries": "train", "guide_corpus": "corpus"}
-        else:
-            kinds = {}
-        found: dict[str, Any] = {}
-        for name, texts in kinds.items():
-            found[name] = self.embed(miner_name, miner, texts)
-        return found
 
     def score_with_teacher(self, name: str, mined: Step | Output, teacher: Teacher | None) -> Step | Output:
         """Add the teacher's scores to the mined lists, if there is a teacher and its scores are used."""

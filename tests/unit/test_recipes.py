@@ -197,20 +197,16 @@ def test_a_given_teacher_scores_from_the_first_iteration_on(data: str) -> None:
             build_retriever(data, "teacher=sentence-transformers/all-MiniLM-L6-v2", other)
 
 
-def test_a_teacher_may_be_behind_an_api_and_the_miner_may_guide(data: str) -> None:
+def test_a_teacher_may_be_behind_an_api(data: str) -> None:
     url = "http://localhost:8000/v1/rerank"
-    steps, _ = build_retriever(data, f"teacher={url}", "rerank_api.model=m", "guided=true", "validation_fraction=0")
+    steps, _ = build_retriever(data, f"teacher={url}", "rerank_api.model=m", "validation_fraction=0")
     by_name = {step.name: step for step in steps}
-    for i, miner in enumerate(("zero_shot", "iter0")):
+    for i in range(2):
         scored = by_name[f"iter{i}/rerank_mined"]
         assert scored.job.name == "rerank_api"
         assert (scored.config.url, scored.config.model) == (url, "m")
         finetuned = by_name[f"iter{i}/finetune_embedder"]
         assert str(finetuned.inputs["mined"]) == f"iter{i}/rerank_mined"
-        guide = [str(finetuned.inputs[name]) for name in ("guide_queries", "guide_corpus")]
-        assert guide == [f"{miner}/embed_train", f"{miner}/embed_corpus"]
-        mined = by_name[f"iter{i}/mine"].inputs
-        assert guide == [str(mined[name]) for name in ("query_embeddings", "corpus_embeddings")]
     with pytest.raises(ModelError, match="model 'ftp://x': no such folder"):
         build_retriever(data, "teacher=ftp://x")
 
