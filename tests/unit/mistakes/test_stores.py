@@ -67,7 +67,7 @@ STORES = [
 RUNS = [
     Mistake(name, command, answer, prepare=make_runs)
     for name, command, answer in (
-        ("no such run", "status nosuch", r"store store: no run 'nosuch' in it; `ratchet status` lists them"),
+        ("no such run", "status nosuch", r"store store: no run 'nosuch' in it; .*`ratchet status` lists them.*"),
         ("no report of such a run", "report nosuch", r"store store: no run 'nosuch' in it; .*"),
         (
             "no report after a failed start",
