@@ -40,13 +40,13 @@ LESS = {
 def add_architecture(result: Result, inputs: Any, parents: Parents) -> Result:
     """Return the predicted result with the metric `architecture`, the folder of the input `base`: a model that the job
     makes of `base` has the same architecture."""
-    folder = find_model("base", inputs, parents)
+    folder = find_model_folder("base", inputs, parents)
     if folder is None:
         return result
     return replace(result, metrics={**result.metrics, "architecture": str(folder)})
 
 
-def find_model(field: str, inputs: Any, parents: Parents) -> Path | None:
+def find_model_folder(field: str, inputs: Any, parents: Parents) -> Path | None:
     """Return the folder of a model input; if a step has yet to make it, a folder of the same architecture."""
     given = getattr(inputs, field)
     if given is None and field in parents and "architecture" in parents[field].metrics:

@@ -9,7 +9,7 @@ from annotated_types import Ge, Interval
 from ratchet.jobs.synthetic import init_decoder, make_countdown
 from ratchet.orchestrator.step import Output, Seed, Source, Summary, step
 from ratchet.recipes.parts.answering import finetune_and_compare, prepare_samples
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.models import choose_model
 
 
 def countdown(
@@ -53,7 +53,7 @@ def countdown(
     prepared = prepare_samples("prepare", tasks, test, task="countdown", max_test=max_test, seed=seed)
     model: Source | Output
     if base:
-        model = find_model(base)
+        model = choose_model(base)
     else:
         model = Output(step("base", init_decoder.JOB, samples=prepared["train"], seed=seed))
     if not base:

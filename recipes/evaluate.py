@@ -10,8 +10,8 @@ from ratchet.errors import InputError
 from ratchet.jobs.comparison import measure_embedders
 from ratchet.jobs.retrieval import evaluate_retrieval
 from ratchet.orchestrator.step import Row, Step, Summary, step
-from ratchet.recipes.parts.comparison import compare, evaluate_embedder, prepare_evaluation
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.comparison import compare_with_first, evaluate_embedder, prepare_evaluation
+from ratchet.recipes.parts.models import choose_model
 from ratchet.recipes.parts.predictions import score_lists
 from ratchet.recipes.parts.teachers import choose_teacher
 
@@ -34,7 +34,7 @@ def evaluate(
     if len(set(models)) < len(models):
         raise InputError(f"models: {','.join(models)} given; expected each once; leave one out")
     asked = prepare_evaluation(data)
-    folders = {name: find_model(name) for name in models if name != BM25}
+    folders = {name: choose_model(name) for name in models if name != BM25}
     found: dict[str, Step] = {}
     first: Step | None = None
     for number, name in enumerate(models):
@@ -52,7 +52,7 @@ def evaluate(
             scored = score_lists(f"{own}/rerank", teacher.model, ranked["ranking"], asked["corpus"], depth=depth)
             given: dict[str, Any] = {**asked, "scored": scored, "before": ranked, "system": "reranked"}
             found[f"{name}, reranked"] = step(f"{own}/evaluate_reranked", evaluate_retrieval.JOB, **given)
-    columns = compare(found, asked["queries"])
+    columns = compare_with_first(found, asked["queries"])
     if folders:
         given = {"models": tuple(folders.values()), "queries": asked["queries"]}
         measured = step("measure", measure_embedders.JOB, **given)

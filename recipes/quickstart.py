@@ -8,7 +8,7 @@ from annotated_types import Interval
 
 from ratchet.jobs.retrieval import prepare
 from ratchet.orchestrator.step import Seed, Summary, step
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.models import choose_model
 from ratchet.recipes.parts.retrieval_loop import RetrievalLoop
 
 
@@ -27,7 +27,7 @@ def quickstart(
     iterations  number of iterations; a second one improves little with so few questions
     reranker    also train a reranker, the teacher of the next iteration; this takes most of the time
     seed        seed of the split, mining and training"""
-    model = find_model(base)
+    model = choose_model(base)
     return RetrievalLoop(
         prepared=step("prepare", prepare.JOB, questions=questions, unseen_fraction=0.25, seed=seed),
         embedder=model,

@@ -12,7 +12,7 @@ from ratchet.jobs.retrieval import prepare
 from ratchet.jobs.retrieval.datasets import find_datasets
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Seed, Source, Summary, average, step
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.models import choose_model
 from ratchet.recipes.parts.predictions import prepare_new_queries
 from ratchet.recipes.parts.retrieval_loop import Mining, RetrievalLoop
 from ratchet.recipes.parts.synthetic_queries import add_synthetic_queries
@@ -84,8 +84,8 @@ def retriever(
     validation_fraction  fraction of the other questions that selects checkpoints; 0: none, the last epoch is kept
     seed        seed of the split, mining and training"""
     datasets = find_datasets(data, valid, test)
-    model = find_model(base)
-    miner = find_model(bootstrap or base)
+    model = choose_model(base)
+    miner = choose_model(bootstrap or base)
     if generator and mining != "each":
         raise InputError(
             f"generator: {generator} given, with mining={mining}; expected mining=each, since generated queries have no"
@@ -118,7 +118,7 @@ def retriever(
             folder=folder,
         )
         if generator:
-            one = replace(one, train=add_synthetic_queries(one, miner, find_model(generator), queries_per_document))
+            one = replace(one, train=add_synthetic_queries(one, miner, choose_model(generator), queries_per_document))
         summaries.append(one.build_summary(miner, iterations, ablations=ablations))
     if folds > 1:
         return average(summaries)

@@ -8,7 +8,7 @@ from ratchet.jobs.indexes import build_index
 from ratchet.jobs.predictions import prepare_queries
 from ratchet.jobs.retrieval import embed
 from ratchet.orchestrator.step import Output, Row, Source, Summary, step
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.models import choose_model
 
 
 def search(*, model: str, documents: str, index: Literal["flat", "ivf", "hnsw"] = "flat") -> Summary:
@@ -17,7 +17,7 @@ def search(*, model: str, documents: str, index: Literal["flat", "ivf", "hnsw"] 
     model       an embedder: a folder, a hub id, or a model of a run (`ratchet models` lists them)
     documents   JSONL, CSV or Parquet with `text` and optionally `id`, or a text file with a document per line
     index       flat (exact), or ivf or hnsw (approximate, for millions of documents)"""
-    folder = find_model(model)
+    folder = choose_model(model)
     texts = step("prepare", prepare_queries.JOB, queries=Source.find(documents, "documents"))
     vectors = step("embed", embed.JOB, model=folder, texts=texts)
     built = step("build_index", build_index.JOB, model=folder, vectors=vectors, texts=texts, kind=index)

@@ -10,7 +10,7 @@ from annotated_types import Ge, MinLen
 from ratchet.jobs.answers import sft
 from ratchet.orchestrator.step import Output, Row, Seed, Summary, step
 from ratchet.recipes.parts.answering import evaluate_model, prepare_samples, select_model, take_result
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.models import choose_model
 
 COLUMNS = {
     "EM": "em",
@@ -51,7 +51,7 @@ def squad(
     seed        seed of the subsets, the split and the order of the training data
 
     Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on."""
-    model = find_model(base)
+    model = choose_model(base)
     sampling: dict[str, Any] = {"max_new_tokens": 96, "seed": seed}
     rows = list[Row]()
     best = dict[str, Output]()

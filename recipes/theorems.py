@@ -12,7 +12,7 @@ from ratchet.errors import InputError
 from ratchet.jobs.retrieval import embed, merge
 from ratchet.jobs.statements import evaluate_papers, finetune_embedder_pairs, prepare_papers
 from ratchet.orchestrator.step import Output, Row, Seed, Source, Step, Summary, step
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.models import choose_model
 
 
 def theorems(
@@ -43,7 +43,7 @@ def theorems(
     seed        seed of the samples, the split and training"""
     papers = find_given(valid=valid, test=test)
     prepared = step("prepare", prepare_papers.JOB, papers=Source.find(data), seed=seed, **papers)
-    model: Source | Output = find_model(base)
+    model: Source | Output = choose_model(base)
     folder = Path(adapter)
     if not projection and "_lora_adapters" in folder.name:
         projection = str(folder.with_name(folder.name.replace("_lora_adapters", "_projection") + ".pt"))

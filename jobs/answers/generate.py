@@ -160,7 +160,7 @@ def check_engine(config: Config, inputs: Inputs) -> None:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder = needs.find_model("model", inputs, parents)
+    folder = needs.find_model_folder("model", inputs, parents)
     length = find_prompt_length(config, folder) + config.max_new_tokens
     kept = max(length, resources.batch_tokens)
     return needs.estimate_inference(folder, "causal", config, inputs, resources, parents, length=length, kept=kept)

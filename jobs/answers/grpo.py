@@ -150,7 +150,7 @@ def find_prompt_length(config: Config, base: Path | None) -> int:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder = needs.find_model("base", inputs, parents)
+    folder = needs.find_model_folder("base", inputs, parents)
     length = find_prompt_length(config, folder) + config.max_new_tokens
     rows = config.batch_size * config.num_completions
     options = make_options(config, False)

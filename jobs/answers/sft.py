@@ -133,7 +133,7 @@ def list_metrics(config: Config) -> list[str]:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder = needs.find_model("base", inputs, parents)
+    folder = needs.find_model_folder("base", inputs, parents)
     length = SAMPLE.resolve(config.max_length, folder)
     tokens = needs.graph_tokens(config, resources, config.batch_size, length)
     rows = needs.count(parents, "train", "train")

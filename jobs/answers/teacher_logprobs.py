@@ -71,7 +71,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder = needs.find_model("model", inputs, parents)
+    folder = needs.find_model_folder("model", inputs, parents)
     length = SAMPLE.resolve(config.max_length, folder)
     return needs.estimate_inference(folder, "causal", config, inputs, resources, parents, length=length)
 

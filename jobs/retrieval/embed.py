@@ -64,7 +64,7 @@ def find_encoding_config(config: Config, inputs: Inputs) -> EncodingConfig:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder = needs.find_model("model", inputs, parents)
+    folder = needs.find_model_folder("model", inputs, parents)
     if folder is None:
         return None
     limit = config.max_length or read_encoding_config(folder).max_length

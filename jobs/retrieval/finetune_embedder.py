@@ -119,7 +119,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder = needs.find_model("base", inputs, parents)
+    folder = needs.find_model_folder("base", inputs, parents)
     if folder is None:
         return None
     limit = config.max_length or read_encoding_config(folder).max_length

@@ -59,7 +59,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder = needs.find_model("base", inputs, parents)
+    folder = needs.find_model_folder("base", inputs, parents)
     if folder is None:
         return None
     given = resolve_reranker_config(config, folder)

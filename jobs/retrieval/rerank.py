@@ -59,7 +59,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder = needs.find_model("model", inputs, parents)
+    folder = needs.find_model_folder("model", inputs, parents)
     if folder is None:
         return None
     reranker_config = resolve_reranker_config(config, folder)

@@ -92,5 +92,5 @@ def _find_inputs(name: str, given: Any) -> Any:
     # Imported by name: the module imports jobs, and the orchestrator must not import jobs.
     models = importlib.import_module("ratchet.recipes.parts.models")
     if name in MODELS:
-        return models.find_model(given)
+        return models.choose_model(given)
     return Source.find(given, name)

@@ -17,7 +17,7 @@ from ratchet.jobs.answers import (
     teacher_logprobs,
 )
 from ratchet.orchestrator.step import Output, Row, Source, Step, Summary, step
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.models import choose_model
 
 Model = Source | Output
 
@@ -66,7 +66,7 @@ def learn_from_teacher(
             f"teacher: '{teacher}' given, and nothing is learned from it; expected teacher_completions of 1 or more, or"
             " ce_weight below 1"
         )
-    model = find_model(teacher)
+    model = choose_model(teacher)
     train: Output | Step = samples
     if num_completions:
         answers = generate_answers(
@@ -151,8 +151,8 @@ def finetune_and_compare(
         models["GRPO"] = ("grpo/best", *select_model(base, policy))
         compared.append(("grpo/", policy, best, tuple(grpo_steps)))
     if teacher:
-        models["teacher"] = ("teacher/test", find_model(teacher), None)
-    models |= {name: (f"baseline-{number}", find_model(name), None) for number, name in enumerate(baselines)}
+        models["teacher"] = ("teacher/test", choose_model(teacher), None)
+    models |= {name: (f"baseline-{number}", choose_model(name), None) for number, name in enumerate(baselines)}
     rows = []
     found = dict[str, Step]()
     for task, samples in {"": prepared["test"], **(others or {})}.items():

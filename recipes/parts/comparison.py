@@ -31,7 +31,7 @@ def evaluate_embedder(
     return step(f"{name}/evaluate", evaluate_retrieval.JOB, **asked, **vectors, before=before, tag=name)
 
 
-def compare(found: Mapping[str, Step], queries: Output) -> dict[str, dict[str, Metric]]:
+def compare_with_first(found: Mapping[str, Step], queries: Output) -> dict[str, dict[str, Metric]]:
     """Return system -> columns of the table: metrics, and paired differences from the first system."""
     columns = {name: {metric.upper(): ranked.metric(metric) for metric in METRICS} for name, ranked in found.items()}
     if len(found) > 1:

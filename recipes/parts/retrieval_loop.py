@@ -21,7 +21,7 @@ from ratchet.recipes.parts.predictions import (
     score_lists,
     write_files,
 )
-from ratchet.recipes.parts.rows import compare, make_row
+from ratchet.recipes.parts.rows import make_comparison_inputs, make_row
 from ratchet.recipes.parts.teachers import Teacher
 
 LEARNING_RATES = {"lora": 1e-3, "full": 2e-4}
@@ -158,7 +158,7 @@ class RetrievalLoop(Evaluations):
             best, miner = self.take_model(f"{name}/merge_embedder", self.embedder, finetuned)
             miner_name = name
             evaluations = {
-                split: self.evaluate(name, miner, split, **compare(split, zero_shot, finetuned))
+                split: self.evaluate(name, miner, split, **make_comparison_inputs(split, zero_shot, finetuned))
                 for split in self.splits
             }
             judged = evaluations.get("valid")
@@ -195,7 +195,7 @@ class RetrievalLoop(Evaluations):
             shown = dict(list(evaluations.items())[:1])
             for split, lists in evaluations.items():
                 scored = score_lists(f"{name}/rerank_{split}", merged, lists["ranking"], corpus, depth=self.depth)
-                compared = compare(split, shown, reranker)
+                compared = make_comparison_inputs(split, shown, reranker)
                 reranked[split] = self.evaluate_order(name, "reranked", split, scored, **compared)
             both = {"embedder": evaluations, "reranker": reranked}
             if valid:

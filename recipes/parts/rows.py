@@ -8,7 +8,7 @@ from typing import Any
 from ratchet.orchestrator.step import Output, Row, Step
 
 
-def compare(split: str, before: Mapping[str, Step], finetuned: Step) -> dict[str, Any]:
+def make_comparison_inputs(split: str, before: Mapping[str, Step], finetuned: Step) -> dict[str, Any]:
     """Return the inputs of an evaluation of `split`: an earlier evaluation to compare with (`before`), and on `valid`
     the `selection.json` of the finetune, which has the metric of the model before merging."""
     return {"before": before.get(split), "selection": finetuned["selection.json"] if split == "valid" else None}

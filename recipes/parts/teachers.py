@@ -8,7 +8,7 @@ from typing import Literal
 
 from ratchet.errors import ModelError
 from ratchet.orchestrator.step import Output, Source, Step
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.models import choose_model
 from ratchet.recipes.parts.predictions import score_lists
 
 
@@ -34,7 +34,7 @@ def choose_teacher(name: str) -> Teacher | None:
     """Convert the recipe parameter `teacher`: empty, the URL of a rerank API, or a model."""
     if not name:
         return None
-    return Teacher(name if name.startswith(("http://", "https://")) else find_model(name))
+    return Teacher(name if name.startswith(("http://", "https://")) else choose_model(name))
 
 
 def choose_reranker(name: str) -> Source | Output | Literal["embedder"] | None:
@@ -44,7 +44,7 @@ def choose_reranker(name: str) -> Source | Output | Literal["embedder"] | None:
             return None
         return "embedder"
     try:
-        return find_model(name)
+        return choose_model(name)
     except ModelError as error:
         near = difflib.get_close_matches(name, ("none", "embedder"), n=1)
         if near:
