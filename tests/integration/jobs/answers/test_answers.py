@@ -46,7 +46,7 @@ def trained(local_ray: None, made: Path, tmp_path_factory: pytest.TempPathFactor
     context = Context("sft", "a" * 64, 1, folder / "out", folder / "work", Resources(1, 2.0, 0.0, retries=0))
     config = dataclasses.replace(FAST, epochs=4, checkpoints=(10, 20))
     sft.check(config, inputs(made), {})
-    return run_step(sft.JOB.load(), context, config, inputs(made)), folder / "out"
+    return run_step(sft.run, context, config, inputs(made)), folder / "out"
 
 
 def test_training_keeps_the_best_and_the_checkpoints_asked_for(trained: tuple[Any, Path], made: Path) -> None:
@@ -197,7 +197,7 @@ def test_an_adapter_over_a_base_in_4_bits_answers(
         FAST, method="lora", quantization="nf4", epochs=1, dtype="auto", metric="accuracy", allow_regression=True
     )
     sft.check(config, inputs(made), {})
-    result = run_step(sft.JOB.load(), here, config, inputs(made))
+    result = run_step(sft.run, here, config, inputs(made))
     first, last = result.tables["epochs"]
     assert last["valid/eval_loss"] < first["valid/eval_loss"]
     from peft import PeftModel

@@ -52,7 +52,7 @@ def test_chats_are_trained_on_and_answered(local_ray: None, context: MakeContext
     inputs = sft.Inputs(base.out, prepared.out / "train", prepared.out / "valid")
     training = dataclasses.replace(FAST, method="lora", epochs=3, keep="all", epoch=2, max_new_tokens=2)
     sft.check(training, inputs, {})
-    result = run_step(sft.JOB.load(), trained, training, inputs)
+    result = run_step(sft.run, trained, training, inputs)
     assert (result.metrics["kept"], result.metrics["best_epoch"]) == ("epoch 2", 2)
     assert [row["epoch"] for row in result.tables["epochs"] if row["best"]] == ["2"]
     adapters = {path.name: load_file(path / "adapter_model.safetensors") for path in trained.out.glob("*/")}
