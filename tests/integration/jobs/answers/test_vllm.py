@@ -117,7 +117,7 @@ def engine(installed: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         context: Context, model: Path, dtype: str, client: Any, pieces: list[dict[str, Any]], longest: int
     ) -> Iterator[tuple[Path, int, np.ndarray, int]]:
         opened = decoder.load(model, dtype=dtype, device="cpu")
-        rows = [row for piece in pieces for row in vllm_shards._read_requests(client.task, piece)]
+        rows = [row for piece in pieces for row in vllm_shards._read_requests(piece)]
         assert longest == max(len(row["tokenized_prompt"]) + row["sampling_params"]["max_tokens"] for row in rows)
         for row in reversed(rows):
             if len(state["asked"]) == state["until"]:
