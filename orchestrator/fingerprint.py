@@ -24,7 +24,7 @@ def build_fingerprint(job: Job, code: Code, config: Any, inputs: Mapping[str, An
         "schema": SCHEMA,
         "job": job.name,
         "version": job.version,
-        "code": dict(code.definitions),
+        "code": dict(code.modules),
         "libraries": dict(code.libraries),
         "config": asdict(config),
         "inputs": dict(inputs),
