@@ -200,7 +200,8 @@ def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, par
         return None
     about = run_log.read("about.json") or {}
     place = {"step": step, "part": part}
-    row = next((row for row in plan.get("rows", ()) if row["model"] == place), {"label": "", "columns": {}})
+    unlisted: dict[str, Any] = {"label": "", "columns": {}}
+    row = next((row for row in plan.get("rows", ()) if row["model"] == place), unlisted)
     metrics, data = _read_columns(store, steps, row["columns"])
     return RunModel(
         run_id=run_log.run_id,
