@@ -167,20 +167,14 @@ def _promote(arguments: argparse.Namespace) -> int:
             return 130
         return 1
     path = promotion.promote_model(store, arguments.name, made, commit, done.run_log.run_id)
-    if made.changed:
-        remark = ""
-    else:
-        remark = " (unchanged base)"
+    remark = "" if made.changed else " (unchanged base)"
     print_clean(f"promoted: {arguments.name} is {made.name}{remark}; {path / 'model'}")
     return 0
 
 
 def _lines(arguments: argparse.Namespace) -> list[str]:
     """Return the `name=value` settings: those of the file, then those of the command line, which take precedence."""
-    if arguments.settings:
-        lines = recipe.read_settings(arguments.settings)
-    else:
-        lines = []
+    lines = recipe.read_settings(arguments.settings) if arguments.settings else []
     if arguments.command in RECIPE_COMMANDS:
         given = {}
         for name in recipe.find(arguments.command).parameters:

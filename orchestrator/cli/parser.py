@@ -216,10 +216,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     for name, own in RECIPE_COMMANDS.items():
         sub = add_command(name, own.help, epilog=own.examples)
         own.add_arguments(sub)
-        if own.answers:
-            said = "the answers as JSON"
-        else:
-            said = "report.json of the run"
+        said = "the answers as JSON" if own.answers else "report.json of the run"
         sub.add_argument("--json", action="store_true", help=f"print only {said}; progress goes to standard error")
         _add_run(add_recipe(sub, name))
         sub.set_defaults(seeds=1)

@@ -146,10 +146,7 @@ class Cluster:
         workers = placement.choose_workers(machines, asked)
         if workers == 0:
             have = ", ".join(f"{m.count} of {m.cpus:g} CPUs and {m.gpus:g} GPUs" for m in machines)
-            if asked.memory:
-                memory = f"{asked.memory:g} GB"
-            else:
-                memory = ""
+            memory = f"{asked.memory:g} GB" if asked.memory else ""
             wanted = "".join(f", {part}" for part in (memory, asked.accelerator, *asked.labels) if part)
             raise InputError(
                 f"step {step.name}: {asked.workers} workers of {asked.cpus:g} CPUs and {asked.gpus:g} GPUs"
@@ -193,10 +190,7 @@ class Cluster:
                     raise Interrupted(f"step {context.step}: stopped")
             return ray.get(running)
         except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, BaseException):
-                cause = error.cause
-            else:
-                cause = error
+            cause = error.cause if isinstance(error.cause, BaseException) else error
             cause.__dict__.setdefault("remote_traceback", str(error))
             raise cause from None
 

@@ -272,10 +272,7 @@ class Job:
     @property
     def modules(self) -> tuple[str, ...]:
         """The modules of the job: the declaration and the implementation, or one module with both."""
-        if isinstance(self.run, str):
-            run = self.run.partition(":")[0]
-        else:
-            run = self.run.__module__
+        run = self.run.partition(":")[0] if isinstance(self.run, str) else self.run.__module__
         return tuple(dict.fromkeys((self.config.__module__, run)))
 
     def load(self) -> Run:

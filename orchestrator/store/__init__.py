@@ -51,19 +51,13 @@ class Store:
         """Use `open` or `view` instead: this reads nothing. Raises StoreError for empty paths and unsupported URLs."""
         scheme, colon, place = str(prefix).partition(":/")
         local = not colon or not scheme.isalnum() or scheme == "file"
-        if local:
-            path = str(prefix).removeprefix("file://")
-        else:
-            path = place.lstrip("/")
+        path = str(prefix).removeprefix("file://") if local else place.lstrip("/")
         if not path or (not local and (scheme not in SCHEMES or not place.startswith("/"))):
             raise StoreError(
                 f"store {prefix or '(empty)'}: no folder or supported URL; expected a folder, s3://BUCKET/PREFIX,"
                 " gs://BUCKET/PREFIX or az://ACCOUNT/CONTAINER/PREFIX; check --store and RATCHET_STORE"
             )
-        if local:
-            self.backend = Backend(Path(path).absolute())
-        else:
-            self.backend = Bucket(str(prefix))
+        self.backend = Backend(Path(path).absolute()) if local else Bucket(str(prefix))
         self.root = self.backend.root
         self.where = self.backend.where
         self.read_only = read_only
