@@ -16,7 +16,6 @@ from ratchet.orchestrator.execution.command import run_recipe
 from ratchet.orchestrator.job_interface.settings import expect_one_of, write_lines
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting import report_json
-from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.run_data import StepReport
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.run_models import RunModel
@@ -43,10 +42,7 @@ class StepResult:
     def path(self) -> Path:
         """The folder of the result. The files are verified, and first downloaded if they are in a bucket. Raises
         RunError if the step has no result."""
-        if self.data.step_id:
-            commit = self.store.lookup(self.data.step_id)
-        else:
-            commit = None
+        commit = self.store.lookup(self.data.step_id) if self.data.step_id else None
         if commit is None:
             raise RunError(f"step {self.data.name}: no result; expected one; run the recipe again")
         return self.store.path(commit.manifest, full=True)
@@ -94,14 +90,12 @@ class Run:
 
         rows: dict[str, dict[str, float | None]] = {}
         for label, row in self.data.rows.items():
-            own = rows[label] = {}
+            rows[label] = {}
             for name, value in row.items():
-                if value is None:
-                    own[name] = None
-                else:
-                    own[name] = float(value)
-                if isinstance(value, Estimate) and value.deviation is not None:
-                    own[f"{name} ±"] = value.deviation
+                rows[label][name] = None if value is None else float(value)
+                deviation = getattr(value, "deviation", None)
+                if deviation is not None:
+                    rows[label][f"{name} ±"] = deviation
         return pd.DataFrame.from_dict(rows, orient="index")
 
     @property
@@ -186,10 +180,7 @@ def plan(
     given = recipe.Settings.read(write_lines({**parameters, **(settings or {})}), seeds)
     made = Plan(recipe.build(recipe.find(name), given, opened)[0], opened)
     made.check()
-    found: dict[str, str] = {}
-    for step, planned in made.steps.items():
-        found[step] = planned.state
-    return found
+    return {step: planned.state for step, planned in made.steps.items()}
 
 
 def list_models(run: str = "", *, store: str | Path | None = None) -> list[RunModel]:

@@ -24,7 +24,7 @@ def build_fingerprint(job: Job, code: Code, config: Any, inputs: Mapping[str, An
         "schema": SCHEMA,
         "job": job.name,
         "version": job.version,
-        "code": dict(code.definitions),
+        "code": dict(code.modules),
         "libraries": dict(code.libraries),
         "config": asdict(config),
         "inputs": dict(inputs),
@@ -44,10 +44,7 @@ def describe_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str
             elif key not in after:
                 found.append(f"{word} {key}: removed")
             elif digest(before[key]) != digest(after[key]):  # a tuple becomes a list in JSON
-                if show:
-                    change = f"{show(before[key])} -> {show(after[key])}"
-                else:
-                    change = "changed"
+                change = f"{show(before[key])} -> {show(after[key])}" if show else "changed"
                 found.append(f"{word} {key}: {change}")
     return found
 

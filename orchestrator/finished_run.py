@@ -68,9 +68,7 @@ class FinishedRun:
 
     def get(self, name: str) -> Step | None:
         """Return a step as `step` does; None if the run has no such step or did not finish it."""
-        if name in self.step_ids:
-            return self.step(name)
-        return None
+        return self.step(name) if name in self.step_ids else None
 
     def digest(self, name: str, part: str) -> str:
         """Return the digest of the content of a step's output `part`; empty if it has none. Equal contents have equal
@@ -78,9 +76,7 @@ class FinishedRun:
         commit = self.store.lookup(self.step_ids[name])
         assert commit is not None  # `step` was called before
         manifest = self.store.manifest(commit.manifest)
-        if manifest.of_part(part):
-            return manifest.part_digest(part)
-        return ""
+        return manifest.part_digest(part) if manifest.of_part(part) else ""
 
 
 @contextmanager
@@ -109,10 +105,7 @@ def find_model_output(name: str) -> Output | None:
     made = find_run_model(name)
     if made is None:
         return None
-    if NAME.fullmatch(name):
-        place = f"{made.run_id}/{made.step}"
-    else:
-        place = f"promoted/{name}"
+    place = f"{made.run_id}/{made.step}" if NAME.fullmatch(name) else f"promoted/{name}"
     return _make_step(place, made.step_id)[made.part]
 
 
@@ -124,9 +117,7 @@ def find_run_model(name: str) -> RunModel | None:
     if NAME.fullmatch(name):
         return find_model(_get_store(f"model {name}"), name)
     store = _store.get()
-    if store:
-        return find_promoted(store, name)
-    return None
+    return find_promoted(store, name) if store else None
 
 
 def find_model_input(made: RunModel, field: str) -> Output | str | None:
@@ -163,14 +154,7 @@ def _get_store(where: str) -> Store:
 
 def _read(store: Store, run_log: RunLog) -> FinishedRun:
     about = run_log.read("about.json") or {}
-    done = {}
-    for step in run_log.steps():
-        if step.get("object"):
-            done[step["name"]] = step
-    step_ids = {}
-    for name, step in done.items():
-        step_ids[name] = step["step_id"]
-    settings = {}
-    for name, step in done.items():
-        settings[name] = step.get("config", {})
+    done = {step["name"]: step for step in run_log.steps() if step.get("object")}
+    step_ids = {name: step["step_id"] for name, step in done.items()}
+    settings = {name: step.get("config", {}) for name, step in done.items()}
     return FinishedRun(run_log.run_id, str(about.get("recipe")), store, step_ids, settings)

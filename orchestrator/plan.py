@@ -55,12 +55,8 @@ class Planned:
     @property
     def numbers(self) -> dict[str, float]:
         """The metrics of the result that are numbers."""
-        metrics = self.result.get("metrics", {}).items()
-        found: dict[str, float] = {}
-        for name, value in metrics:
-            if isinstance(value, int | float):
-                found[name] = float(value)
-        return found
+        metrics = self.result.get("metrics", {})
+        return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
 
 
 class Plan:
@@ -150,11 +146,7 @@ class Plan:
 
     def missing(self) -> list[str]:
         """Return the names of the steps without a result."""
-        found: list[str] = []
-        for name, planned in self.steps.items():
-            if planned.commit is None:
-                found.append(name)
-        return found
+        return [name for name, planned in self.steps.items() if planned.commit is None]
 
     def check(self) -> None:
         """Call `check` of each job that is going to run. Raises its errors."""
@@ -172,15 +164,10 @@ class Plan:
 
     def parent_results(self, name: str) -> dict[str, Result]:
         """Return input field -> the known part of the result of the step that makes this input."""
-        refs = self.steps[name].step.inputs.items()
-        makers = {}
-        for key, ref in refs:
-            if isinstance(ref, Output):
-                makers[key] = ref.step.name
         found: dict[str, Result] = {}
-        for key, maker in makers.items():
-            if maker in self.results:
-                found[key] = self.results[maker]
+        for key, ref in self.steps[name].step.inputs.items():
+            if isinstance(ref, Output) and ref.step.name in self.results:
+                found[key] = self.results[ref.step.name]
         return found
 
     def explain(self, name: str, before: Mapping[str, str]) -> list[str]:
@@ -194,10 +181,7 @@ class Plan:
             for parent in missing:
                 found.append(f"depends on {parent}, which would run")
             return found
-        if name in before:
-            earlier = self.store.lookup(before[name])
-        else:
-            earlier = None
+        earlier = self.store.lookup(before[name]) if name in before else None
         if earlier is None:
             return ["no earlier run in this store finished it"]
         return describe_changes(earlier.fingerprint, planned.fingerprint) or ["its result was removed from the store"]
@@ -207,10 +191,8 @@ class Plan:
         as for `explain`."""
         found: list[dict[str, Any]] = []
         for name, planned in self.steps.items():
-            found.append(
-                {"step": name, "job": planned.step.job.name, "state": planned.state, "step_id": planned.step_id or None}
-                | {"reasons": self.explain(name, before)}
-            )
+            about = {"step": name, "job": planned.step.job.name, "state": planned.state}
+            found.append({**about, "step_id": planned.step_id or None, "reasons": self.explain(name, before)})
         return found
 
     def digest_input(self, ref: Reference) -> Any:

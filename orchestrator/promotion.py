@@ -39,10 +39,7 @@ def promote(store: Store, name: str, commit: Commit, run_id: str, about: Mapping
     before = read_promotion(store, name)
     if before is not None:
         earlier = before.pop("earlier", [])
-        if before != own:
-            own["earlier"] = [before, *earlier][:MOST_EARLIER]
-        else:
-            own["earlier"] = earlier
+        own["earlier"] = earlier if before == own else [before, *earlier][:MOST_EARLIER]
     write_atomically(folder / f"{name}.json", json.dumps(own, indent=1))
     link = folder / f".{name}.{os.getpid()}"
     link.symlink_to(Path("..", "objects", commit.manifest))
@@ -66,10 +63,7 @@ def promote_model(store: Store, name: str, made: RunModel, commit: Commit, run_i
 
 def find_promoted(store: Store, name: str) -> RunModel | None:
     """Return the model that was promoted to a name; None if there is none."""
-    if NAME.fullmatch(name):
-        found = read_promotion(store, name)
-    else:
-        found = None
+    found = read_promotion(store, name) if NAME.fullmatch(name) else None
     if found and "model" in found:
         return RunModel(**found["model"])
     return None
@@ -81,16 +75,15 @@ def check_better(store: Store, name: str, made: RunModel) -> None:
     before = find_promoted(store, name)
     if before is None:
         return
-    columns = []
-    for column in made.metrics:
-        if infer_direction(column) > 0 and column in before.metrics:
-            columns.append(column)
-    if not columns or made.data.get(columns[0]) != before.data.get(columns[0]) or not made.data.get(columns[0]):
+    columns = [column for column in made.metrics if infer_direction(column) > 0 and column in before.metrics]
+    data = made.data.get(columns[0]) if columns else None
+    if not data or data != before.data.get(columns[0]):
         raise InputError(
             f"promote {name}: {made.name} and {before.name} have no number of the same data in their tables; expected"
             " one to compare; evaluate both on one data set (ratchet evaluate), or leave --if-better out"
         )
-    new, old = (one.metrics[columns[0]] for one in (made, before))
+    new = made.metrics[columns[0]]
+    old = before.metrics[columns[0]]
     if new <= old:
         raise InputError(
             f"promote {name}: {made.name} has {columns[0]} {new:.4f}; expected more than {old:.4f}, that of"

@@ -100,10 +100,7 @@ def list_all_runs(store: Store) -> list[RunLog]:
     """Return all runs, newest first, including runs without an about.json."""
     store.pull("runs")
     runs = store.local("runs")
-    if runs.is_dir():
-        found = sorted(runs.iterdir(), reverse=True)
-    else:
-        found = []
+    found = sorted(runs.iterdir(), reverse=True) if runs.is_dir() else []
     made: list[RunLog] = []
     for path in found:
         if path.is_dir():

@@ -7,11 +7,9 @@ find_model(store, "20261124-2311:iter0/merge_embedder")   the model of a step; `
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface.job import infer_direction
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.run_log import RunLog, list_run_logs
-from ratchet.orchestrator.store import Commit, Store
+from ratchet.orchestrator.store import Store
 
 NAME = re.compile(r"\d{4,}(-[\w-]*)?(:.*)?")
 """Pattern of the names of models of runs."""
@@ -99,9 +97,8 @@ class RunModel:
 
     def format_metric(self) -> str:
         """Format a metric of its row (`MAP@25 0.4442`): the first for which higher is better, else the first."""
-        names = sorted(self.metrics, key=lambda name: infer_direction(name) <= 0)
-        if names:
-            return f"{names[0]} {self.metrics[names[0]]:.4f}"
+        for name in sorted(self.metrics, key=lambda name: infer_direction(name) <= 0):
+            return f"{name} {self.metrics[name]:.4f}"
         return ""
 
     def locate(self, store: Store) -> Path:
@@ -113,13 +110,12 @@ class RunModel:
         folder = store.local("objects", self.object, self.part)
         if not folder.is_dir():
             return f"ratchet export {self.name} DIR"
-        known = [self.kind]
+        loader = self.kind
         if self.kind == "embedder" and (folder / "modules.json").exists():
-            known = ["modules.json"]
-        elif self.kind == "reranker":
-            architectures = json.loads((folder / "config.json").read_text()).get("architectures") or []
-            known = [end for end in CODE if any(name.endswith(end) for name in architectures)] or known
-        return CODE[known[0]].format(folder=repr(str(folder)))
+            loader = "modules.json"
+        elif self.kind == "reranker" and "ForSequenceClassification" in (folder / "config.json").read_text():
+            loader = "ForSequenceClassification"
+        return CODE[loader].format(folder=repr(str(folder)))
 
 
 def list_models(store: Store, run: str = "") -> Iterator[RunModel]:
@@ -132,30 +128,20 @@ def list_models(store: Store, run: str = "") -> Iterator[RunModel]:
 def read_models(store: Store, run_log: RunLog) -> list[RunModel]:
     """Return the models that exist: first those with a row, in the order of the table, then other best models."""
     plan = run_log.read("plan.json") or {}
-    best = {}
-    for name, found in reversed(plan.get("best", {}).items()):
-        best[(found["step"], found["part"])] = name
-    places = []
-    for row in plan.get("rows", ()):
-        if row["model"]:
-            places.append((row["model"]["step"], row["model"]["part"]))
-    made = []
-    for step, part in dict.fromkeys([*places, *best]):
-        made.append(_read(store, run_log, plan, step, part))
-    result: list[RunModel] = []
-    for one in made:
-        if one is not None:
-            result.append(one)
-    return result
+    places = [row["model"] for row in plan.get("rows", ()) if row["model"]]
+    places += reversed(plan.get("best", {}).values())
+    found: dict[tuple[str, str], RunModel] = {}
+    for place in places:
+        key = (place["step"], place["part"])
+        model = None if key in found else _read(store, run_log, plan, *key)
+        if model is not None:
+            found[key] = model
+    return list(found.values())
 
 
 def read_best(store: Store, run_log: RunLog) -> list[RunModel]:
     """Return the models that a run ended with, if they exist."""
-    found: list[RunModel] = []
-    for one in read_models(store, run_log):
-        if one.best_as:
-            found.append(one)
-    return found
+    return [model for model in read_models(store, run_log) if model.best_as]
 
 
 def find_model(store: Store, name: str) -> RunModel:
@@ -163,30 +149,40 @@ def find_model(store: Store, name: str) -> RunModel:
     Raises InputError, with the nearest known name, if there is no such model."""
     run, _, own = name.partition(":")
     runs = list(list_run_logs(store))
-    matching = []
-    for run_log in runs:
-        if run and run_log.run_id.startswith(run):
-            matching.append(run_log)
+    matching = [run_log for run_log in runs if run and run_log.run_id.startswith(run)]
     if not matching:
         known = [run_log.run_id for run_log in runs[:MAX_KNOWN]]
         raise InputError(f"model {name}: no such run in {store.where}; {expect_one_of(known, name)}")
-    made_by = ((run_log, read_models(store, run_log)) for run_log in matching)
-    found, models = next((pair for pair in made_by if pair[1]), (matching[0], []))
+    found = matching[0]
+    models: list[RunModel] = []
+    for run_log in matching:
+        models = read_models(store, run_log)
+        if models:
+            found = run_log
+            break
     plan = found.read("plan.json") or {}
+    best = plan.get("best", {})
     if not own:
-        wanted = [one for one in models if one.best_as] or models[-1:]
-        if not wanted:
+        if not models:
             raise InputError(
                 f"model {name}: run {found.run_id} of {plan.get('recipe')} has no model in the store; expected one that"
                 " it made and that `gc` has not removed; `ratchet models` lists those there are"
             )
-        return next((one for one in wanted if one.best_as == next(iter(plan["best"]), "")), wanted[0])
-    if own in plan.get("best", {}):
-        own = f"{plan['best'][own]['step']}/{plan['best'][own]['part']}"
-    for step in (one["name"] for one in plan.get("steps", ())):
-        for part in ("model", "adapter") if own == step else (own.removeprefix(f"{step}/"),):
-            if own in (step, f"{step}/{part}") and (made := _read(store, found, plan, step, part)):
-                return made
+        for wanted in best:
+            for model in models:
+                if model.best_as == wanted:
+                    return model
+        return models[-1]
+    places = [(best[own]["step"], best[own]["part"])] if own in best else []
+    for step in plan.get("steps", ()):
+        if own == step["name"]:
+            places += [(own, "model"), (own, "adapter")]
+        elif own.startswith(f"{step['name']}/"):
+            places.append((step["name"], own.removeprefix(f"{step['name']}/")))
+    for place in places:
+        made = _read(store, found, plan, *place)
+        if made is not None:
+            return made
     names = [one.name.partition(":")[2] for one in models] or ["those of a run that made models"]
     raise InputError(f"model {name}: run {found.run_id} has no finished '{own}'; {expect_one_of(names, own)}")
 
@@ -197,16 +193,15 @@ def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, par
     if step not in steps or not steps[step]["object"] or store.lookup(steps[step]["step_id"]) is None:
         return None
     manifest = store.manifest(steps[step]["object"])
-    names = set()
-    for file in manifest.of_part(part):
-        names.add(file.path.removeprefix(f"{part}/"))
+    files = manifest.of_part(part)
+    names = {file.path.removeprefix(f"{part}/") for file in files}
     kind = next((kind for sign, kind in SIGNS.items() if sign in names), "")
     if not kind:
         return None
     about = run_log.read("about.json") or {}
     place = {"step": step, "part": part}
-    rows = [*plan.get("rows", ()), {"label": "", "columns": {}, "model": place}]
-    row: dict[str, Any] = next(one for one in rows if one["model"] == place)
+    unlisted: dict[str, Any] = {"label": "", "columns": {}}
+    row = next((row for row in plan.get("rows", ()) if row["model"] == place), unlisted)
     metrics, data = _read_columns(store, steps, row["columns"])
     return RunModel(
         run_id=run_log.run_id,
@@ -217,8 +212,8 @@ def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, par
         step_id=steps[step]["step_id"],
         object=steps[step]["object"],
         kind=kind,
-        bytes=sum(file.bytes for file in manifest.of_part(part)),
-        inputs=dict(steps[step].get("inputs", ())),
+        bytes=sum(file.bytes for file in files),
+        inputs=dict(steps[step]["inputs"]),
         base=find_base(steps, step),
         row=row["label"],
         metrics=metrics,
@@ -231,42 +226,30 @@ def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, par
 def find_base(steps: Mapping[str, Mapping[str, Any]], step: str) -> str:
     """Return the base model at the start of a chain of steps. steps: the steps of plan.json by name."""
     while True:
-        base = dict(steps[step].get("inputs", ())).get("base", "")
-        parent = base.partition("[")[0]
-        if parent not in steps:
-            return str(base)
-        step = parent
+        base = str(dict(steps[step]["inputs"]).get("base", ""))
+        step = base.partition("[")[0]
+        if step not in steps:
+            return base
 
 
 def _read_columns(
     store: Store, steps: Mapping[str, Mapping[str, Any]], columns: Mapping[str, list[list[str]]]
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Return the numbers of a row, and the digests of the data that they were measured on, both by column."""
-    metrics = dict[str, float]()
-    data = dict[str, str]()
-
-    @cache  # the columns of a row share steps
-    def lookup(step: str) -> Commit | None:
-        step_id = steps.get(step, {}).get("step_id")
-        if step_id:
-            return store.lookup(step_id)
-        return None
-
+    metrics: dict[str, float] = {}
+    data: dict[str, str] = {}
     for title, cell in columns.items():
         step, name = cell[0]
-        made = lookup(step)
-        if made and steps[step]["object"]:
-            known = store.manifest(made.manifest).result
-        else:
-            known = {}
-        value = known.get("metrics", {}).get(name)
+        made = steps.get(step, {})
+        if not made.get("object") or store.lookup(made["step_id"]) is None:
+            continue
+        value = store.manifest(made["object"]).result.get("metrics", {}).get(name)
         if isinstance(value, int | float):
             metrics[title] = value
-        commit = lookup(dict(steps[step].get("inputs", ())).get("completions", step))
-        if commit:
-            inputs = commit.fingerprint.get("inputs", {})
-        else:
-            inputs = {}
-        if digest := next((inputs[name] for name in MEASURED_ON if isinstance(inputs.get(name), str)), ""):
-            data[title] = digest
+        asked = steps.get(dict(made["inputs"]).get("completions", step), {})
+        commit = store.lookup(asked["step_id"]) if asked.get("step_id") else None
+        inputs = commit.fingerprint.get("inputs", {}) if commit else {}
+        digests = [inputs[field] for field in MEASURED_ON if isinstance(inputs.get(field), str)]
+        if digests:
+            data[title] = digests[0]
     return metrics, data

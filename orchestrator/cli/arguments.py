@@ -46,24 +46,15 @@ class Parser(argparse.ArgumentParser):
             value = unknown[1]
         name = option.lstrip("-").replace("-", "_")
         near = difflib.get_close_matches(option, options, n=1, cutoff=0.75)
-        what = "not an option"
         expected = f"expected one of {', '.join(o for o in options if o.startswith('--'))}"
+        todo = f"`ratchet {command} --help` explains them"
         if near:
             todo = f"did you mean '{near[0]}'?"
         elif "--set" in options and value:
-            is_parameter = arguments.recipe in recipe.names() and name in recipe.find(arguments.recipe).parameters
-            if "." in name or is_parameter:
-                place = ""
-            else:
-                place = "JOB."
             expected = "expected settings after --set"
-            todo = f"write --set {place}{name}={value}"
-        else:
-            todo = f"`ratchet {command} --help` explains them"
-            if not option.startswith("-"):
-                what = "a word too many"
-                expected = "expected options from here"
-        raise InputError(f"{command} {unknown[0]}: {what}; {expected}; {todo}")
+            is_parameter = arguments.recipe in recipe.names() and name in recipe.find(arguments.recipe).parameters
+            todo = f"write --set {'' if '.' in name or is_parameter else 'JOB.'}{name}={value}"
+        raise InputError(f"{command} {unknown[0]}: not an option; {expected}; {todo}")
 
 
 def number(kind: type[int] | type[float], least: float, most: float = math.inf) -> Callable[[str], int | float]:
@@ -76,43 +67,23 @@ def number(kind: type[int] | type[float], least: float, most: float = math.inf) 
             value = math.nan
         if least <= value <= most and math.isfinite(value):
             return value
-        if kind is int:
-            what = "a whole number"
-        else:
-            what = "a number"
-        if math.isinf(most):
-            limits = f"{least:g} or more"
-        else:
-            limits = f"from {least:g} to {most:g}"
+        what = "a whole number" if kind is int else "a number"
+        limits = f"{least:g} or more" if math.isinf(most) else f"from {least:g} to {most:g}"
         raise argparse.ArgumentTypeError(f"{text or '(empty)'}: expected {what}, {limits}; correct it")
 
     return read
 
 
 def _explain(message: str, parser: Parser) -> str:
-    """Return argparse's message in Ratchet's form: `where: what was given; what was expected; what to do`."""
-    commands = parser.list_commands()
+    """Return argparse's message with a suggestion for a misspelt command or value."""
     help = f"`{parser.prog} --help` explains them"
-    if match := re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL):
-        option = match[1]
-        given = match[2]
-        known = re.findall(r"'([^']*)'", match[3])
-        if commands:
-            is_recipe = given in recipe.names() or given.endswith(".py")
-            if is_recipe:
-                hint = f"; a recipe is run by `ratchet run {given}`"
-            else:
-                hint = suggest(given, known)
-            return f"{given}: no such command; expected one of {', '.join(known)}{hint or f'; {help}'}"
-        return f"{option} {given}: expected one of {', '.join(known)}{suggest(given, known) or '; correct it'}"
-    if match := re.fullmatch(r"argument ([^\s/]+)\S*: expected (?:one|at least one) argument", message):
-        return f"{match[1]}: no value given; expected one after it; {help}"
-    if match := re.fullmatch(r"the following arguments are required: (.*)", message):
-        if commands:
-            return f"command: not given; expected one of {', '.join(commands)}; {help}"
-        return f"{match[1]}: not given; expected a value; {help}"
-    if match := re.fullmatch(r"ambiguous option: (\S+) could match (.*)", message):
-        return f"{match[1]}: begins several options; expected one of {match[2]}; write it in full"
-    if match := re.fullmatch(r"argument ([^\s/]+)\S*: ignored explicit argument '(.*)'", message, re.DOTALL):
-        return f"{match[1]}={match[2]}: a value given; expected none; write {match[1]} alone"
-    return re.sub(r"^argument ([^\s/:]+)[^\s:]*: ", r"\1 ", message)  # message of `number`
+    choice = re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL)
+    if choice is None:
+        return f"{message.removeprefix('argument ')}; {help}"
+    known = re.findall(r"'([^']*)'", choice[3])
+    hint = suggest(choice[2], known) or f"; {help}"
+    if parser.list_commands():
+        if choice[2] in recipe.names() or choice[2].endswith(".py"):
+            hint = f"; a recipe is run by `ratchet run {choice[2]}`"
+        return f"{choice[2]}: no such command; expected one of {', '.join(known)}{hint}"
+    return f"{choice[1]} {choice[2]}: expected one of {', '.join(known)}{hint}"

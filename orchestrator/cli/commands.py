@@ -30,9 +30,6 @@ from ratchet.orchestrator.run_log import read_last_step_ids
 from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
 from ratchet.orchestrator.store import Store
 
-FOLDERS = ("TMPDIR", "RAY_TMPDIR", "RATCHET_STORE")
-"""Environment variables that name a folder which a run writes to."""
-
 
 def execute(argv: Sequence[str]) -> int:
     """Run a command and return its exit status. Errors that the command raises are reported here."""
@@ -40,35 +37,12 @@ def execute(argv: Sequence[str]) -> int:
     debug = "--debug" in argv
     try:
         arguments = parse(argv)
-        folders = []
-        for name in FOLDERS:
-            if name in os.environ:
-                folders.append(os.environ[name])
-        _check_locale([*argv, os.getcwd(), *folders], getattr(arguments, "recipe", ""))
         store = arguments.store
         return COMMANDS[arguments.command](arguments) or 0
     except BaseException as error:
         if isinstance(error, SystemExit) and not find_places(error):  # `--help`
             raise
         return report_error(error, store, debug)
-
-
-def _check_locale(texts: Sequence[str], recipe_name: str | None) -> None:
-    """Raise InputError for a path that the locale cannot write. Ray would fail on it after its start. The name of a
-    recipe is no path, unless there is such a path or it looks like one."""
-    for text in texts:
-        if text == recipe_name and os.sep not in text and not text.endswith(".py") and not os.path.exists(text):
-            continue
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            shown = os.fsencode(text).decode(errors="replace")
-            if sys.getfilesystemencoding().lower() in ("utf-8", "utf8"):
-                raise InputError(f"{shown}: bytes that are not UTF-8 given; expected UTF-8; rename it") from None
-            raise InputError(
-                f"{shown}: the locale ({sys.getfilesystemencoding()}) cannot write this path; expected UTF-8; set"
-                " PYTHONUTF8=1, or a UTF-8 locale such as LC_ALL=C.UTF-8"
-            ) from None
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -193,20 +167,14 @@ def _promote(arguments: argparse.Namespace) -> int:
             return 130
         return 1
     path = promotion.promote_model(store, arguments.name, made, commit, done.run_log.run_id)
-    if made.changed:
-        remark = ""
-    else:
-        remark = " (unchanged base)"
+    remark = "" if made.changed else " (unchanged base)"
     print_clean(f"promoted: {arguments.name} is {made.name}{remark}; {path / 'model'}")
     return 0
 
 
 def _lines(arguments: argparse.Namespace) -> list[str]:
     """Return the `name=value` settings: those of the file, then those of the command line, which take precedence."""
-    if arguments.settings:
-        lines = recipe.read_settings(arguments.settings)
-    else:
-        lines = []
+    lines = recipe.read_settings(arguments.settings) if arguments.settings else []
     if arguments.command in RECIPE_COMMANDS:
         given = {}
         for name in recipe.find(arguments.command).parameters:

@@ -7,9 +7,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli.arguments import Parser, number
 from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
 from ratchet.orchestrator.recipe import find_settings
+from ratchet.orchestrator.run_log import list_run_logs
+from ratchet.orchestrator.run_models import list_models
+from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.version import VERSION
 
 DESCRIPTION = """\
@@ -29,7 +33,7 @@ first steps:
   ratchet report                       show the report of the newest run
 
 `ratchet COMMAND --help` explains the options of a command. In bash, this line turns on completion of commands, options,
-recipes, settings, runs and models by the Tab key (other shells: `register-python-argcomplete --help`):
+recipes, runs and models by the Tab key (other shells: `register-python-argcomplete --help`):
   eval "$(register-python-argcomplete ratchet)"
 """
 
@@ -187,7 +191,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub = add_command("plan", "show which steps would run; start nothing", epilog=PLAN + SETTINGS)
     add_seeds(add_recipe(sub))
     sub.add_argument("--explain", action="store_true",
-        help="for each step that would run, show which setting, input or function changed since the last run")
+        help="for each step that would run, show which setting, input or module changed since the last run")
     sub.add_argument("--json", action="store_true", help="print step, job, state, id and reasons of each step as JSON")
     sub.add_argument("--gpu", action="append", default=[], metavar="NAME:GB[:COUNT]",
         help="plan for a machine with COUNT GPUs (default 1) of this type and memory, as in H100:80:8; may be repeated"
@@ -212,10 +216,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     for name, own in RECIPE_COMMANDS.items():
         sub = add_command(name, own.help, epilog=own.examples)
         own.add_arguments(sub)
-        if own.answers:
-            said = "the answers as JSON"
-        else:
-            said = "report.json of the run"
+        said = "the answers as JSON" if own.answers else "report.json of the run"
         sub.add_argument("--json", action="store_true", help=f"print only {said}; progress goes to standard error")
         _add_run(add_recipe(sub, name))
         sub.set_defaults(seeds=1)
@@ -241,10 +242,28 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="fraction of the files, drawn at random, whose content is read; names and sizes are always checked"
         " (default: 1)")
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
-        from ratchet.orchestrator.cli.completion import complete
-
-        complete(parser)
+        _complete(parser)
     return parser.parse(argv)
+
+
+def _complete(parser: Parser) -> None:
+    """Print the completions that the shell asks for, of commands, options, recipes, runs and models, and end the
+    process."""
+    import argcomplete
+
+    def list_names(action: argparse.Action, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+        if action.dest == "recipe":
+            return [*recipe.names(), *recipe.job_names()]
+        store = Store.view(parsed_args.store, missing_ok=True)
+        if action.dest in ("model", "models"):
+            return [model.name for model in list_models(store)]
+        return [run_log.run_id for run_log in list_run_logs(store)]
+
+    for command in parser.list_commands().values():
+        for action in command._actions:
+            if action.dest in ("recipe", "run", "before", "after", "model", "models"):
+                action.completer = list_names  # type: ignore[attr-defined]
+    argcomplete.autocomplete(parser)
 
 
 def _add_address(sub: argparse.ArgumentParser) -> None:

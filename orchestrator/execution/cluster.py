@@ -11,11 +11,9 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -51,54 +49,16 @@ PATIENCE = 10.0
 
 
 MAX_RAY_FOLDER = 44
-"""Maximum length of the path of Ray's folder, in bytes."""
-SYSTEM_TEMPORARY = "/tmp"
+"""Longest path of Ray's folder, in bytes: the path of a socket has at most 107, and Ray's names take 62."""
 
 
 def choose_ray_folder() -> str | None:
-    """Return the folder for Ray's sockets and logs. None: Ray's own default, `ray` in the folder of temporary files.
-
-    The path of a socket has at most 107 bytes, of which Ray's names take about 62. If TMPDIR is too long, as job
-    folders of Slurm are, Ray gets the system's folder. Raises InputError if RAY_TMPDIR is too long or not writable.
-    """
-    for variable, given in (("RAY_TMPDIR", os.environ.get("RAY_TMPDIR")), ("TMPDIR", tempfile.gettempdir())):
-        if given is None:
-            continue
-        if len(os.fsencode(os.path.join(given, "ray"))) <= MAX_RAY_FOLDER:
-            if variable == "RAY_TMPDIR":
-                _make_ray_folder(given)
-            return None
-        if variable == "TMPDIR" and os.access(SYSTEM_TEMPORARY, os.W_OK):
-            return os.path.join(SYSTEM_TEMPORARY, "ray")
-        raise InputError(
-            f"{variable}: {given} given, of {len(os.fsencode(given))} bytes; expected at most {MAX_RAY_FOLDER - 4},"
-            " since Ray puts sockets there; set RAY_TMPDIR to a shorter path"
-        )
-    return None
-
-
-def _make_ray_folder(given: str) -> None:
-    try:
-        os.makedirs(os.path.join(given, "ray"), exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"RAY_TMPDIR: {given} given ({error.strerror}); expected a folder that can be written; set it to one, or"
-            " unset it"
-        ) from None
-
-
-@contextmanager
-def _name_home() -> Iterator[None]:
-    """Let the error of a home folder in which Ray cannot keep its token name that folder."""
-    try:
-        yield
-    except OSError as error:
-        if ".ray" not in Path(str(error.filename)).parts:
-            raise
-        raise InputError(
-            f"{error.filename}: {error.strerror}; expected a folder that can be written, since Ray keeps its token"
-            " there; set HOME to one"
-        ) from None
+    """Return the folder for Ray's sockets and logs if that of temporary files has too long a path, as job folders of
+    Slurm have. None: Ray's own default."""
+    length = len(os.fsencode(os.path.join(tempfile.gettempdir(), "ray")))
+    if "RAY_TMPDIR" in os.environ or length <= MAX_RAY_FOLDER:
+        return None
+    return "/tmp/ray"
 
 
 class Cluster:
@@ -136,8 +96,7 @@ class Cluster:
             if self.owns_ray:
                 handler = signal.getsignal(signal.SIGTERM)  # Ray sets its own, which ends the process at once
                 try:
-                    with _name_home():
-                        self._init_ray(runtime_env=runtime_env, **options)
+                    self._init_ray(runtime_env=runtime_env, **options)
                 except (ConnectionError, RuntimeError, ValueError) as error:
                     if not self.address:
                         raise
@@ -187,10 +146,7 @@ class Cluster:
         workers = placement.choose_workers(machines, asked)
         if workers == 0:
             have = ", ".join(f"{m.count} of {m.cpus:g} CPUs and {m.gpus:g} GPUs" for m in machines)
-            if asked.memory:
-                memory = f"{asked.memory:g} GB"
-            else:
-                memory = ""
+            memory = f"{asked.memory:g} GB" if asked.memory else ""
             wanted = "".join(f", {part}" for part in (memory, asked.accelerator, *asked.labels) if part)
             raise InputError(
                 f"step {step.name}: {asked.workers} workers of {asked.cpus:g} CPUs and {asked.gpus:g} GPUs"
@@ -235,10 +191,7 @@ class Cluster:
                     raise Interrupted(f"step {context.step}: stopped")
             return ray.get(running)
         except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, BaseException):
-                cause = error.cause
-            else:
-                cause = error
+            cause = error.cause if isinstance(error.cause, BaseException) else error
             cause.__dict__.setdefault("remote_traceback", str(error))
             raise cause from None
 

@@ -57,7 +57,7 @@ def parse_gpu(text: str) -> Machine:
 
 def list_known_machines() -> Sequence[Machine]:
     """Return the machines in the file RATCHET_CLUSTER, else this machine. The GPU memory counts as unlimited."""
-    limits = _read_limits("memory.max", "memory/memory.limit_in_bytes")
+    limits = _read_limits("memory.max")
     memory = min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *limits, math.inf) / 1e9
     gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
     return read_machines() or [Machine(float(count_cpus()), float(gpus), memory=memory)]
@@ -69,20 +69,15 @@ def count_cpus() -> int:
         usable = len(os.sched_getaffinity(0))
     else:
         usable = os.cpu_count() or 1
-    quota, period = [*_read_limits("cpu.max", "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"), math.inf, 1.0][:2]
+    quota, period = _read_limits("cpu.max") or (math.inf, 1.0)
     return max(1, int(min(usable, quota / period)))
 
 
-def _read_limits(*names: str) -> list[float]:
-    """Return the numbers in these cgroup files (v2 or v1). No limit is infinity; missing files are skipped."""
-    texts = []
-    for name in names:
-        if (CONTROL_GROUPS / name).is_file():
-            texts.append((CONTROL_GROUPS / name).read_text())
-    found: list[float] = []
-    for text in " ".join(texts).split():
-        found.append(float(text) if text.isdecimal() else math.inf)
-    return found
+def _read_limits(name: str) -> list[float]:
+    """Return the numbers in a file of the control group of this container; none without one. No limit is infinity."""
+    path = CONTROL_GROUPS / name
+    texts = path.read_text().split() if path.is_file() else []
+    return [float(text) if text.isdecimal() else math.inf for text in texts]
 
 
 def read_machines() -> list[Machine] | None:
@@ -139,14 +134,12 @@ def _read_group(group: dict[str, Any]) -> Machine:
 
 def estimate(plan: Plan, machines: Sequence[Machine]) -> dict[str, StepNeeds]:
     """Return step name -> needs, for the steps that would run and whose jobs estimate them. Call `plan.check` first."""
-    found = {}
+    found: dict[str, StepNeeds] = {}
     for name in plan.missing():
-        found[name] = _estimate_step(plan, plan.steps[name].step, machines)
-    made: dict[str, StepNeeds] = {}
-    for name, needs in found.items():
+        needs = _estimate_step(plan, plan.steps[name].step, machines)
         if needs is not None:
-            made[name] = needs
-    return made
+            found[name] = needs
+    return found
 
 
 def check_fits(plan: Plan, found: Mapping[str, StepNeeds], machines: Sequence[Machine]) -> None:
@@ -210,15 +203,11 @@ def _estimate_step(plan: Plan, step: Step, machines: Sequence[Machine]) -> StepN
 
 def _compute_hours(needs: Needs, resources: Resources, machines: Sequence[Machine]) -> float | None:
     """Return the hours that the operations take on the slowest GPU type on which workers fit; None if unknown."""
-    fit = []
+    kinds: set[str] = set()
     for machine in machines:
         if machine.count_fitting(resources):
-            fit.append(machine)
-    kinds = []
-    for machine in fit:
-        for kind in machine.accelerators or ():
-            kinds.append(kind)
-    if needs.operations is None or not resources.gpus or not kinds or not PEAK_TFLOPS.keys() >= set(kinds):
+            kinds |= machine.accelerators or set()
+    if needs.operations is None or not resources.gpus or not kinds or not PEAK_TFLOPS.keys() >= kinds:
         return None
     speed = min(PEAK_TFLOPS[kind] for kind in kinds) * 1e12 * UTILISATION
     return needs.operations / (speed * (resources.workers or 1) * resources.gpus) / 3600
@@ -244,10 +233,9 @@ def _find_fitting(plan: Plan, step: Step, machines: Sequence[Machine]) -> list[s
         with suppress(RatchetError):  # not a setting of this job
             if choose_workers(machines, apply_setting(step, line).place(machines)):
                 lines.append(line)
-    every = []
-    for number in range(2, len(lines) + 1):
-        every.append(lines[:number])
-    for chosen in [*([line] for line in lines), *every]:
+    choices = [[line] for line in lines]
+    choices += [lines[:number] for number in range(2, len(lines) + 1)]
+    for chosen in choices:
         changed = step
         for line in chosen:
             with suppress(RatchetError):  # the job refuses this setting with the others

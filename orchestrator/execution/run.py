@@ -6,6 +6,7 @@ keeps the results. A run may be killed at any point; the same command resumes it
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -24,13 +25,12 @@ from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.executor import Executor, describe_failure, versions
 from ratchet.orchestrator.execution.notification import Notifier
-from ratchet.orchestrator.execution.progress_export import ProgressExport
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_skip, to_start
-from ratchet.orchestrator.job_interface.job import Resources
+from ratchet.orchestrator.job_interface.job import Progress, Resources
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.recipe import Recipe
-from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.run_log import PROGRESS, RunLog
 from ratchet.orchestrator.step import Step, Summary, describe_summary
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.lease import Leases
@@ -42,6 +42,12 @@ TICK = 0.3
 
 MACHINES_TIMEOUT = 60.0
 """Seconds to wait for machines of an external cluster, which may be starting or may have lost machines."""
+
+EXPORT_INTERVAL = 5.0
+"""Seconds between updates of the file with the progress."""
+
+UPLOAD_INTERVAL = 60.0
+"""Seconds between uploads of the run's folder to object storage."""
 
 MAX_STEPS_AT_ONCE = 64
 """Maximum number of threads, one per step. The resources of the cluster limit which steps actually run."""
@@ -67,6 +73,9 @@ class Run:
 
     def __post_init__(self) -> None:
         self.status = dict.fromkeys(self.plan.steps, Status.PENDING)
+        self.latest: dict[str, Progress] = {}
+        self.exported = -EXPORT_INTERVAL
+        self.uploaded = time.monotonic()
 
     @property
     def word(self) -> str:
@@ -102,7 +111,6 @@ class Run:
 
     def _loop(self, executor: Executor, pool: ThreadPoolExecutor) -> None:
         running: dict[Future[Commit], str] = {}
-        export = ProgressExport(self.plan.store, self.run_log)
         while not finished(self.status):
             if self.stop.is_set():
                 raise KeyboardInterrupt
@@ -119,7 +127,7 @@ class Run:
                 self.view.progress(name, progress)
             for future in done:
                 self._record_end(running.pop(future), future)
-            export.update(self.status, latest)
+            self._export_progress(latest)
 
     def _record_end(self, name: str, future: Future[Commit]) -> None:
         """Record the end of a step: its result or its error."""
@@ -148,19 +156,32 @@ class Run:
 
     def _select_metrics(self, name: str) -> dict[str, float]:
         """Return the metrics of a step to show: those in the recipe's table, or all if none is in it."""
-        columns = []
+        shown = set()
         for row in self.summary.rows:
             for _, metric in row.metrics:
-                columns.append(metric)
-        shown = set()
-        for metric in columns:
-            if metric.step.name == name:
-                shown.add(metric.name)
-        found: dict[str, float] = {}
-        for k, v in self.plan.steps[name].numbers.items():
-            if not shown or k in shown:
-                found[k] = v
-        return found
+                if metric.step.name == name:
+                    shown.add(metric.name)
+        numbers = self.plan.steps[name].numbers
+        return {key: value for key, value in numbers.items() if not shown or key in shown}
+
+    def _export_progress(self, latest: Mapping[str, Progress]) -> None:
+        """Write the progress of the running steps to the folder of the run now and then, for `status --follow`, and
+        upload the folder to object storage."""
+        self.latest |= latest
+        now = time.monotonic()
+        if now - self.exported < EXPORT_INTERVAL:
+            return
+        self.exported = now
+        running = {}
+        for name, progress in self.latest.items():
+            if self.status[name] is Status.RUNNING:
+                running[name] = asdict(progress)
+        with suppress(OSError):  # a full disk is reported by the steps that write to it
+            atomic_file.replace(self.run_log.folder / PROGRESS, json.dumps(running).encode(), durable=False)
+        if now - self.uploaded >= UPLOAD_INTERVAL:
+            self.uploaded = now
+            with suppress(UnreachableError):
+                self.plan.store.upload_folder(self.run_log.folder)
 
     def _update_status(self) -> None:
         """Update the status of pending steps whose inputs or results exist now. Parents come before children."""
@@ -213,12 +234,8 @@ class Run:
 
     def locate_results(self) -> dict[str, Path]:
         """Return the verified paths of `Summary.results`; empty if one of their steps is not done."""
-        found = {}
-        for name, ref in self.summary.results.items():
-            found[name] = self.plan.path_of(ref, verified=True)
-        if None in found.values():
-            return {}
-        return found
+        found = {name: self.plan.path_of(ref, verified=True) for name, ref in self.summary.results.items()}
+        return {} if None in found.values() else found
 
     def copy_result(self, target: Path) -> None:
         """Copy the first result of the summary, if it exists, to a new folder, which appears only when complete."""

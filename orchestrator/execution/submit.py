@@ -28,6 +28,9 @@ from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.secrets import contains_secret, is_secret_file
 
+RECONNECT_INTERVAL = 5.0
+"""Seconds between attempts to connect again."""
+
 RECONNECT_TIMEOUT = 600.0
 """Seconds without an answer after which this process stops following the job. The job continues."""
 
@@ -53,8 +56,8 @@ def submit(
     """
     upload = collect_upload(code, files)
     command = shlex.join(["python", "-m", "ratchet.orchestrator", "run", recipe, *options])
-    for line in _list_sizes(upload):
-        print_clean(line)
+    size = sum(map(len, upload.files.values()))
+    print_clean(f"upload: {len(upload.files)} files, {size / 1e3:.1f} kB")
     client = _connect(address)
     digest = hashlib.sha256(f"{command}\0{upload.digest}".encode()).hexdigest()
     job, running = _find_job(client, f"ratchet-{Path(recipe).stem}-{digest[:12]}")
@@ -117,19 +120,6 @@ def collect_upload(code: Snapshot, named: Sequence[Path], limit: int = UPLOAD_LI
     return Snapshot(files)
 
 
-def _list_sizes(upload: Snapshot) -> list[str]:
-    """Return a line with the number of files and the size, for each file or folder at the top, and in total."""
-    sizes: dict[str, list[int]] = {}
-    for name, content in sorted(upload.files.items()):
-        if name.count("/") > 1:
-            top = "/".join(name.split("/")[:2])
-        else:
-            top = name.split("/")[0]
-        sizes.setdefault(top, []).append(len(content))
-    sizes["total"] = [len(content) for content in upload.files.values()]
-    return [f"{top:20}{len(own):5} files{sum(own) / 1e3:10.1f} kB" for top, own in sizes.items()]
-
-
 def _connect(address: str | None) -> JobSubmissionClient:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if address:
@@ -152,10 +142,7 @@ def _connect(address: str | None) -> JobSubmissionClient:
 
 def _find_job(client: JobSubmissionClient, first: str) -> tuple[str, bool]:
     """Return the id of this command's job and whether it is there and not ended. The id after `first` is `first`-2."""
-    known = {}
-    for job in client.list_jobs():
-        if job.submission_id:
-            known[job.submission_id] = job.status
+    known = {job.submission_id: job.status for job in client.list_jobs()}
     number = 1
     name = first
     while name in known and known[name].is_terminal():
@@ -167,7 +154,7 @@ def _find_job(client: JobSubmissionClient, first: str) -> tuple[str, bool]:
 def _follow(client: JobSubmissionClient, name: str) -> int:
     """Print the log until the job ends, reconnecting if necessary, and return the job's exit status."""
     shown = 0
-    lost_since = 0.0
+    lost_since: float | None = None
 
     async def print_log() -> None:
         """Print the log until the job ends, without the characters that were printed before."""
@@ -183,20 +170,17 @@ def _follow(client: JobSubmissionClient, name: str) -> int:
             asyncio.run(print_log())
             info = client.get_job_info(name)
         except (OSError, RuntimeError, aiohttp.ClientError) as error:
-            now = time.monotonic()
-            if not lost_since:
-                lost_since = now
+            if lost_since is None:
+                lost_since = time.monotonic()
                 print_clean(f"connection lost ({' '.join(str(error).split())[:200]}); {name} continues; reconnecting")
-            elif now - lost_since > RECONNECT_TIMEOUT:
-                print_clean(
-                    f"no answer for {RECONNECT_TIMEOUT / 60:.0f} minutes; give the same command again to follow {name}"
-                )
+            if time.monotonic() - lost_since > RECONNECT_TIMEOUT:
+                print_clean(f"no answer; give the same command again to follow {name}")
                 return 1
-            time.sleep(min(30.0, 1.0 + (now - lost_since) / 4))
+            time.sleep(RECONNECT_INTERVAL)
             continue
-        if lost_since:
+        if lost_since is not None:
             print_clean("reconnected")
-        lost_since = 0.0
+            lost_since = None
         if info.status.is_terminal():
             break
         time.sleep(1.0)

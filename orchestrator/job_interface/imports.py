@@ -150,10 +150,7 @@ def _names(node: ast.AST, package: str) -> Iterator[tuple[str, bool]]:
         if _called(node) in ("import_module", "__import__", "find_spec") and (name := _constant(node)) is not None:
             yield importlib.util.resolve_name(name, package) if name.startswith(".") else name, False
         for keyword in node.keywords:
-            if isinstance(keyword.value, ast.Constant):
-                text = keyword.value.value
-            else:
-                text = None
+            text = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
             if keyword.arg == "run" and isinstance(text, str) and (match := IMPLEMENTATION.match(text)):
                 yield match[1], False
 
@@ -166,10 +163,7 @@ def _called(node: ast.Call) -> str:
 
 
 def _constant(node: ast.Call) -> str | None:
-    if node.args:
-        first = node.args[0]
-    else:
-        first = None
+    first = node.args[0] if node.args else None
     if isinstance(first, ast.Constant) and isinstance(first.value, str):
         return first.value
     return None

@@ -20,10 +20,7 @@ def find_run(tag: str, identity: str, name: str) -> tuple[Any, str]:
     client: Any = MlflowClient()
     title = os.environ.get("MLFLOW_EXPERIMENT_NAME", "ratchet")
     experiment = client.get_experiment_by_name(title)
-    if experiment:
-        experiment_id = experiment.experiment_id
-    else:
-        experiment_id = client.create_experiment(title)
+    experiment_id = experiment.experiment_id if experiment else client.create_experiment(title)
     runs = client.search_runs([experiment_id], f"tags.`{tag}` = '{identity}'", max_results=1)
     if runs:
         run = runs[0]

@@ -65,10 +65,7 @@ def validate(kind: type, values: Mapping[str, Any], where: str = "") -> Any:
     Raises InputError, with `where.` before the name of the setting, for an unknown name (with the nearest known name),
     a missing value, and a value of the wrong type or out of bounds.
     """
-    if where:
-        prefix = f"{where}."
-    else:
-        prefix = ""
+    prefix = f"{where}." if where else ""
     known = [field.name for field in dataclasses.fields(kind)]
     for name in values:
         if name not in known:
@@ -118,14 +115,9 @@ def write_lines(values: Mapping[str, Any]) -> list[str]:
 
 def suggest(given: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'X'?` for the nearest known name, or an empty string."""
-    names = {name: name for name in known}
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
-    if not near:  # such as GSM8K for gsm8k
-        names = {name.lower(): name for name in names}
-        near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
-    if near:
-        return f"; did you mean '{names[near[0]]}'?"
-    return ""
+    names = {name.lower(): name for name in known}  # such as gsm8k for GSM8K
+    near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
+    return f"; did you mean '{names[near[0]]}'?" if near else ""
 
 
 def expect_one_of(known: Iterable[str], given: str) -> str:
@@ -138,36 +130,26 @@ def describe_settings(owner: Callable[..., Any]) -> list[Setting]:
     """Return the descriptions of the fields of a dataclass, or of the parameters of a function, in order. The help may
     be empty."""
     hints = get_type_hints(owner, include_extras=True)
-    parameters = inspect.signature(owner).parameters
-    notes = []
-    for name, hint in hints.items():
-        for item in getattr(hint, "__metadata__", ()):
-            notes.append((name, item))
-    docs = {}
-    for name, item in notes:
-        if isinstance(item, FieldInfo):
-            docs[name] = item.description or ""
-    if isinstance(owner, type):
-        docs |= field_docs(owner)
-    defaults = {}
-    for name, p in parameters.items():
-        if p.default is p.empty:
-            defaults[name] = ""
-        else:
-            defaults[name] = write_value(p.default)
+    docs = field_docs(owner) if isinstance(owner, type) else {}
     found: list[Setting] = []
-    for name in parameters:
-        found.append(Setting(name, _type_text(hints[name]), defaults[name], docs.get(name, "")))
+    for name, parameter in inspect.signature(owner).parameters.items():
+        for item in getattr(hints[name], "__metadata__", ()):
+            if isinstance(item, FieldInfo):
+                docs[name] = item.description or ""
+        default = "" if parameter.default is parameter.empty else write_value(parameter.default)
+        found.append(Setting(name, _type_text(hints[name]), default, docs.get(name, "")))
     return found
 
 
 def json_schema(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the JSON Schema of the parameters of a function."""
     hints = get_type_hints(function, include_extras=True)
-    parameters = inspect.signature(function).parameters
-    fields = []
-    for name, p in parameters.items():
-        fields.append((name, hints[name], *([] if p.default is p.empty else [dataclasses.field(default=p.default)])))
+    fields: list[Any] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.default is parameter.empty:
+            fields.append((name, hints[name]))
+        else:
+            fields.append((name, hints[name], dataclasses.field(default=parameter.default)))
     return TypeAdapter(dataclasses.make_dataclass("Parameters", fields, kw_only=True)).json_schema()
 
 
@@ -251,15 +233,13 @@ def _type_text(annotation: Any) -> str:
     origin = get_origin(annotation)
     arguments = get_args(annotation)
     if origin is Annotated:
-        bounds = []
+        parts = [_type_text(arguments[0])]
         for item in arguments[1:]:
-            if not isinstance(item, Unit):
-                bounds.append(_bound(item))
-        units = []
-        for item in arguments[1:]:
-            if isinstance(item, Unit):
-                units.append(f"({item.name})")
-        return " ".join([_type_text(arguments[0]), *filter(None, bounds), *units])
+            for name, sign in SIGNS.items():
+                if getattr(item, name, None) is not None:
+                    parts.append(f"{sign} {getattr(item, name):g}")
+        parts += [f"({item.name})" for item in arguments[1:] if isinstance(item, Unit)]
+        return " ".join(parts)
     if origin in (Union, types.UnionType):
         return " | ".join(_type_text(argument) for argument in arguments)
     if origin is Literal:
@@ -269,9 +249,3 @@ def _type_text(annotation: Any) -> str:
     if annotation is type(None):
         return "none"
     return getattr(annotation, "__name__", str(annotation))
-
-
-def _bound(item: Any) -> str:
-    return " ".join(
-        f"{sign} {value:g}" for name, sign in SIGNS.items() if (value := getattr(item, name, None)) is not None
-    )

@@ -50,10 +50,7 @@ class SourceDigests:
         named = source.label or str(source.path)
         if not os.path.exists(source.path):  # unlike Path.exists, also for a name that is too long
             hub = f", or download a data set of the hub first (hf download --repo-type dataset {named})"
-            if re.fullmatch(r"[\w.-]+/[\w.-]+", named):
-                advice = hub
-            else:
-                advice = ""
+            advice = hub if re.fullmatch(r"[\w.-]+/[\w.-]+", named) else ""
             raise InputError(f"{named}: not found; expected a file or folder at {source.path}; check the path{advice}")
         files = list(list_files(source))
         if not files:

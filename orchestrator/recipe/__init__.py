@@ -115,10 +115,7 @@ def find_settings(name: str) -> Path:
 
 def read_settings(path: Path) -> list[str]:
     """Read a YAML file of `name: value` lines as `name=value` lines. Raises RecipeError with file and line."""
-    found: list[str] = []
-    for name, value, _ in read_lines(path):
-        found.append(f"{name}={value}")
-    return found
+    return [f"{name}={value}" for name, value, _ in read_lines(path)]
 
 
 def read_lines(path: Path) -> list[tuple[str, str, str]]:
@@ -127,10 +124,7 @@ def read_lines(path: Path) -> list[tuple[str, str, str]]:
         node = yaml.compose(read_text(path, RecipeError, MAX_SETTINGS_BYTES), Loader=yaml.BaseLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        if mark:
-            line = f":{mark.line + 1}"
-        else:
-            line = ""
+        line = f":{mark.line + 1}" if mark else ""
         said = " ".join(str(getattr(error, "problem", None) or error).split())
         raise RecipeError(f"{path}{line}: {said}; expected lines `name: value`; correct the line") from None
     except RecursionError:
@@ -158,7 +152,7 @@ def _flatten(pairs: Iterable[tuple[yaml.Node, yaml.Node]]) -> Iterator[tuple[yam
         if isinstance(value, yaml.MappingNode):
             for inner, own in value.value:
                 yield type(inner)(inner.tag, f"{key.value}.{inner.value}", inner.start_mark), own
-        if not isinstance(value, yaml.MappingNode):
+        else:
             yield key, value
 
 
@@ -170,10 +164,7 @@ def names() -> list[str]:
 
 def job_names() -> list[str]:
     """Return the names `jobs/NAME` of Ratchet's jobs. Each job is also a recipe of one step."""
-    found: list[str] = []
-    for name in single_job.list_jobs():
-        found.append(f"jobs/{name}")
-    return found
+    return [f"jobs/{name}" for name in single_job.list_jobs()]
 
 
 def find(name: str) -> Recipe:
@@ -202,10 +193,7 @@ def find(name: str) -> Recipe:
     elif name in names():
         module = importlib.import_module(f"ratchet.recipes.{name}")
     else:
-        if name.startswith("jobs/"):
-            known = job_names()
-        else:
-            known = names()
+        known = job_names() if name.startswith("jobs/") else names()
         raise RecipeError(f"recipe '{name}': unknown; {expect_one_of(known, name)}")
     function = getattr(module, name, None)
     declared = getattr(module, "JOB", None)
@@ -235,19 +223,13 @@ def build(recipe: Recipe, settings: Settings, store: Store | None = None) -> tup
     summaries = []
     made = list[str]()
     for values in _list_seeds(recipe, parameters, settings.seeds):
-        if settings.seeds > 1:
-            prefix = f"seed{values['seed']}/"
-        else:
-            prefix = ""
+        prefix = f"seed{values['seed']}/" if settings.seeds > 1 else ""
         with record_names(prefix) as names, use_store(store):
             summaries.append(recipe.function(**values))
         made += names
         if not isinstance(summaries[-1], Summary):
             raise RecipeError(f"recipe {recipe.name}: returned {type(summaries[-1]).__name__}; expected a Summary")
-    if len(summaries) > 1:
-        summary = average(summaries)
-    else:
-        summary = summaries[0]
+    summary = average(summaries) if len(summaries) > 1 else summaries[0]
     steps = reachable(list_goals(summary))
     for pattern, name, text in settings.steps:
         steps = _apply(steps, pattern, name, text)
@@ -285,12 +267,10 @@ def list_modules(recipe: Recipe, steps: Iterable[Step]) -> list[str]:
 def match_steps(steps: Sequence[Step], pattern: str) -> list[Step]:
     """Return the steps that the pattern in `--set pattern.field=value` selects, by step name or job name. With several
     seeds, a step name without its seed selects the step of every seed."""
-    names = []
-    for s in steps:
-        names.append((s, (s.name, re.sub(r"^seed\d+/", "", s.name))))
     found: list[Step] = []
-    for s, own in names:
-        if s.job.name == pattern or any(fnmatch.fnmatchcase(n, pattern) for n in own):
+    for s in steps:
+        without_seed = re.sub(r"^seed\d+/", "", s.name)
+        if s.job.name == pattern or fnmatch.filter([s.name, without_seed], pattern):
             found.append(s)
     return found
 
@@ -303,10 +283,7 @@ def _list_seeds(recipe: Recipe, parameters: Mapping[str, Any], seeds: int) -> li
             f"--seeds {seeds}: recipe {recipe.name} has no parameter seed; expected one, such as seed: Seed = 42; leave"
             " --seeds out"
         )
-    found: list[dict[str, Any]] = []
-    for number in range(seeds):
-        found.append({**parameters, "seed": parameters["seed"] + number})
-    return found
+    return [{**parameters, "seed": parameters["seed"] + number} for number in range(seeds)]
 
 
 def _parameters(recipe: Recipe, given: Mapping[str, str]) -> dict[str, Any]:
@@ -368,12 +345,9 @@ def make_example_steps(found: Recipe) -> list[Step]:
     """
     before = os.environ.get("HF_HUB_OFFLINE", "")
     os.environ["HF_HUB_OFFLINE"] = "1"
-    required = []
-    for name, parameter in found.parameters.items():
-        if parameter.default is parameter.empty:
-            required.append(name)
+    lines = [f"{name}=." for name, parameter in found.parameters.items() if parameter.default is parameter.empty]
     try:
-        return build(found, Settings.read([f"{name}=." for name in required]))[0]
+        return build(found, Settings.read(lines))[0]
     except RatchetError:
         return []
     finally:

@@ -47,10 +47,7 @@ def make_recipe(job: Job) -> Callable[..., Summary]:
     def run_job(**given: Any) -> Summary:
         values = {}
         for name in given:
-            if name in inputs:
-                values[name] = _find_inputs(name, given[name])
-            else:
-                values[name] = given[name]
+            values[name] = _find_inputs(name, given[name]) if name in inputs else given[name]
         made = step(job.name, job, **values)
         return Summary([], goals=[made], results={job.name: Output(made)})
 
@@ -64,15 +61,9 @@ def make_recipe(job: Job) -> Callable[..., Summary]:
             if "tuple" in str(kind):
                 kind = tuple[str, ...]
             else:
-                if field.default is MISSING:
-                    kind = str
-                else:
-                    kind = str | None
+                kind = str if field.default is MISSING else str | None
         annotation: Any = Annotated[kind, Field(description=docs.get(field.name, ""))]
-        if field.default is MISSING:
-            default = inspect.Parameter.empty
-        else:
-            default = field.default
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
         parameters.append(
             inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         )

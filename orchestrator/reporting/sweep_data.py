@@ -68,8 +68,6 @@ class SweepReport:
     """One sentence on whether the winner is better than the defaults beyond noise."""
     winner_command: str
     """Command that runs the recipe with the winner's settings."""
-    importance: Mapping[str, float]
-    """Setting -> share of the metric's variance; the shares sum to 1. May be empty."""
     notes: Sequence[str] = ()
     """Notes, such as why training does not continue from fewer epochs."""
     provenance: Mapping[str, str] = field(default_factory=dict)

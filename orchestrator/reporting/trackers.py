@@ -1,8 +1,8 @@
 """Log a run that has ended to MLflow and Weights & Biases: settings, the final table, the report, and the steps.
 
 A service is used if its library is installed and its environment variables are set, as for training curves
-(`ratchet.jobs.training.tracking`). On MLflow, steps are nested runs, including the runs with training curves; on
-Weights & Biases, steps are rows of a table. An outage is reported, and delays the command by at most `SECONDS` each.
+(`ratchet.jobs.training.tracking`). On Weights & Biases, the steps are rows of a table. An outage is reported,
+and delays the command by at most `SECONDS` each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from ratchet.orchestrator.job_interface.mlflow_runs import find_run, make_name
 from ratchet.orchestrator.reporting import report_json
-from ratchet.orchestrator.reporting.run_data import WORDS, RunReport, StepReport
+from ratchet.orchestrator.reporting.run_data import WORDS, RunReport
 
 SECONDS = 60.0
 LONGEST_VALUE = 500
@@ -61,23 +61,7 @@ def _write_mlflow(data: RunReport, folder: Path) -> None:
     _log(client, run_id, data.parameters, list_numbers(data))
     for name in ("report.html", "report.md", report_json.NAME):
         client.log_artifact(run_id, str(folder / name))
-    for step in data.steps:
-        if step.step_id and step.status != "pending":
-            _write_step(client, run_id, step)
     client.set_terminated(run_id, "FINISHED" if data.status == "finished" else "FAILED")
-
-
-def _write_step(client: Any, run_id: str, step: StepReport) -> None:
-    """Create the MLflow run of a step, or find its run with curves, and nest it. A reused step moves to this run."""
-    _, child = find_run("ratchet.step", step.step_id, step.name)
-    numbers = {name: value for name, value in step.metrics.items() if isinstance(value, int | float)}
-    _log(client, child, step.config, numbers)
-    inputs = {}
-    for name, source, digest in step.inputs:
-        inputs[f"ratchet.input.{name}"] = f"{source} {digest}"
-    for tag, value in {"mlflow.parentRunId": run_id, "ratchet.job": step.job, **inputs}.items():
-        client.set_tag(child, tag, value)
-    client.set_terminated(child, "FAILED" if step.status == "failed" else "FINISHED")
 
 
 def _log(client: Any, run_id: str, settings: Mapping[str, Any], numbers: Mapping[str, float]) -> None:

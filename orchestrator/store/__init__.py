@@ -9,7 +9,6 @@ and runs are in the bucket.
 from __future__ import annotations
 
 import errno
-import filecmp
 import json
 import os
 import shutil
@@ -27,19 +26,8 @@ from ratchet.orchestrator.fingerprint import SCHEMA
 from ratchet.orchestrator.job_interface.job import Result
 from ratchet.orchestrator.store.backend import FORMAT_NAME, Backend, attempt_key, create_format, find_format
 from ratchet.orchestrator.store.bucket import SCHEMES, Bucket
-from ratchet.orchestrator.store.manifest import NAME, Manifest, Stamp, list_below, refuse_newer
-from ratchet.orchestrator.store.read_only import (
-    allow_writing,
-    make_read_only,
-    remove_empty_folders,
-    remove_tree,
-    set_read_only,
-)
-
-MAX_PATH_BYTES = 3000
-"""Longest path of a store. Linux allows 4,096 bytes for the path of a file."""
-PLACE_TRIES = 5
-"""Maximum number of repairs of a damaged object while a result is moved to its address."""
+from ratchet.orchestrator.store.manifest import NAME, Manifest, Stamp, refuse_newer
+from ratchet.orchestrator.store.read_only import make_read_only, remove_empty_folders, remove_tree, set_read_only
 
 
 @dataclass(frozen=True)
@@ -63,19 +51,13 @@ class Store:
         """Use `open` or `view` instead: this reads nothing. Raises StoreError for empty paths and unsupported URLs."""
         scheme, colon, place = str(prefix).partition(":/")
         local = not colon or not scheme.isalnum() or scheme == "file"
-        if local:
-            path = str(prefix).removeprefix("file://")
-        else:
-            path = place.lstrip("/")
+        path = str(prefix).removeprefix("file://") if local else place.lstrip("/")
         if not path or (not local and (scheme not in SCHEMES or not place.startswith("/"))):
             raise StoreError(
                 f"store {prefix or '(empty)'}: no folder or supported URL; expected a folder, s3://BUCKET/PREFIX,"
                 " gs://BUCKET/PREFIX or az://ACCOUNT/CONTAINER/PREFIX; check --store and RATCHET_STORE"
             )
-        if local:
-            self.backend = Backend(Path(path).absolute())
-        else:
-            self.backend = Bucket(str(prefix))
+        self.backend = Backend(Path(path).absolute()) if local else Bucket(str(prefix))
         self.root = self.backend.root
         self.where = self.backend.where
         self.read_only = read_only
@@ -90,12 +72,6 @@ class Store:
         exclusive creation.
         """
         store = cls(prefix, read_only=False)
-        length = len(os.fsencode(store.root))
-        if length > MAX_PATH_BYTES:
-            raise StoreError(
-                f"store {str(store.root)[:60]}...: a path of {length:,} bytes given; expected at most"
-                f" {MAX_PATH_BYTES:,}, since files in it have longer paths; choose a shorter one"
-            )
         try:
             if not find_format(store.backend):
                 if not create:
@@ -314,9 +290,9 @@ class Store:
         self.create(f"{attempt_key(commit.step_id, commit.attempt + 1)}/end", {"withdrawn": commit.attempt})
 
     def _place(self, staging: Path, manifest: Manifest) -> None:
-        """Move a staging folder to its address. If the object exists, replace its damaged files."""
+        """Move a staging folder to its address. If the object exists, it stays, unless it is damaged."""
         target = self.root / "objects" / manifest.digest
-        for _ in range(PLACE_TRIES):
+        while True:
             try:
                 staging.rename(target)
                 set_read_only(target)  # after the move, which needs the permission to write the folder
@@ -329,11 +305,8 @@ class Store:
                 self.manifest(manifest.digest).verify(target, full=True)
                 break
             except DamagedError:
-                # Meanwhile, the local copy of a bucket's object may be removed, or another process may repair it.
-                with suppress(FileNotFoundError, PermissionError):
-                    _replace_damaged(target, staging, manifest)
-        else:
-            raise DamagedError(f"{target}: damaged again after {PLACE_TRIES} repairs; expected a disk that keeps files")
+                with suppress(FileNotFoundError):  # another process repairs it
+                    target.rename(target.with_name(f".aside-{uuid.uuid4().hex}"))
         sync(target.parent)
 
     @contextmanager
@@ -363,22 +336,3 @@ def _touch(folder: Path) -> None:
     """Set the modification time of a folder to now, if the folder exists and belongs to this user."""
     with suppress(FileNotFoundError, PermissionError):
         os.utime(folder)
-
-
-def _replace_damaged(target: Path, staging: Path, manifest: Manifest) -> None:
-    """Replace the damaged files of an object with those of a staging folder, each atomically; remove other files."""
-    allow_writing(target)
-    for stray in reversed(manifest.find_strays(*list_below(target, target))):
-        (target / stray).rmdir() if stray.endswith("/") else (target / stray).unlink()
-    for name in [*(file.path for file in manifest.files), NAME]:
-        source = staging / name
-        path = target / name
-        if path.is_file() and filecmp.cmp(source, path, shallow=False):
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-        os.link(source, fresh)
-        fresh.replace(path)
-        sync(path.parent)
-    make_read_only(target)
-    set_read_only(target)

@@ -48,10 +48,7 @@ class Backend:
     def is_empty(self) -> bool:
         """Return whether nothing is stored, so that a store can be created here."""
         # Ignored: the folder `lost+found` of a new disk, and the temporary file of a process that creates FORMAT.
-        if self.root.exists():
-            names = os.listdir(self.root)
-        else:
-            names = []
+        names = os.listdir(self.root) if self.root.exists() else []
         return not [name for name in names if name != "lost+found" and not name.startswith(".FORMAT.")]
 
     def create(self, key: str, value: bytes) -> bool:

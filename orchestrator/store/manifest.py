@@ -108,10 +108,7 @@ class Manifest:
         A step that reads one folder is not affected by changes in other folders. Raises StoreError if there is no such
         file or folder.
         """
-        if part is None:
-            start = 0
-        else:
-            start = len(part.rstrip("/")) + 1
+        start = 0 if part is None else len(part.rstrip("/")) + 1
         inside = []
         for file in self.of_part(part):
             inside.append([file.path[start:], file.sha256])
@@ -122,10 +119,7 @@ class Manifest:
 
     def of_part(self, part: str | None) -> list[File]:
         """Return the file `part`, or the files below the folder `part`; None: all files."""
-        if part is None:
-            prefix = ""
-        else:
-            prefix = part.rstrip("/") + "/"
+        prefix = "" if part is None else part.rstrip("/") + "/"
         found: list[File] = []
         for file in self.files:
             if file.path.startswith(prefix) or file.path == part:
@@ -165,10 +159,7 @@ class Manifest:
         if known is None:
             known = {}
         self.part_digest(part)
-        if part is None:
-            start = folder
-        else:
-            start = folder / part
+        start = folder if part is None else folder / part
         if strays := self.find_strays(*list_below(start, folder)):
             raise DamagedError(describe_damage(f"{folder}/{strays[0]}", *STRAY))
         unread: list[tuple[Path, Stamp, File]] = []
@@ -207,10 +198,7 @@ def list_below(start: Path, root: Path) -> tuple[list[str], list[str]]:
     folders: list[str] = []
     skip = len(str(root)) + 1
     for inside, names, found in os.walk(start):
-        if len(inside) > skip:
-            prefix = f"{inside[skip:]}/"
-        else:
-            prefix = ""
+        prefix = f"{inside[skip:]}/" if len(inside) > skip else ""
         files += [prefix + name for name in found]
         folders += [prefix + name for name in names]
     return files, folders

@@ -79,49 +79,45 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
     """
     named, dot, name = metric.rpartition(".")
     reached = set(touched)
-    every = steps
     for step in steps:
         if any(parent.name in reached for parent in step.parents):
             reached.add(step.name)
-    reached_of_all = reached
+    among = match_steps(steps, named) if dot else list(steps)
+    if not among:
+        known = sorted({step.name for step in steps} | {step.job.name for step in steps})
+        raise RecipeError(f"--metric {metric}: no step '{named}'; {expect_one_of(known, named)}")
+    among = [step for step in among if step.name in reached]
+    if not among:
+        raise RecipeError(
+            f"--metric {metric}: the space changes nothing that {named} depends on; expected a step that it changes"
+        )
+    training = [step for step in among if _get_training_metric(step) == name]
+    changed = [step for step in training if step.name in touched]
+    if training:
+        return Objective((changed or training)[-1].name, f"valid/{name}", metric, trained=True)
+    evaluated = [(among[-1], name)]
     if dot:
-        of_name = match_steps(steps, named)
-        if not of_name:
-            known = sorted({step.name for step in steps} | {step.job.name for step in steps})
-            raise RecipeError(f"--metric {metric}: no step '{named}'; {expect_one_of(known, named)}")
-        steps = of_name
-        reached = {step.name for step in of_name} & reached
-        if not reached:
-            raise RecipeError(
-                f"--metric {metric}: the space changes nothing that {named} depends on; expected a step that it changes"
-            )
-    training = [step for step in steps if _get_training_metric(step) == name]
-    for among in (touched, reached):
-        if found := [step for step in training if step.name in among]:
-            return Objective(found[-1].name, f"valid/{name}", metric, trained=True)
-    if dot:
-        last = [step for step in steps if step.name in reached][-1]
-        check_metric(last, name, f"--metric {metric}")
-        _check_held_out(metric, last, name, every, reached_of_all)
-        return Objective(last.name, name, metric, trained=False)
-    numbers = []
-    for row in summary.rows:
-        for pair in row.metrics:
-            numbers.append(pair)
-    shown = []
-    for column, number in numbers:
-        if name in (column, number.name) and number.step.name in reached:
-            shown.append(number)
-    if not shown:
-        known = sorted({value for step in steps if step.name in reached and (value := _get_training_metric(step))})
-        known += sorted({column for row in summary.rows for column in row.columns})
+        check_metric(among[-1], name, f"--metric {metric}")
+    else:
+        columns = [pair for row in summary.rows for pair in row.metrics]
+        shown = [number for title, number in columns if name in (title, number.name)]
+        evaluated = [(number.step, number.name) for number in shown if number.step.name in reached]
+    if not evaluated:
+        known = [_get_training_metric(step) or "" for step in among] + [title for title, _ in columns]
         raise RecipeError(
             f"--metric {metric}: no step that depends on the space reports it;"
-            f" {expect_one_of(dict.fromkeys(known), name)}; write STEP.NAME for the metric of another step"
+            f" {expect_one_of(sorted({*known} - {''}), name)}; write STEP.NAME for the metric of another step"
         )
-    last = shown[-1].step
-    _check_held_out(metric, last, shown[-1].name, steps, reached)
-    return Objective(last.name, shown[-1].name, metric, trained=False)
+    last, name = evaluated[-1]
+    if reads_test_split(last):
+        valid = [step for step in steps if step.name in reached and _get_training_metric(step)]
+        known = [f"{step.name}.{_get_training_metric(step)}" for step in valid]
+        expected = ", ".join(known) or "held-out rows for valid, in the data or by validation_fraction"
+        raise RecipeError(
+            f"--metric {metric}: step {last.name} measures it on the test split; expected a metric of the valid split,"
+            f" since a sweep that selects by test rows overestimates its winner; give {expected}"
+        )
+    return Objective(last.name, name, metric, trained=False)
 
 
 def reads_test_split(step: Step) -> bool:
@@ -140,22 +136,6 @@ def reads_test_split(step: Step) -> bool:
                 seen.add(ref.step.name)
                 left.append(ref.step)
     return False
-
-
-def _check_held_out(metric: str, step: Step, name: str, steps: Sequence[Step], reached: set[str]) -> None:
-    """Raise RecipeError if a step measures the metric on the test split."""
-    if not reads_test_split(step):
-        return
-    others = []
-    for other in steps:
-        if other.job is step.job and other.name in reached and not reads_test_split(other):
-            others.append(f"{other.name}.{name}")
-    known = sorted({f"{one.name}.{own}" for one in steps if one.name in reached and (own := _get_training_metric(one))})
-    expected = ", ".join([*others, *known]) or "held-out rows for valid, in the data or by validation_fraction"
-    raise RecipeError(
-        f"--metric {metric}: step {step.name} measures it on the test split; expected a metric of the valid split,"
-        f" since a sweep that selects by test rows overestimates its winner; give {expected}"
-    )
 
 
 def _get_training_metric(step: Step) -> str | None:

@@ -22,9 +22,6 @@ from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.sweeps.plan import SweepPlan
 from ratchet.orchestrator.sweeps.space import compute_key, format_settings
 
-MIN_TRIALS = 4
-"""Minimum number of finished trials to compute importances."""
-
 
 def read_trials(run_log: RunLog) -> list[Trial]:
     """Read the trials of a sweep, in the order in which they were first started."""
@@ -59,7 +56,6 @@ def build_sweep_report(sweep: SweepPlan, command: str) -> SweepReport:
         winner=trials.index(best) + 1 if best else None,
         conclusion=conclusion,
         winner_command=_write_command(sweep, best) if best else "",
-        importance=compute_importance(sweep, trials),
         notes=(f"objective: {objective.name} of {objective.step}", *sweep.notes),
         provenance=versions(),
     )
@@ -92,26 +88,6 @@ def compare_with_defaults(best: Trial | None, default: Trial | None, metric: str
     error = math.sqrt(sum(variances))
     found = "within noise" if gain <= 2 * error else "more than noise"
     return f"{sentence}: {found} (a difference of {gain:.4f}, two standard errors are {2 * error:.4f})"
-
-
-def compute_importance(sweep: SweepPlan, trials: Sequence[Trial]) -> dict[str, float]:
-    """Return each setting's share of the metric's variance, by Optuna's PED-ANOVA (Watanabe et al. 2023), the largest
-    first. Empty if there are too few trials.
-    """
-    finished = [trial for trial in trials if trial.status == "finished" and trial.settings]
-    if len(finished) < MIN_TRIALS or len({trial.value for trial in finished}) < 2:
-        return {}
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(direction="maximize" if sweep.objective.maximize else "minimize")
-    spread = {d.name: d.to_optuna_distribution() for d in sweep.space.dimensions}
-    for trial in finished:
-        values = {d.name: d.to_optuna(trial.settings[d.name]) for d in sweep.space.dimensions}
-        study.add_trial(optuna.trial.create_trial(params=values, distributions=spread, value=trial.value))
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    found = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return {name: float(share) for name, share in found.items() if math.isfinite(share)}
 
 
 def write_winner(sweep: SweepPlan, best: Trial) -> Path:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +39,13 @@ MAY_IMPORT = {
 
 WITHOUT = {"ratchet.models": {"ray"}, "ratchet.data": {"ray", "torch"}, "ratchet.recipes": {"ray", "torch"}}
 """Folder -> libraries that it does not know."""
+
+KNOWN_CYCLES = {
+    "ratchet.jobs.retrieval": [["prepare", "splits"]],
+    "ratchet.jobs.training": [["finetuning", "loop", "ray_train"]],
+    "ratchet.models": [["adapters", "embedder", "loading", "reranker"]],
+}
+"""Folder -> parts that still import each other."""
 
 LONGEST_FILE = 400
 """Lines."""
@@ -86,6 +94,34 @@ def test_a_module_imports_only_what_its_folder_may(module: str) -> None:
     assert not {name.split(".")[0] for name in found} & WITHOUT.get(folder, set())
     tops = {folder.removeprefix("ratchet.") for folder in MAY_IMPORT}
     assert not {name for name in found if name.split(".")[0] in tops}, "import it as ratchet.<folder>"
+
+
+def imports_at_run_time(module: str) -> set[str]:
+    """The modules that a module imports, at its top or in a function, without those that only type checkers import."""
+    tree = ast.parse(MODULES[module].read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                found.add(name if name in MODULES else str(node.module))
+    return found & MODULES.keys()
+
+
+@pytest.mark.parametrize("folder", sorted({name for name, path in MODULES.items() if path.name == "__init__.py"}))
+def test_no_two_parts_of_a_folder_import_each_other(folder: str) -> None:
+    """The parts of a folder are its modules and its folders. `__init__.py` is a part too."""
+    graph = nx.DiGraph()
+    for module in MODULES:
+        for imported in imports_at_run_time(module):
+            if below(module, (folder,)) and below(imported, (folder,)):
+                ends = (name.removeprefix(folder).lstrip(".").partition(".")[0] for name in (module, imported))
+                graph.add_edge(*ends)
+    cycles = [sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1]
+    assert sorted(cycles) == KNOWN_CYCLES.get(folder, [])
 
 
 def test_files_stay_small() -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
-import socket
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -91,35 +87,3 @@ def test_a_mistake_is_answered_in_one_line_and_leaves_no_run(
     assert not list(tmp_path.glob("store/runs/*"))
     assert not list(tmp_path.glob("store/sweeps/*"))
     assert not list(tmp_path.glob("store/open_runs/*"))
-
-
-@pytest.fixture
-def web_server() -> Iterator[int]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-
-
-def test_a_dashboard_without_http_is_recognized(
-    web_server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    address = f"127.0.0.1:{web_server}"
-    monkeypatch.setattr("http.server.BaseHTTPRequestHandler.log_message", lambda *arguments: None)
-    answer = rf"address {address}: a web server answers there, .* `ratchet submit --address http://{address}`"
-    check(Mistake("", f"run quickstart --address {address}", answer), tmp_path, monkeypatch, capsys)
-
-
-def test_another_program_is_not_taken_for_ray(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def greet() -> None:
-            with server.accept()[0] as connection:
-                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
-
-        threading.Thread(target=greet, daemon=True).start()
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        answer = rf"address {address}: what answers there is not Ray; {HEAD}; check the port"
-        check(Mistake("", f"run quickstart --address {address}", answer), tmp_path, monkeypatch, capsys)

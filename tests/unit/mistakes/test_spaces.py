@@ -42,13 +42,17 @@ SPACES = [
     space(
         "no_comma",
         RATE + "loguniform(1e-4 5e-3)",
-        GIVEN + r"loguniform\(1e-4 5e-3\) given; expected loguniform\(low, high\) .*",
+        GIVEN + r"loguniform\(1e-4 5e-3\) given; expected loguniform\(low, high\) with numbers above 0, .*",
     ),
-    space("no_bracket", RATE + "uniform(1e-4, 5e-3", GIVEN + r"uniform\(1e-4, 5e-3 given, which cannot be read; .*"),
+    space(
+        "no_bracket",
+        RATE + "uniform(1e-4, 5e-3",
+        GIVEN + r"uniform\(1e-4, 5e-3 given, which cannot be read; .*commas.*",
+    ),
     space(
         "choice_no_comma",
         "finetune_embedder.epochs: choice(1 2)",
-        GIVEN + r"--set finetune_embedder\.epochs=1 2: '1 2' given; .*integer",
+        GIVEN + r"--set finetune_embedder\.epochs=1 2: '1 2' given; expected a valid integer",
     ),
     space(
         "resource",

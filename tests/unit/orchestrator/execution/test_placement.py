@@ -99,16 +99,6 @@ def test_workers_go_where_their_labels_memory_and_gpus_are() -> None:
         ({"cpu.max": "200000 100000\n", "memory.max": "2000000000\n"}, 2, 2.0),
         ({"cpu.max": "50000 100000\n", "memory.max": "max\n"}, 1, None),
         ({"cpu.max": "max 100000\n"}, 8, None),
-        (
-            {
-                "cpu/cpu.cfs_quota_us": "350000\n",
-                "cpu/cpu.cfs_period_us": "100000\n",
-                "memory/memory.limit_in_bytes": "3000000000\n",
-            },
-            3,
-            3.0,
-        ),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8, None),
     ],
 )
 def test_a_container_has_no_more_than_its_limits(

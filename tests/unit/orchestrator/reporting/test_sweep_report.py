@@ -62,7 +62,6 @@ def sample(count: int = 12) -> SweepReport:
         winner=winner,
         conclusion=f"Trial {winner} is better than the recipe's defaults by 0.062 ± 0.006: beyond noise.",
         winner_command=f"ratchet run misconceptions --set {RATE}={best.settings.get(RATE, 1e-3)}",
-        importance={RATE: 0.71, TEMPERATURE: 0.04, DISTILLATION: 0.07, RANK: 0.18},
         notes=["Epochs do not continue: the learning rate's schedule ends with them."],
         provenance={"ratchet": "0.1.0", "machine": "Linux x86_64, 2 CPUs, no GPU"},
     )
@@ -88,16 +87,16 @@ def nasty() -> SweepReport:
         trials.append(replace(trial, settings=settings, reason=NASTY if trial.reason else ""))
     texts = dict.fromkeys(("recipe", "sweep_id", "metric", "command", "conclusion", "winner_command"), NASTY)
     listed = {"notes": [NASTY], "fixed": [NASTY], "space": {NASTY: NASTY}, "provenance": {NASTY: NASTY}}
-    return replace(data, trials=trials, importance={NASTY: 1.0}, **texts, **listed)
+    return replace(data, trials=trials, **texts, **listed)
 
 
 EDGES = {
     "sample": sample(),
     "nasty": nasty(),
-    "no trials": replace(sample(), trials=[], winner=None, importance={}),
+    "no trials": replace(sample(), trials=[], winner=None),
     "none finished": replace(changed(status="failed", value=None, values=(), curve=(), reason="boom"), winner=None),
     "interrupted": replace(changed(status="unfinished", value=None, values=(), curve=()), winner=None),
-    "defaults alone": replace(sample(1), winner=1, importance={}),
+    "defaults alone": replace(sample(1), winner=1),
     "64 trials": sample(64),
     "equal values": changed(value=0.3, values=(0.3, 0.3), status="finished"),
     "not numbers": changed(value=math.nan, curve=(math.nan, math.inf), values=(math.nan,)),
@@ -130,7 +129,7 @@ def test_any_sweep_makes_whole_files(tmp_path, name):
 def test_the_page_reads_from_the_answer_to_the_evidence():
     text = render(sample(), "html")
     order = re.findall(r"<h2>([^<]+)</h2>", text)
-    assert order == ["Result", "Trials", "Important settings", "Trial 6 failed", "Notes", "Reproduce"]
+    assert order == ["Result", "Trials", "Curves", "Trial 6 failed", "Notes", "Reproduce"]
     page = Page(text)
     assert "9 trials finished 2 trials stopped 1 trial failed" in page.text
 
@@ -147,8 +146,6 @@ def test_every_number_is_in_both_files():
         for name, written in data.space.items():
             assert name in seen
             assert written in seen
-        for share in data.importance.values():
-            assert f"{100 * share:.0f} %" in seen
         for value in data.trials[data.winner - 1].settings.values():
             assert value in seen
         for words in (data.conclusion, data.command, data.winner_command, data.sweep_id, *data.notes, *data.fixed):

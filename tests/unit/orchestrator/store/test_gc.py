@@ -74,11 +74,10 @@ def test_only_the_newest_runs_count_and_pinned_ones(store: Store) -> None:
 
 
 def test_what_an_attempt_works_on_is_young_by_its_heartbeat(store: Store) -> None:
-    with Leases(store, "run", ttl=0.1) as leases:
-        assert isinstance(leases.acquire("busy"), Lease)
-        age(store.root, 2 * HOUR)
-        time.sleep(0.1)
-        assert collected(store) == []
+    assert isinstance(Leases(store, "run").acquire("busy"), Lease)
+    age(store.root, 2 * HOUR)
+    store.overwrite("steps/busy/attempts/1/heartbeat", {"count": 1}, durable=False)
+    assert collected(store) == []
     age(store.root, 2 * HOUR)
     assert collected(store) == ["busy"]
 
@@ -116,7 +115,7 @@ def test_a_withdrawn_result_is_replaced_where_it_is(store: Store) -> None:
     assert again.manifest == commit.manifest
     named_by_a_run(store, "a")
     age(store.root, 2 * HOUR)
-    assert collected(store) == []
+    assert all(name.startswith(".aside-") for name in collected(store)), "only the damaged files go"
     store.path(again.manifest, full=True)
 
 

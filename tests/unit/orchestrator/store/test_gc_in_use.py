@@ -120,7 +120,7 @@ def test_numbers_that_make_no_sense_are_refused(
     made(store, "a", "x")
     age(store.root, 25 * HOUR)
     assert command(store, "gc", f"{option}={value}", "--yes") == 2
-    assert f"gc {option} {value}: expected" in capsys.readouterr().err
+    assert f"gc {option}: {value}: expected" in capsys.readouterr().err
     assert store.lookup("a")
 
 
