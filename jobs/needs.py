@@ -225,28 +225,6 @@ def train(
     return Needs(_gb(device), _gb(host), _gb(disk), operations, LESS["training"])
 
 
-def merge(folder: Path | None, adapter: Path | None, resources: Resources) -> Needs | None:
-    """Return the needs of merging: the adapter, and the larger of two: some copies of the largest layer in float32, or
-    (for the comparison) a layer and the activations of a batch. adapter: None: an adapter of rank 32 is assumed."""
-    if folder is None or _is_small(folder, resources):
-        return None
-    from ratchet.models.adapters.shard_merge import read_main_dtype
-
-    if read_main_dtype(folder) == "bfloat16":
-        dtype = "bfloat16"
-    else:
-        dtype = "float32"
-    one = _measure(folder, "backbone", dtype=dtype, rows=8, length=256, eager=True)
-    if one is None:
-        return None
-    held = 0
-    if adapter is not None:
-        held = sum(file.stat().st_size for file in adapter.glob("*.safetensors"))
-    # Linear layers are at least about as wide as the hidden states.
-    held = held or 4 * 32 * 2 * one.multiplied // one.width
-    return Needs(0.0, _gb(LIBRARIES + held + max(12 * one.largest, 6 * one.largest + one.peak)), _gb(one.weights))
-
-
 def load_whole(folder: Path | None, adapter: bool, resources: Resources) -> Needs | None:
     """Return the needs of a job in which several libraries, one after the other, load the whole model on CPUs for a few
     short texts. adapter: whether one of them merges an adapter, in float32."""

@@ -65,7 +65,7 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    return needs.merge(needs.find_model("base", inputs, parents), inputs.adapter, resources)
+    return needs.load_whole(needs.find_model("base", inputs, parents), False, resources)
 
 
 JOB = Job(

@@ -229,18 +229,6 @@ def test_the_longest_text_bounds_the_length(
     assert "step iter0/finetune_embedder: needs about" in said
 
 
-@pytest.mark.parametrize("shape", ["7B", "32B"])
-def test_merging_needs_a_layer_and_not_a_copy_of_the_weights(
-    shape: str, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At most the largest file of such a model, 3.9 GB, and 2 GB."""
-    monkeypatch.setattr(needs, "SMALL", 0)
-    foreseen = needs.merge(models[shape], None, Resources(1, cpus=2.0, gpus=0.0))
-    assert foreseen is not None
-    assert 1 < foreseen.memory < 5.9
-    assert foreseen.disk > 14
-
-
 @pytest.mark.parametrize(("method", "written"), [("full", 16), ("lora", 20)])
 def test_a_training_writes_up_to_three_checkpoints(method: str, written: int, models: dict[str, Path]) -> None:
     """DeepSpeed's files take 14 bytes per trained weight in bfloat16 and 16 in float32, the best model 2 or 4."""
