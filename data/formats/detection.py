@@ -9,7 +9,6 @@ from ratchet.data.formats import beir, eedi, flag_embedding, pairs
 from ratchet.data.formats.text_files import read_csv, read_json_objects
 from ratchet.data.retrieval import Query, RetrievalData
 from ratchet.data.retrieval.checks import check_data, check_queries
-from ratchet.data.retrieval.spilled import Spilled
 from ratchet.errors import DataError
 from ratchet.files import open_regular
 
@@ -35,8 +34,11 @@ def load_queries(path: Path, options: str = "") -> Sequence[Query]:
     folder without qrels, JSON Lines, CSV or Parquet with `query` or `text`, or a text file with a query per line.
     Labels are not read. options: as for `load_retrieval`. Raises DataError naming file and line."""
     given = pairs.parse_options(options, str(path))
-    checked = check_queries(_read(path, given, labelled=False).queries, str(path))
-    return Spilled((one._replace(task=given.get("instruction", [one.task])[0]) for one in checked), Query._make)
+    queries = _read(path, given, labelled=False).queries
+    check_queries(queries, str(path))
+    if "instruction" in given:
+        queries = [query._replace(task=given["instruction"][0]) for query in queries]
+    return queries
 
 
 def _read(path: Path, options: pairs.Options, *, labelled: bool, sampled: bool = False) -> RetrievalData:

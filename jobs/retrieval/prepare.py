@@ -84,7 +84,6 @@ def list_outputs(config: Config) -> tuple[str, ...]:
 def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read and split the data, so that a bad row is an error, with file and line, before the run starts. Only the first
     rows of large files are read, and their counts are estimates."""
-    from ratchet.data.retrieval import sample
     from ratchet.jobs.retrieval.splits import (
         describe_decision,
         describe_repeated,
@@ -98,8 +97,8 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     counts = {}
     for name, found in splits.items():
         counts[f"{name}/queries"] = round(len(found) / data.share)
-    longest = max(len(one.text) for ones in (sample(data.corpus), data.queries) for one in ones)
-    counts |= {"documents": len(data.corpus), "longest_text": longest, **data.notes}
+    longest = max(len(one.text) for ones in (data.corpus, data.queries) for one in ones)
+    counts |= {"documents": data.num_documents, "longest_text": longest, **data.notes}
     notes = [describe_unread(data), describe_repeated(splits)]
     if data.share == 1:
         notes.append(describe_decision(splits))
