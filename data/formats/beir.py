@@ -13,8 +13,9 @@ from typing import Any
 
 from ratchet.data import retrieval
 from ratchet.data.formats import split_names
-from ratchet.data.formats.pairs import estimate_rows, read_name, read_table
+from ratchet.data.formats.pairs import read_name
 from ratchet.data.formats.split_names import find_word, refuse_missing_shards
+from ratchet.data.formats.table_files import estimate_rows, read_table
 from ratchet.data.formats.text_files import BLANK, read_field, read_filled, read_json_objects, show
 from ratchet.data.retrieval import Document, Query, RetrievalData
 from ratchet.data.retrieval.checks import refuse_repeated
