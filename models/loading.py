@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,11 +17,10 @@ from torch.nn import functional
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
-from ratchet.models.adapters.shard_merge import check_base_is_kept, read_main_dtype
+from ratchet.models.adapters.shard_merge import check_base_is_kept
 from ratchet.models.devices import BALANCED, resolve_device, resolve_dtype
 from ratchet.models.engine import is_partitioned
 from ratchet.models.model_files import check_folder, check_quantizable, copy_tokenizer
-from ratchet.models.packed_linear import pack_linear_layers
 
 HEADS = ("classifier", "score", "pre_classifier", "head")
 """Names that transformers uses for the head of a sequence classifier. Heads are trained in full, never quantized."""
@@ -39,8 +36,6 @@ def open_model(
     device: str = "auto",
     training: bool = False,
     quantization: str = "none",
-    streamed: bool = False,
-    packed: bool = False,
     may_lack: Callable[[str], bool] = lambda name: False,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[Any, list[str]]:
@@ -50,10 +45,9 @@ def open_model(
     merged weights would be rounded to 4 bits again. training: no adapter, no dropout, and eager attention on CPUs,
     whose backward pass is faster there; on GPUs SDPA, or eager attention for architectures without it. dtype, device:
     see `ratchet.models.embedder.encoder.load`. quantization: `nf4` keeps linear layers in 4 bits with double
-    quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"). streamed: weights stay in their files, and a
-    layer's are in memory while it runs. packed: for inference only; see `pack_linear_layers`, which does nothing for
-    other devices and dtypes. may_lack(name): whether a missing weight is accepted, besides an embedder's pooler; it is
-    initialised at random. settings: overrides of the config. Raises ModelError for an unusable folder.
+    quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"). may_lack(name):
+    whether a missing weight is accepted, besides an embedder's pooler; it is initialised at random. settings: overrides
+    of the config. Raises ModelError for an unusable folder.
     """
     check_folder(base)
     if quantization == "nf4":
@@ -77,18 +71,11 @@ def open_model(
             options["device_map"] = device
         else:
             options["device_map"] = {"": resolve_device(device)}
-    if streamed:
-        spare = tempfile.TemporaryDirectory(prefix="ratchet-")  # for weights that transformers stores in another layout
-        logging.getLogger("accelerate.big_modeling").setLevel("ERROR")  # it warns that weights are on disk
-        # In the stored dtype, since conversion would read everything now.
-        options |= {"dtype": read_main_dtype(base), "device_map": {"": "disk"}, "offload_folder": spare.name}
     embeds = kind is transformers.AutoModel  # then the output of a pooler is not used
     if embeds and config.model_type in ("bert", "roberta", "xlm-roberta"):
         options["add_pooling_layer"] = False
     with silence_transformers():
         model, found = kind.from_pretrained(base, config=config, output_loading_info=True, **options)
-    if streamed:
-        model.spare = spare  # which is removed with the model
     if quantization != "none" and training:
         # On CPUs bitsandbytes repacks these weights at the first evaluation, into a layout without a backward pass.
         for module in model.modules():
@@ -111,8 +98,6 @@ def open_model(
         model = spread_model(model)
     if kind is transformers.AutoModelForSequenceClassification:
         score_in_float32(model)
-    if packed:
-        pack_linear_layers(model)
     model.train(training)
     return model, sorted(found["missing_keys"])
 
@@ -135,8 +120,7 @@ def move_model(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
         for buffer in model.buffers():
             buffer.data = buffer.data.to(device)
         return model
-    if not next(model.parameters()).is_meta:  # else layers are cast when they are read
-        model.to(device=device)
+    model.to(device=device)
     for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)
@@ -205,7 +189,7 @@ def score_in_float32(model: Any) -> None:
     if outputs:  # other layers with one output, such as gates of experts, come before it
         last: Any = outputs[-1]
         last.__class__ = _ScoreLayer
-        if hasattr(last, "_old_forward"):  # accelerate's hooks, of streamed and spread models, call this one
+        if hasattr(last, "_old_forward"):  # accelerate's hooks, of spread models, call this one
             last._old_forward = MethodType(_ScoreLayer.forward, last)
 
 

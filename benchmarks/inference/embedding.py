@@ -74,7 +74,7 @@ class Comparison:
 
 def compare(base: Path, texts: list[str], dtype: str, rounds: int) -> Comparison:
     """Measure both on the same texts, in alternating order."""
-    ours = encoder.load(base, dtype=dtype, device="cpu", packed=True)
+    ours = encoder.load(base, dtype=dtype, device="cpu")
     tokens = sum(len(row) for row in ours.tokenize(texts, "passage"))
     ways = [lambda: ours.encode(texts, "passage"), load_peer(base, texts, dtype)]
     vectors = [way() for way in ways]  # the round that warms up

@@ -92,7 +92,7 @@ def cross_encoder(folder: Path, lists: Lists, dtype: str, batch: int) -> list[Ca
         model = transformers.AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
     model.save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(base).save_pretrained(folder)
-    ours = reranker.load(folder, dtype=dtype, device="cpu", packed=True)
+    ours = reranker.load(folder, dtype=dtype, device="cpu")
     theirs = CrossEncoder(str(folder), device="cpu", max_length=512, model_kwargs={"dtype": getattr(torch, dtype)})
     flat = [(query, passage) for query, own in zip(*lists, strict=True) for passage in own]
     raw = torch.nn.Identity()
@@ -121,7 +121,7 @@ def decoder(
     )
     torch.manual_seed(0)
     transformers.Qwen2ForCausalLM(config).save_pretrained(folder)
-    ours = reranker.load(folder, dtype=dtype, device="cpu", packed=True)
+    ours = reranker.load(folder, dtype=dtype, device="cpu")
     ours.shares_prefixes = shares
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
     return [lambda: np.concatenate(ours.score(*lists)), lambda: whole_pairs(theirs, ours.tokens, lists, batch)]

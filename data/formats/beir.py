@@ -5,22 +5,19 @@ Or the folders `corpus`, `queries` and `qrels` with Parquet files, as NanoBEIR h
 from __future__ import annotations
 
 import re
-from array import array
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ratchet.data import retrieval
 from ratchet.data.formats import split_names
-from ratchet.data.formats.pairs import estimate_rows, read_name, read_table
+from ratchet.data.formats.pairs import read_name
 from ratchet.data.formats.split_names import find_word, refuse_missing_shards
+from ratchet.data.formats.table_files import estimate_rows, read_table
 from ratchet.data.formats.text_files import BLANK, read_field, read_filled, read_json_objects, show
-from ratchet.data.retrieval import Corpus, Document, LargeCorpus, Query, RetrievalData
+from ratchet.data.retrieval import Document, Query, RetrievalData
 from ratchet.data.retrieval.checks import refuse_repeated
 from ratchet.errors import DataError
 from ratchet.files import iterate_lines
@@ -52,12 +49,13 @@ def read(folder: Path, *, labelled: bool = True, sampled: bool = False) -> Retri
         unlabelled.append(Query(name, text, (), (), group=group or name, where=where))
     if not labelled:
         return RetrievalData([], unlabelled)
-    corpus = _read_corpus(folder, unread)
+    corpus, estimate = _read_corpus(folder, unread, sampled)
     known = {query.id: query for query in unlabelled}
     documents = None
     empty = 0
-    if not sampled or not isinstance(corpus, LargeCorpus):
-        documents, empty = _index_corpus(corpus)
+    if estimate is None:
+        documents = {document.id for document in corpus}
+        empty = sum(not document.text for document in corpus)
     files = _find_qrels(folder / "qrels")
     queries: list[Query] = []
     ungraded = 0
@@ -83,7 +81,7 @@ def read(folder: Path, *, labelled: bool = True, sampled: bool = False) -> Retri
     notes = {"queries without a relevant document, left out": ungraded} | absent
     others = {"queries without a label, left out": len(known) - len(labelled_ids), "documents without text": empty}
     notes |= {name: count for name, count in others.items() if count}
-    return RetrievalData(corpus, queries, notes=notes, unread=sorted(unread))
+    return RetrievalData(corpus, queries, notes=notes, estimate=estimate, unread=sorted(unread))
 
 
 def _read_id(where: str, row: dict[str, Any], name: str) -> str:
@@ -94,8 +92,8 @@ def _read_id(where: str, row: dict[str, Any], name: str) -> str:
     return read_filled(where, row, name)
 
 
-def _read_corpus(folder: Path, unread: set[str]) -> Corpus:
-    """Read the documents. If the files have more than LARGE bytes, read only a sample."""
+def _read_corpus(folder: Path, unread: set[str], sampled: bool) -> tuple[list[Document], int | None]:
+    """Return the documents, and None; or of large files, if `sampled`, the first ones and their estimated number."""
 
     def read() -> Iterator[Document]:
         for where, row in _read_rows(folder, "corpus", unread):
@@ -105,31 +103,10 @@ def _read_corpus(folder: Path, unread: set[str]) -> Corpus:
 
     files = sorted((folder / "corpus").glob("[!.]*.parquet")) or [folder / "corpus.jsonl"]
     size = sum(path.stat().st_size for path in files if path.exists())
-    if size <= retrieval.LARGE:
-        return list(read())
+    if not sampled or size <= retrieval.LARGE:
+        return list(read()), None
     first = list(islice(read(), retrieval.SAMPLE))
-    return LargeCorpus(read, first, estimate_rows(files, first))
-
-
-class _Ids:
-    """The ids of a corpus, as hashes: 8 bytes each."""
-
-    def __init__(self, hash_N: np.ndarray) -> None:
-        self._hash_N = array("q", np.sort(hash_N).tobytes())
-
-    def __contains__(self, name: object) -> bool:
-        place = bisect_left(self._hash_N, hash(name))
-        return place < len(self._hash_N) and self._hash_N[place] == hash(name)
-
-
-def _index_corpus(corpus: Corpus) -> tuple[_Ids, int]:
-    """Return the ids of all documents, and the number of documents without text."""
-    hashes = array("q")
-    empty = 0
-    for document in corpus:
-        hashes.append(hash(document.id))
-        empty += not document.text
-    return _Ids(np.asarray(hashes)), empty
+    return first, estimate_rows(files, first)
 
 
 def is_folder(path: Path) -> bool:

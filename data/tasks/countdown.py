@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ratchet.data.formats.pairs import read_table
+from ratchet.data.formats.table_files import read_table
 from ratchet.data.formats.text_files import read_field, read_json_objects, show
 from ratchet.data.tasks.expressions import MAX_DIGITS, BadExpression, parse
 from ratchet.data.tasks.solver import solve

@@ -123,7 +123,6 @@ class Worker:
             dtype=config.dtype,
             device=device,
             quantization=config.quantization,
-            packed=True,
             encoding_config=find_encoding_config(config, inputs),
         )
         self.config = config

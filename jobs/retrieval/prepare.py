@@ -7,10 +7,8 @@ The folders hold Parquet shards: `train` with the columns `GROUPED` of `ratchet.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,8 +18,6 @@ from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, Result, Seed, Unit
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ratchet.data.retrieval import Query, RetrievalData
 
 SplitBy = Literal["question", "document", "query"]
@@ -93,7 +89,6 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read and split the data, so that a bad row is an error, with file and line, before the run starts. Only the first
     rows of large files are read, and their counts are estimates."""
     check_settings(config, inputs)
-    from ratchet.data.retrieval import sample
     from ratchet.jobs.retrieval.splits import (
         describe_decision,
         describe_repeated,
@@ -107,8 +102,8 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     counts = {}
     for name, found in splits.items():
         counts[f"{name}/queries"] = round(len(found) / data.share)
-    longest = max(len(one.text) for ones in (sample(data.corpus), data.queries) for one in ones)
-    counts |= {"documents": len(data.corpus), "longest_text": longest, **data.notes}
+    longest = max(len(one.text) for ones in (data.corpus, data.queries) for one in ones)
+    counts |= {"documents": data.num_documents, "longest_text": longest, **data.notes}
     notes = [describe_unread(data), describe_repeated(splits)]
     if data.share == 1:
         notes.append(describe_decision(splits))
@@ -163,47 +158,26 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def _copy_corpus(context: Context, config: Config, data: RetrievalData) -> tuple[int, int, int]:
-    """Check the documents and write them as shards, by id, descending. All steps order documents with equal scores by
-    row, so that metrics do not depend on the order of the data, and are those of trec_eval. Return (number of
-    documents, characters of the longest text, number of documents with the text of another one)."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+    """Write the documents as shards, by id, descending. All steps order documents with equal scores by row, so that
+    metrics do not depend on the order of the data, and are those of trec_eval. Return (number of documents, characters
+    of the longest text, number of documents with the text of another one)."""
     from ratchet.data import tables
-    from ratchet.data.retrieval.checks import check_documents
 
-    documents = 0
-    longest = max(len(query.text) for query in data.queries)
-    hashes = array("q")
-
-    def read() -> Iterator[pa.Table]:
-        nonlocal documents, longest
-        rest = check_documents(data.corpus, data.queries)
-        while part := list(islice(rest, config.shard_rows)):
-            yield pa.Table.from_pylist(list(map(vars, part)), schema=tables.CORPUS)
-            hashes.extend(hash(document.text) for document in part)
-            documents = documents + len(part)
-            longest = max(longest, *(len(document.text) for document in part))
-            context.progress(Progress(documents, len(data.corpus), "documents"))
-
-    corpus = tables.join_tables(read())
-    order_N = pc.sort_indices(corpus, sort_keys=[("id", "descending")]).to_numpy()
-    rows = ({name: corpus[name][row].as_py() for name in tables.CORPUS.names} for row in order_N)
+    corpus = sorted(data.corpus, key=lambda document: document.id, reverse=True)
+    rows = ({"id": document.id, "text": document.text} for document in corpus)
     tables.write_shards(context.out / "corpus", rows, tables.CORPUS, config.shard_rows)
-    return documents, longest, documents - len(np.unique(np.asarray(hashes)))
+    context.progress(Progress(len(corpus), len(corpus), "documents"))
+    longest = max(len(one.text) for ones in (data.queries, corpus) for one in ones)
+    return len(corpus), longest, len(corpus) - len({document.text for document in corpus})
 
 
 def _statistics(name: str, queries: Sequence[Query], seen: int) -> dict[str, float | int | str]:
-    import numpy as np
-
     from ratchet.data.rankings import summarize_counts
-    from ratchet.data.retrieval.spilled import hash_each
 
     return {
         "split": name,
         "queries": len(queries),
-        "groups": len(np.unique(hash_each(query.group for query in queries))),
+        "groups": len({query.group for query in queries}),
         "with a label seen in training": seen,
         **{f"relevant, {key}": value for key, value in summarize_counts([len(q.positives) for q in queries]).items()},
     }

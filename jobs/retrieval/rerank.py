@@ -114,7 +114,6 @@ class Worker:
             dtype=config.dtype,
             device=device,
             quantization=config.quantization,
-            packed=True,
             reranker_config=resolve_reranker_config(config, inputs.model, inputs.adapter),
         )
         self.config = config

@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ratchet.data.formats.detection import load_retrieval
 from ratchet.data.formats.example_questions import read_example_questions
 from ratchet.data.formats.pairs import parse_options
 from ratchet.data.retrieval import RetrievalData
 from ratchet.data.retrieval.checks import check_data
 from ratchet.data.retrieval.mixtures import unite, weigh
-from ratchet.data.retrieval.spilled import hash_each
 from ratchet.data.retrieval.splits import Splits, leave_out_labels, split_queries
 from ratchet.data.significance import MIN_VALID_GROUPS
 from ratchet.data.tables import INSTRUCTIONS
@@ -46,7 +43,7 @@ def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> Retri
             (str(path), load_retrieval(path, text, least, sampled=sampled), split, parse_options(text, str(path)))
         )
     if parts:
-        data = unite(parts, sampled=sampled)
+        data = unite(parts)
         instructions = set()
         for query in data.queries:
             instructions.add((query.task, query.prompt))
@@ -84,7 +81,7 @@ def split_data(data: RetrievalData, config: Config) -> Splits:
 
 def describe_decision(splits: Splits) -> str:
     """Return a note on a valid split that is too small to decide what is kept; an empty string for others."""
-    groups = len(np.unique(hash_each(query.group for query in splits.get("valid", ()))))
+    groups = len({query.group for query in splits.get("valid", ())})
     if not 0 < groups < MIN_VALID_GROUPS:
         return ""
     decides = "a cross-validation of the training queries decides what is kept"
@@ -100,11 +97,11 @@ def describe_unread(data: RetrievalData) -> str:
 
 def describe_repeated(splits: Splits) -> str:
     """Return a note on the training queries that have the text of a test query; an empty string if there are none."""
-    test_Q, train_Q = (hash_each(query.text for query in splits.get(name, ())) for name in ("test", "train"))
-    repeated = np.flatnonzero(np.isin(train_Q, test_Q))
-    if not len(repeated):
+    known = {query.text for query in splits.get("test", ())}
+    repeated = [query for query in splits["train"] if query.text in known]
+    if not repeated:
         return ""
-    where = splits["train"][int(repeated[0])].where
+    where = repeated[0].where
     if where:
         at = f", such as {where}"
     else:

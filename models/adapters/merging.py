@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,16 +11,13 @@ from typing import Any
 
 import numpy as np
 import transformers
-from torch import Tensor
-from torch.nn.functional import linear
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
-from ratchet.models.adapters.shard_merge import match_adapter, merge_shards, read_changes, read_main_dtype
+from ratchet.models.adapters.shard_merge import match_adapter, merge_shards, read_main_dtype
 from ratchet.models.embedder import encoder, projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.embedder.sentence_transformers_layout import write_layout
-from ratchet.models.engine import configure_malloc
 from ratchet.models.model_files import copy_tokenizer, find_config_folder
 from ratchet.models.model_kind import describe_kind, read_config
 from ratchet.models.reranker import reranker
@@ -115,17 +111,16 @@ def merge(base: Path, adapter: Path, target: Path, projection_file: Path | None 
 
 def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> MergeCheck:
     """Compare outputs of the base, the base with the unmerged adapter and the merged folder, in bfloat16 for a bfloat16
-    base, else in float32. texts: 2 or more, cut to 256 characters. One layer is in memory at a time."""
+    base, else in float32. texts: 2 or more, cut to 256 characters. One model is in memory at a time."""
     if len(texts) < 2:
         raise ModelError(f"merge: {len(texts)} probe texts; expected 2 or more; give some of the corpus")
-    texts = [text[:256] for text in texts]  # each batch of tokens reads all weights
+    texts = [text[:256] for text in texts]
     if read_main_dtype(base) == "bfloat16":
         dtype = "bfloat16"
     else:
         dtype = "float32"
-    options: dict[str, Any] = {"dtype": dtype, "device": "cpu", "streamed": True}
     reranks = find_usage(base, adapter) == "reranker"
-    load: Any = partial(reranker.load if reranks else encoder.load, **options)
+    load: Any = partial(reranker.load if reranks else encoder.load, dtype=dtype, device="cpu")
 
     def compute(model: Any) -> np.ndarray:
         if reranks:  # each text as a query, with the next text as its passage
@@ -133,17 +128,15 @@ def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> Merg
         vectors_ND = model.encode(texts, "passage")
         return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-12)
 
+    found = compute(load(merged))
     if reranks:
         one = load(base, reranker_config=read_reranker_config(merged), training=True)
     else:
         one = load(base, encoding_config=read_encoding_config(merged), config_folder=merged, training=True)
-    configure_malloc(one.model)
-    found = compute(load(merged))
+    plain = None
     if not reranks or reranker.can_score(base):
         plain = compute(one)
-    else:
-        plain = None
-    add_adapter(one.model, adapter)
+    one.model = lora.load(one.model, adapter)
     expected = compute(one)
 
     def differ(other: np.ndarray) -> float:
@@ -152,24 +145,6 @@ def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> Merg
         return float((1 - (expected * other).sum(1)).max())
 
     return MergeCheck(differ(found), np.inf if plain is None else differ(plain))
-
-
-def add_adapter(model: Any, adapter: Path) -> None:
-    """Add an unmerged LoRA adapter to a streamed model. PEFT would offload the adapter like the model's weights, and
-    copy the model's files. As in PEFT, the update is computed in float32, then cast to the layer's dtype."""
-    config = json.loads((adapter / lora.CONFIG).read_text())
-    scaling = config["lora_alpha"] / config["r"]
-    for name, parts in read_changes(adapter).items():
-        with lora.fitting(adapter):
-            layer = model.get_submodule(name.rpartition(".")[0])
-        if "whole" in parts:
-            layer._hf_hook.weights_map.dataset.state_dict[name] = parts["whole"]  # overrides the files
-        else:
-            layer.register_forward_hook(partial(_add_update, parts["A"].float(), parts["B"].float(), scaling))
-
-
-def _add_update(a: Tensor, b: Tensor, scaling: float, layer: Any, inputs: tuple[Tensor], output: Tensor) -> Tensor:
-    return (output + linear(linear(inputs[0].float(), a), b) * scaling).to(output.dtype)
 
 
 def _write_config(base: Path, target: Path, reranker_config: RerankerConfig) -> None:

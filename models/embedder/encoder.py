@@ -46,7 +46,7 @@ class Encoder:
         self.tokenizer = tokenizer
         self.tokenize = TextTokenizer(tokenizer, encoding_config)
         self.encoding_config = self.tokenize.encoding_config
-        self.device = next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
+        self.device = next(model.parameters()).device
         self.dtype: torch.dtype = model.dtype
         self.takes_positions = _takes_positions(model)
         if self.takes_positions:
@@ -163,8 +163,7 @@ def load(
     dtype: `float32`, `bfloat16`, or `auto` (bfloat16 on GPUs and on CPUs that multiply it natively). device: `cpu`,
     `cuda`, `auto`, or `balanced` (for inference, see `spread_model`). encoding_config: replaces the one of the adapter
     or the base. config_folder: folder of the projection, by default that of the encoding config. options:
-    `training`, `quantization`, `streamed` and
-    `packed`, see `open_model`. Raises ModelError for an unusable folder."""
+    `training` and `quantization`, see `open_model`. Raises ModelError for an unusable folder."""
     config_folder = config_folder or find_config_folder(base, adapter)
     encoding_config = encoding_config or read_encoding_config(config_folder)
     model, _ = open_model(transformers.AutoModel, base, adapter, dtype=dtype, device=device, **options)

@@ -45,7 +45,7 @@ class Reranker:
         self.model = model
         self.tokens = PairTokenizer(tokenizer, reranker_config)
         self.reranker_config = reranker_config
-        self.device = next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
+        self.device = next(model.parameters()).device
         classifies = reranker_config.kind == "cross_encoder"
         if classifies:
             self.filler = find_filler(model.config)
@@ -176,14 +176,13 @@ def load(
     *,
     reranker_config: RerankerConfig | None = None,
     training: bool = False,
-    streamed: bool = False,
     seed: int = 0,
     **options: Any,
 ) -> Reranker:
     """Load a model folder as a reranker. A LoRA adapter is merged in float32, before the cast.
 
     A folder without a classification head gets a random one, drawn from `seed`, if training; else the adapter must
-    hold it. options: `dtype`, `device`, `quantization` and `packed`, see `ratchet.models.embedder.encoder.load`.
+    hold it. options: `dtype`, `device` and `quantization`, see `ratchet.models.embedder.encoder.load`.
     Raises ModelError for an unusable folder.
     """
     reranker_config = reranker_config or read_reranker_config(find_config_folder(base, adapter))
@@ -195,7 +194,6 @@ def load(
             base,
             adapter,
             training=training,
-            streamed=streamed,
             may_lack=lambda name: not decoder and (training or adapter is not None) and _of_head(name),
             settings=None if decoder else {"num_labels": 1},
             **options,
@@ -203,8 +201,8 @@ def load(
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     reranker = Reranker(model, tokenizer, reranker_config)
     reranker.new_layers = sorted({name.rpartition(".")[0] for name in missing})
-    # Partitioned models run once the engine has started; streamed ones have been checked before.
-    if decoder and not streamed and not any(map(is_partitioned, model.parameters())):
+    # Partitioned models run once the engine has started.
+    if decoder and not any(map(is_partitioned, model.parameters())):
         _check_head(reranker)
     return reranker
 

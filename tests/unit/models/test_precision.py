@@ -111,11 +111,8 @@ def test_a_text_is_cut_where_the_positions_end(name: str, tiny: dict[str, Path],
     assert one.encode(["w1 " * 2000], "passage").shape == (1, 128)
 
 
-@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", ["bert", "xlm-roberta", "modernbert", "deberta-v2", "qwen2"])
-def test_scores_of_classifiers_are_not_rounded_to_bfloat16(
-    name: str, packed: bool, minilm: Path, tmp_path: Path
-) -> None:
+def test_scores_of_classifiers_are_not_rounded_to_bfloat16(name: str, minilm: Path, tmp_path: Path) -> None:
     folder = make(
         name,
         transformers.AutoModelForSequenceClassification,
@@ -127,7 +124,7 @@ def test_scores_of_classifiers_are_not_rounded_to_bfloat16(
     )
     given = RerankerConfig("cross_encoder", 64)
     rows = ["river", "teapot"], [[f"w{i} and {i * 7} stones" for i in range(4)]] * 2
-    one = reranker.load(folder, dtype="bfloat16", device="cpu", reranker_config=given, packed=packed)
+    one = reranker.load(folder, dtype="bfloat16", device="cpu", reranker_config=given)
     scores = np.concatenate(one.score(*rows))
     rounded = torch.from_numpy(scores).bfloat16().float().numpy()
     assert np.mean(scores != rounded) > 0.5

@@ -133,7 +133,6 @@ def test_lines_of_flag_embedding_have_the_same_columns_as_pairs(tmp_path: Path) 
     with pytest.raises(DataError, match=r"\?split=test given; found "):
         load_retrieval(write_flag(path), "split=test")
     assert load_retrieval(write_flag(path, type="normal")).unread == []
-    assert load_retrieval(write_flag(path, type="symmetric_class")).unread == ["type"]
 
 
 @pytest.mark.parametrize("column", ["Label", " label", "relevance", "is_duplicate", "is_relevant"])

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from public_data import FOLDER, needs_public_data
 
-from ratchet.data.formats import flag_embedding, trec
+from ratchet.data.formats import flag_embedding, pairs, trec
 from ratchet.data.formats.detection import load_queries, load_retrieval
 from ratchet.data.retrieval.splits import split_queries
 from ratchet.data.tables import write_table
@@ -131,13 +131,13 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
         lambda p: edit(p, '{"query": "q 0", "pos": ["p 0"], "neg": ["p 1"], "prompt": "find"}', "[1]"),
         r"train\.jsonl:1: list given",
     ),
-    (flag, "no positive", lambda p: edit(p, '"pos": ["p 2"]', '"pos": []'), r"train\.jsonl:3: pos is empty"),
-    (flag, "no query", lambda p: edit(p, '"query": "q 1"', '"question": "q 1"'), r"train\.jsonl:2: no field 'query'"),
+    (flag, "no positive", lambda p: edit(p, '"pos": ["p 2"]', '"pos": []'), r"train\.jsonl:3: positive \[\] given"),
+    (flag, "no query", lambda p: edit(p, '"query": "q 1"', '"x": "q 1"'), r"train\.jsonl:2: no column for the query"),
     (
         flag,
         "wrong type",
-        lambda p: edit(p, '"pos": ["p 1"]', '"pos": "p 1"'),
-        r"train\.jsonl:2: field 'pos' is str; expected list",
+        lambda p: edit(p, '"pos": ["p 1"]', '"pos": 1'),
+        r"train\.jsonl:2: positive 1 given; expected a text",
     ),
     (
         flag,
@@ -161,7 +161,7 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
         flag,
         "one list scored",
         lambda p: edit(p, '"prompt"', '"pos_scores": [1], "prompt"'),
-        r"train\.jsonl:1: has pos_scores but no neg_scores",
+        r"train\.jsonl:1: one of pos_scores and neg_scores given",
     ),
     (
         flag,
@@ -172,7 +172,7 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
     (
         flag,
         "a blank text in the pool",
-        lambda p: (p.parent / flag_embedding.POOL).write_text('{"text": "a"}\n{"text": " "}\n'),
+        lambda p: (p.parent / pairs.POOL).write_text('{"text": "a"}\n{"text": " "}\n'),
         r"candidate_pool\.jsonl:2: text is empty; expected text",
     ),
     (flag, "empty file", lambda p: p.write_text(""), "the file is empty"),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from ratchet.data import scored_lists
-from ratchet.data.formats import flag_embedding
+from ratchet.data.formats import pairs
 from ratchet.data.tables import GROUPED, MINED, RANKED, embeddings_schema, read_shards, write_mapped
 from ratchet.jobs.retrieval import evaluate_retrieval, mine, mining, ranking
 from ratchet.jobs.retrieval import prepare as preparing
@@ -88,7 +88,7 @@ def test_scored_lists_keep_them_and_flag_embedding_gets_them_back(instructed: Pa
     scored_lists.write_scores(tmp_path / "scored/shard-00000.parquet", table, scores, 0)
     assert said(tmp_path / "scored") == said(mined)
     scored_lists.write_flag_embedding(tmp_path / "scored", instructed / "corpus")
-    queries = flag_embedding.read(tmp_path / "scored/flag_embedding.jsonl", {}).queries
+    queries = pairs.read(tmp_path / "scored/flag_embedding.jsonl", {}).queries
     assert {query.text: (query.task, query.prompt) for query in queries} == said(mined)
 
 
