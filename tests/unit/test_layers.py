@@ -41,9 +41,7 @@ WITHOUT = {"ratchet.models": {"ray"}, "ratchet.data": {"ray", "torch"}, "ratchet
 """Folder -> libraries that it does not know."""
 
 KNOWN_CYCLES = {
-    "ratchet.jobs.retrieval": [["prepare", "splits"]],
-    "ratchet.jobs.training": [["finetuning", "loop", "ray_train"]],
-    "ratchet.models": [["adapters", "embedder", "loading", "reranker"]],
+    "ratchet.models": [["adapters", "loading"]],
 }
 """Folder -> parts that still import each other."""
 
