@@ -89,7 +89,8 @@ def merge(base: Path, adapter: Path, target: Path, projection_file: Path | None 
     Return an empty string, or why the layout is missing: sentence-transformers would embed differently with it. Raises
     ModelError for an adapter that does not fit."""
     _check_kind(base, adapter)
-    if reranks := find_usage(base, adapter) == "reranker":
+    reranks = find_usage(base, adapter) == "reranker"
+    if reranks:
         reranker_config = read_reranker_config(find_config_folder(base, adapter))
         reranker_config.write(target)
         _write_config(base, target, reranker_config)
