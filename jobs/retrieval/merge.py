@@ -44,7 +44,7 @@ def check(config: Config, inputs: Inputs) -> None:
     if inputs.base is not None:
         check_folder(inputs.base)
     if inputs.base is not None and inputs.adapter is not None:
-        from ratchet.models.adapters.merging import check_inputs
+        from ratchet.models.merging import check_inputs
 
         check_inputs(inputs.base, inputs.adapter, inputs.projection)
         check_as_used(inputs.base, inputs.adapter)

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,23 @@ def test_a_module_imports_only_what_its_folder_may(module: str) -> None:
     assert not {name.split(".")[0] for name in found} & WITHOUT.get(folder, set())
     tops = {folder.removeprefix("ratchet.") for folder in MAY_IMPORT}
     assert not {name for name in found if name.split(".")[0] in tops}, "import it as ratchet.<folder>"
+
+
+@pytest.mark.parametrize("top", ["ratchet.models", "ratchet.data"])
+def test_parts_do_not_import_each_other(top: str) -> None:
+    """Parts are the modules and the folders right below a top folder, and the modules in a folder."""
+
+    def find_part(name: str, depth: int) -> str:
+        return ".".join(name.split(".")[:depth])
+
+    for depth in (3, 4):
+        graph: dict[str, set[str]] = {}
+        for module, path in MODULES.items():
+            if below(module, (top,)):
+                part = find_part(module, depth)
+                others = {find_part(name, depth) for name in imports(path) if below(name, (top,))}
+                graph.setdefault(part, set()).update(others - {part, top})
+        TopologicalSorter(graph).prepare()  # raises CycleError, which names the parts
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if ".implementation." in name])

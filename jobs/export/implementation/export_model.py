@@ -11,13 +11,14 @@ import torch
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.export.export_model import Config, Inputs
 from ratchet.jobs.export.libraries import compare_decoder, compare_embedder, compare_reranker
-from ratchet.models.adapters import lora, merging
+from ratchet.models import merging
+from ratchet.models.adapters import lora
 from ratchet.models.adapters.shard_merge import read_main_dtype
 from ratchet.models.decoder import decoder
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.embedder.sentence_transformers_layout import write_layout
 from ratchet.models.model_files import OTHER_FORMATS, TRAINING_STATE
-from ratchet.models.usage import find_usage
+from ratchet.models.roles import find_usage
 from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 

@@ -8,7 +8,7 @@ import torch
 from ratchet.data.tables import list_shards
 from ratchet.errors import ArtifactError
 from ratchet.jobs.retrieval.merge import Config, Inputs
-from ratchet.models.adapters import merging
+from ratchet.models import merging
 from ratchet.orchestrator.job_interface import Context, Progress, Result
 
 

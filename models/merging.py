@@ -22,7 +22,7 @@ from ratchet.models.model_files import copy_tokenizer, find_config_folder
 from ratchet.models.model_kind import describe_kind, read_config
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
-from ratchet.models.usage import find_usage, read_task
+from ratchet.models.roles import find_usage, read_task
 
 
 @dataclass(frozen=True)
