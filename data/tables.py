@@ -6,9 +6,7 @@ Writing is deterministic (equal rows give equal bytes) and atomic (a shard exist
 
 from __future__ import annotations
 
-import mmap
 import os
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -22,9 +20,6 @@ import pyarrow.parquet as pq
 
 from ratchet.errors import DataError
 from ratchet.files import open_regular
-
-HELD_BYTES = 1 << 30
-"""Largest table that is held in memory, in bytes; see `join_tables`."""
 
 IDS = pa.list_(pa.string())
 SCORES = pa.list_(pa.float32())
@@ -228,9 +223,9 @@ def list_shards(folder: Path, suffix: str = "parquet") -> list[Path]:
 
 
 def read_shards(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read all shards as one table (`join_tables`). Raises DataError naming the shard that cannot be read or lacks a
+    """Read all shards as one table. Raises DataError naming the shard that cannot be read or lacks a
     column."""
-    return join_tables(_read_shard(path, columns) for path in list_shards(folder))
+    return pa.concat_tables(_read_shard(path, columns) for path in list_shards(folder))
 
 
 def read_texts(corpus: Path, ids: pa.ChunkedArray) -> Texts:
@@ -241,7 +236,7 @@ def read_texts(corpus: Path, ids: pa.ChunkedArray) -> Texts:
         hash_n = hash_texts(own["id"])
         return own.filter(pa.array(np.searchsorted(hash_U, hash_n) < np.searchsorted(hash_U, hash_n, "right")))
 
-    return Texts(join_tables(select(_read_shard(path, ["id", "text"])) for path in list_shards(corpus)))
+    return Texts(pa.concat_tables(select(_read_shard(path, ["id", "text"])) for path in list_shards(corpus)))
 
 
 def read_listed(lists: Path) -> pa.ChunkedArray:
@@ -256,48 +251,12 @@ def hash_shards(folder: Path) -> np.ndarray:
     return np.concatenate([hash_texts(_read_shard(path, ["text"])["text"]) for path in list_shards(folder)])
 
 
-def join_tables(tables: Iterable[pa.Table]) -> pa.Table:
-    """Join tables of one schema. A result of more than HELD_BYTES is in a temporary file (in TMPDIR), which the kernel
-    maps into memory as it is used, and removes with the process."""
-    rest = iter(tables)
-    held = list[pa.Table]()
-    size = 0
-    for table in rest:
-        held.append(table)
-        size += table.nbytes
-        if size > HELD_BYTES:
-            return _map_copy(held, rest)
-    return pa.concat_tables(held)
-
-
 def _read_shard(path: Path, columns: Sequence[str] | None) -> pa.Table:
     try:
         table = pq.read_table(path, columns=list(columns) if columns else None)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: cannot be read as Parquet ({error}); expected a shard; run the step again") from None
-    if missing := set(columns or ()) - set(table.column_names):
+    missing = set(columns or ()) - set(table.column_names)
+    if missing:
         raise DataError(f"{path}: has no column {', '.join(sorted(missing))}; expected one; give a table of that kind")
     return table
-
-
-@contextmanager
-def name_tmpdir() -> Iterator[None]:
-    """Context manager: let the error of a full disk name the folder of temporary files."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or f"{tempfile.gettempdir()} (TMPDIR)"
-        raise
-
-
-def _map_copy(held: list[pa.Table], rest: Iterable[pa.Table]) -> pa.Table:
-    """Write tables to a file without a name, and map it. `held` is emptied."""
-    with name_tmpdir(), tempfile.TemporaryFile(prefix="ratchet-") as file:
-        with pa.ipc.new_file(file, held[0].schema) as writer:
-            while held:
-                writer.write_table(held.pop(0))
-            for table in rest:
-                writer.write_table(table)
-        file.flush()
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(content))).read_all()

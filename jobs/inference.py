@@ -9,7 +9,7 @@ from typing import Literal
 from ratchet.errors import InputError
 from ratchet.extras import require_extra
 from ratchet.models.model_files import check_quantizable, find_config_folder
-from ratchet.models.usage import ADAPTED, Usage, read_task
+from ratchet.models.roles import ADAPTED, Usage, read_task
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from ratchet.models.model_kind import (
     read_optional,
 )
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
-from ratchet.models.usage import find_usage
+from ratchet.models.roles import find_usage
 
 USUAL = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "electra")
 """The `model_type` of encoders whose files can show by themselves that transformers opens them."""
@@ -77,7 +77,7 @@ def check_target_modules(job: str, base: Path, kind: Literal["backbone", "causal
     the setting `target_modules` of the job."""
     if names == "all-linear" and _is_usual(base):
         return
-    from ratchet.models.adapters.trial import try_adapter
+    from ratchet.models.adapter_trial import try_adapter
 
     try:
         try_adapter(base, kind, names, _find_last_change(base))

@@ -94,5 +94,6 @@ def pad(
 
 def check_finite(name: str, values: np.ndarray) -> None:
     """Raise ModelError for a row of values [N] or [N, D] that are not finite. name: what a row is, for the message."""
-    if len(bad := np.nonzero(~np.isfinite(values))[0]):
+    bad = np.nonzero(~np.isfinite(values))[0]
+    if len(bad):
         raise ModelError(f"{name} {bad[0]}: not finite; expected numbers; try dtype=float32")

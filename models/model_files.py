@@ -96,10 +96,13 @@ def resolve(name: str) -> Path:
     cached = _from_hub(name, local=True)
     if cached is not None:
         return cached
-    if is_hub_reachable() and (fetched := _from_hub(name, local=False)) is not None:
-        return fetched
-    if name == MINILM and (carried := _from_package()) is not None:
-        return carried
+    found = None
+    if is_hub_reachable():
+        found = _from_hub(name, local=False)
+    if found is None and name == MINILM:
+        found = _from_package()
+    if found is not None:
+        return found
     raise ModelError(
         f"model '{name}': neither a folder, nor in the hub's cache, nor could safetensors be fetched from the hub;"
         " check the name, the network and its proxy (and HF_TOKEN for gated models), or give the path of a folder"
@@ -154,7 +157,8 @@ def _check_one_model(folder: Path) -> None:
         parts.add(path.name)
     if (folder / INDEX).is_file():
         parts.update(list_weight_files(folder))
-    if (folder / WEIGHTS).is_file() and (others := sorted(parts - {WEIGHTS})):
+    others = sorted(parts - {WEIGHTS})
+    if (folder / WEIGHTS).is_file() and others:
         if (folder / INDEX).is_file():
             named = f", which {INDEX} names"
         else:

@@ -38,7 +38,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.inference.mining import unit
-from ratchet.data.tables import MINED, join_tables, list_shards, read_shards, take_texts, write_table
+from ratchet.data.tables import MINED, list_shards, read_shards, take_texts, write_table
 from ratchet.data.triplets import Triplets, split_epoch
 from ratchet.data.vectors import write_vectors
 from ratchet.jobs.retrieval.evaluate_retrieval import Config as EvaluationConfig
@@ -291,7 +291,7 @@ def train_sft(given: argparse.Namespace) -> None:
             yield pa.Table.from_arrays([names, pa.array(np.full(rows, 20, np.int32)), ids, trained], schema=TOKENS)
 
     print_since = Clock()
-    samples = TokenTable(join_tables(make_tables()))
+    samples = TokenTable(pa.concat_tables(make_tables()))
     print_since(f"made and mapped {len(samples.size_N):,} samples")
     for epoch in range(2):
         batch = split_epoch(len(samples.size_N), -(-given.documents // 128), 42, epoch)[0]

@@ -188,7 +188,7 @@ def finetune_embedder(base: Path, data: Path, out: Path, settings: dict[str, Any
 
 def merge(base: Path, data: Path, out: Path, settings: dict[str, Any], given: Any) -> Parts:
     from ratchet.jobs.retrieval import merge as job
-    from ratchet.models.adapters import merging
+    from ratchet.models import merging
 
     def work() -> None:
         target = out.with_name(f"{out.name}-merged")
@@ -200,7 +200,7 @@ def merge(base: Path, data: Path, out: Path, settings: dict[str, Any], given: An
 
 
 def merge_alone(base: Path, data: Path, out: Path, settings: dict[str, Any], given: Any) -> Parts:
-    from ratchet.models.adapters import merging
+    from ratchet.models import merging
 
     target = out.with_name(f"{out.name}-alone")
     return target.mkdir, lambda: merging.merge(base, base / "adapter", target), lambda: None

@@ -68,7 +68,8 @@ def read(folder: Path, *, labelled: bool = True, sampled: bool = False) -> Retri
             split = SPLITS[stem]
         for name, (where, grades) in _read_qrels(paths, known, documents, absent, unread).items():
             labelled_ids.add(name)
-            if relevant := {document: grade for document, grade in grades.items() if grade > 0}:
+            relevant = {document: grade for document, grade in grades.items() if grade > 0}
+            if relevant:
                 query = known[name]._replace(split=split, where=where)
                 queries.append(query._replace(positives=tuple(relevant), grades=tuple(relevant.values())))
             else:

@@ -103,7 +103,8 @@ def split_queries(
         most = -(-total // folds)
     else:
         most = total - sum(count(total))
-    if by_document and (largest := max(weights)) > most:
+    largest = max(weights)
+    if by_document and largest > most:
         name = queries[grouped[weights.index(largest)][0]].positives[0]
         raise DataError(
             f"{source}: {largest:,} of {total:,} queries are connected by shared positives, such as document '{name}';"

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ratchet.data.rankings import summarize_tokens
-from ratchet.data.tables import join_tables, list_shards, read_shards
+from ratchet.data.tables import list_shards, read_shards
 from ratchet.data.tasks.answers import TEACHER_LOGPROBS
 from ratchet.data.tasks.task import SAMPLES, write_task_name
 from ratchet.data.triplets import distribute, split_epoch
@@ -157,7 +157,7 @@ class SftTask(FinetuneTask):
             return pa.Table.from_pylist(made, TOKENS)
 
         shards = list_shards(folder)
-        table = join_tables(map(tokenize, shards))
+        table = pa.concat_tables(map(tokenize, shards))
         too_long = count_rows(shards, SAMPLES.names) - len(table)
         if not len(table):
             raise InputError(

@@ -64,7 +64,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 def write_model(kind: str, inputs: Inputs, target: Path) -> None:
     """Write a whole model: a copy, or the merge with an adapter. Embedders get the files of sentence-transformers, and
     decoders the tokens that end answers."""
-    from ratchet.models.adapters import merging
+    from ratchet.models import merging
     from ratchet.models.decoder import decoder
     from ratchet.models.embedder.encoding_config import read_encoding_config
     from ratchet.models.embedder.sentence_transformers_layout import write_layout

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ratchet.errors import ModelError
-from ratchet.models.usage import find_usage
+from ratchet.models.roles import find_usage
 from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.serving import list_commands
 

@@ -45,7 +45,7 @@ def check_settings(config: Config, inputs: Inputs) -> None:
     if inputs.base is not None:
         check_folder(inputs.base)
     if inputs.base is not None and inputs.adapter is not None:
-        from ratchet.models.adapters.merging import check_inputs
+        from ratchet.models.merging import check_inputs
 
         check_inputs(inputs.base, inputs.adapter, inputs.projection)
         check_as_used(inputs.base, inputs.adapter)
@@ -79,7 +79,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import torch
 
     from ratchet.data.tables import list_shards
-    from ratchet.models.adapters import merging
+    from ratchet.models import merging
 
     torch.set_num_threads(max(1, int(context.resources.cpus or 1)))
     context.progress(Progress(0, 2, "stages", "merging"))

@@ -62,28 +62,7 @@ def corpus(tmp_path: Path) -> tuple[Path, list[dict[str, str]]]:
     return tmp_path / "corpus", rows
 
 
-def test_a_large_table_is_mapped_from_a_file_that_nobody_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, folder = [{"id": f"d{n}", "text": f"text {n} ü" * 100} for n in range(1000)], tmp_path / "corpus"
-    write_shards(folder, rows, CORPUS, 20)  # Arrow's threads may still hold a shard that was read
-    held = read_shards(folder)
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    monkeypatch.setattr(tables, "HELD_BYTES", 100)
-    allocated = pa.total_allocated_bytes()
-    mapped = read_shards(folder)
-    assert pa.total_allocated_bytes() - allocated < held.nbytes / 4
-    assert mapped.equals(held)
-    assert mapped.to_pylist() == rows
-    assert not list(temporary.iterdir())
-    assert read_shards(folder, ["text"]).column_names == ["text"]
-
-
-@pytest.mark.parametrize("limit", [1 << 30, 100])
-def test_texts_are_found_by_id(
-    limit: int, corpus: tuple[Path, list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tables, "HELD_BYTES", limit)
+def test_texts_are_found_by_id(corpus: tuple[Path, list[dict[str, str]]]) -> None:
     texts = Texts(read_shards(corpus[0]))
     assert dict(texts) == {row["id"]: row["text"] for row in corpus[1]}
     assert (len(texts), "d20" in texts, "d19" in texts) == (20, False, True)

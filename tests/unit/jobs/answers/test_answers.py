@@ -114,13 +114,6 @@ def test_workers_micro_batches_and_packing_change_nothing(
     assert json.loads((tmp_path / "lengths.json").read_text())[0]["samples"] == 97
 
 
-def test_samples_that_are_mapped_from_a_file_are_the_same(
-    made: Path, whole: tuple[float, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ratchet.data.tables.HELD_BYTES", 100)
-    check_equal(whole, gradient(made, tmp_path, 1))
-
-
 def test_a_teachers_rows_are_found_by_the_samples_ids(tmp_path: Path) -> None:
     tokens = [
         {"id": name, "labels": labels, "ids": list(range(9)), "trained": [at >= 9 - labels for at in range(9)]}

@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from ratchet.errors import ModelError
 from ratchet.jobs.retrieval.merge import Config, Inputs, check
-from ratchet.models.adapters import lora, merging
+from ratchet.models import merging
+from ratchet.models.adapters import lora
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.orchestrator.cli.main import main

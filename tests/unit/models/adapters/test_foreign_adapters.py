@@ -16,10 +16,11 @@ from ratchet.errors import InputError, ModelError
 from ratchet.jobs.answers import generate, sft
 from ratchet.jobs.export.export_model import Inputs, write_model
 from ratchet.jobs.retrieval import embed
-from ratchet.models.adapters import lora, merging
+from ratchet.models import merging
+from ratchet.models.adapters import lora
 from ratchet.models.adapters.shard_merge import merge_shards
 from ratchet.models.embedder import encoder
-from ratchet.models.usage import find_usage
+from ratchet.models.roles import find_usage
 
 CAUSAL = transformers.AutoModelForCausalLM
 CLASSIFIER = transformers.AutoModelForSequenceClassification

@@ -19,7 +19,8 @@ from tiny_models import save_chat_model
 from tokenizers import processors
 
 from ratchet.errors import ModelError
-from ratchet.models.adapters import lora, merging
+from ratchet.models import merging
+from ratchet.models.adapters import lora
 from ratchet.models.adapters.shard_merge import merge_shards, read_main_dtype
 from ratchet.models.embedder import encoder, projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
@@ -27,7 +28,7 @@ from ratchet.models.embedder.sentence_transformers_layout import write_layout
 from ratchet.models.model_files import RERANKER_CONFIG_FILE
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
-from ratchet.models.usage import find_usage
+from ratchet.models.roles import find_usage
 
 TEXTS = ["Adds the denominators.", "Squares each term of a sum.", "Reads the scale wrongly.", "x"]
 

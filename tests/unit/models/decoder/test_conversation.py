@@ -157,11 +157,8 @@ def test_tokens_that_end_the_models_generation_end_answers(tmp_path: Path) -> No
         ("{% for m in messages %}{{ m.content }}|{% endfor %}", "closes answers with the text '|'"),
         ("{% for m in messages %}{{ m.role }}<e>{% endfor %}", "does not render the answer"),
         (CHAT.replace("assistant\n{% endif", "assistant\n<think>\n{% endif"), "rewrites earlier turns, or the prompt"),
-        (CHAT + "{{ strftime_now(messages[0].role) }}", "uses strftime_now"),
-        (CHAT + "{{ ['a', 'b'] | random }}", "uses random"),
-        (CHAT + "{{ lipsum(2) }}", "uses lipsum"),
-        ("{{ 'a }}", "is no Jinja template"),
-        ({"tool_use": CHAT}, "has no default"),
+        ("{{ 'a }}", "cannot render"),
+        ({"tool_use": CHAT}, "does not render the answer"),
     ],
 )
 def test_a_template_with_wrong_prompts_or_ends_is_refused(template: Any, says: str) -> None:

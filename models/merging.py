@@ -22,7 +22,7 @@ from ratchet.models.model_files import copy_tokenizer, find_config_folder
 from ratchet.models.model_kind import describe_kind, read_config
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
-from ratchet.models.usage import find_usage, read_task
+from ratchet.models.roles import find_usage, read_task
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ def merge(base: Path, adapter: Path, target: Path, projection_file: Path | None 
     Return an empty string, or why the layout is missing: sentence-transformers would embed differently with it. Raises
     ModelError for an adapter that does not fit."""
     _check_kind(base, adapter)
-    if reranks := find_usage(base, adapter) == "reranker":
+    reranks = find_usage(base, adapter) == "reranker"
+    if reranks:
         reranker_config = read_reranker_config(find_config_folder(base, adapter))
         reranker_config.write(target)
         _write_config(base, target, reranker_config)
