@@ -45,7 +45,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> None:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    from ratchet.models.usage import find_usage
+    from ratchet.models.roles import find_usage
 
     target = context.out / "model"
     kind = find_usage(inputs.model, inputs.adapter)
