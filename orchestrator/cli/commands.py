@@ -21,9 +21,9 @@ from ratchet.orchestrator.cli.termination import end_at_once
 from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.command import print_warnings, run_recipe
 from ratchet.orchestrator.finished_run import find_run_model, use_store
+from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.job_interface.settings import json_schema, write_lines
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
-from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting import report_json
 from ratchet.orchestrator.run_log import read_last_step_ids

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import ratchet
 from ratchet import errors
-from ratchet.orchestrator.job_interface.terminal import OutputError, print_clean
+from ratchet.orchestrator.job_interface.clean_output import OutputError, print_clean
 from ratchet.orchestrator.store.backend import FORMAT_NAME
 
 MAX_PLACES = 4

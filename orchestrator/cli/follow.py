@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 from ratchet.orchestrator.execution.live_view import LiveView
+from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.job_interface.job import Progress
-from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.run_log import PROGRESS, RunLog
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.open_runs import list_open_runs
