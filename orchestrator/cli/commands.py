@@ -51,7 +51,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     store = Store.open(arguments.store)
     argv = ["ratchet", *sys.argv[1:]]
-    if url := getattr(arguments, "notify", None):
+    url = getattr(arguments, "notify", None)
+    if url:
         argv = [part.replace(url, "URL") for part in argv]  # the run records its command, and a URL may hold a secret
     options: dict[str, Any] = {}
     for name in ("address", "repair", "notify"):

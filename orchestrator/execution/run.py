@@ -149,7 +149,8 @@ class Run:
         about = {"step_id": commit.step_id, "attempt": commit.attempt}
         self.run_log.event("done", name, seconds=seconds, metrics=metrics, **about)
         self.view.finished(name, seconds, metrics)
-        if note := self.plan.steps[name].result.get("note"):
+        note = self.plan.steps[name].result.get("note")
+        if note:
             self.view.message(f"{name}: {note}")
         self._update_status()
         self.write_plan()
@@ -229,7 +230,8 @@ class Run:
     def copy_files(self) -> None:
         """Copy `Summary.files` into the folder of the run, as far as their steps are done."""
         for name, output in self.summary.files.items():
-            if source := self.plan.path_of(output, verified=False):
+            source = self.plan.path_of(output, verified=False)
+            if source:
                 atomic_file.replace(self.run_log.folder / name, source.read_bytes())
 
     def locate_results(self) -> dict[str, Path]:
