@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ratchet.errors import DamagedError
-from ratchet.orchestrator.job_interface.terminal import print_clean
+from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.run_log import RunLog, list_all_runs, list_sweeps
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.backend import Backend

@@ -96,7 +96,8 @@ class Plan:
                 planned.fingerprint = build_fingerprint(job, self.code[job], planned.step.config, inputs)
                 planned.step_id = digest(planned.fingerprint)
             commit = self.store.use(planned.step_id)
-            if commit and (manifest := self._load_manifest(commit)):
+            manifest = self._load_manifest(commit) if commit else None
+            if commit and manifest:
                 self.record(name, commit, manifest)
         return planned
 

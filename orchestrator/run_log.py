@@ -38,10 +38,11 @@ class RunLog:
         run_log.write("about.json", {"recipe": recipe, "started": time.time(), **about})
         return run_log
 
-    def event(self, kind: str, step: str | None = None, **details: Any) -> None:
+    def event(self, kind: str, step: str | None = None, **details: Any) -> dict[str, Any]:
         """Append a line to events.jsonl and sync it; hits, which may be many, are synced with the next other event."""
         event = {"t": round(time.time(), 3), "event": kind, "step": step, **details}
         append_json(self.folder / "events.jsonl", event, durable=kind != "hit")
+        return event
 
     def events(self) -> list[dict[str, Any]]:
         """Read all events. An incomplete last line is skipped."""

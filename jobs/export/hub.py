@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ratchet.errors import ModelError
 from ratchet.models.roles import find_usage
-from ratchet.orchestrator.job_interface.terminal import print_clean
+from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.serving import list_commands
 
 

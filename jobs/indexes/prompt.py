@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ratchet.orchestrator.job_interface.terminal import print_clean
+from ratchet.orchestrator.job_interface.clean_output import print_clean
 
 
 def ask(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 from ratchet.errors import InputError
 from ratchet.orchestrator import recipe
+from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.job_interface.settings import suggest
-from ratchet.orchestrator.job_interface.terminal import print_clean
 
 
 class Parser(argparse.ArgumentParser):

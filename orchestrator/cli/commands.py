@@ -21,9 +21,9 @@ from ratchet.orchestrator.cli.termination import end_at_once
 from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.command import print_warnings, run_recipe
 from ratchet.orchestrator.finished_run import find_run_model, use_store
+from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.job_interface.settings import json_schema, write_lines
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
-from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting import report_json
 from ratchet.orchestrator.run_log import read_last_step_ids
@@ -51,7 +51,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     store = Store.open(arguments.store)
     argv = ["ratchet", *sys.argv[1:]]
-    if url := getattr(arguments, "notify", None):
+    url = getattr(arguments, "notify", None)
+    if url:
         argv = [part.replace(url, "URL") for part in argv]  # the run records its command, and a URL may hold a secret
     options: dict[str, Any] = {}
     for name in ("address", "repair", "notify"):

@@ -9,8 +9,8 @@ from inspect import Parameter
 from rich.text import Text
 
 from ratchet.orchestrator.execution.needs import StepNeeds
+from ratchet.orchestrator.job_interface.clean_output import CleanConsole, print_clean
 from ratchet.orchestrator.job_interface.settings import describe_settings
-from ratchet.orchestrator.job_interface.terminal import CleanConsole, print_clean
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.reporting.formatting import format_duration, pluralize

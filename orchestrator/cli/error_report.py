@@ -17,7 +17,7 @@ from pathlib import Path
 
 import ratchet
 from ratchet import errors
-from ratchet.orchestrator.job_interface.terminal import OutputError, print_clean
+from ratchet.orchestrator.job_interface.clean_output import OutputError, print_clean
 from ratchet.orchestrator.store.backend import FORMAT_NAME
 
 MAX_PLACES = 4
@@ -60,7 +60,8 @@ def _explain(error: BaseException, store: str | None, trace: str) -> tuple[str, 
         expected = "expected permission for it; check the owner and the mode, or whether the file system is read-only"
         return f"{error.filename}: {error.strerror}; {expected}", 2
     hint = f"; the whole traceback is in {_save(trace, store)}; --debug prints it"
-    if places := find_places(error):
+    places = find_places(error)
+    if places:
         message = f"{type(error).__name__}: {getattr(error, 'msg', None) or str(error).strip() or 'no message'}"
         return f"{', '.join(places)}: {message}; expected code that runs; correct it{hint}", 2
     return f"internal error: {errors.describe(error)}; expected none; please report it{hint}", 1

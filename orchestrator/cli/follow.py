@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import Any
 
 from ratchet.orchestrator.execution.live_view import LiveView
+from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.job_interface.job import Progress
-from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.run_log import PROGRESS, RunLog
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.open_runs import list_open_runs
@@ -34,7 +33,7 @@ def follow_run(store: Store, run_log: RunLog) -> int:
         while True:
             events = run_log.events()
             for event in events[shown:]:
-                _show(view, event)
+                view.show(event)
             shown = len(events)
             ended = run_log.find_end(events)
             if ended or gone:
@@ -57,23 +56,3 @@ def follow_run(store: Store, run_log: RunLog) -> int:
 
 def _is_running(store: Store, run_log: RunLog) -> bool:
     return any(mark["run"] in ("", f"runs/{run_log.run_id}") for mark in list_open_runs(store))
-
-
-def _show(view: LiveView, event: dict[str, Any]) -> None:
-    """Show an event of a run log in the same way as the driver of the run."""
-    step = event["step"]
-    match event["event"]:
-        case "hit":
-            view.hit(step)
-        case "started":
-            view.started(step, event["attempt"])
-        case "waiting":
-            view.waiting(step, event["on"])
-        case "retry":
-            view.retrying(step, event["reason"].splitlines()[0], event["wait"])
-        case "done":
-            view.finished(step, event["seconds"], event.get("metrics", {}))
-        case "failed":
-            view.failed(step, event["reason"])
-        case "skipped":
-            view.skipped(step, event["because"])

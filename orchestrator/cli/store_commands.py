@@ -10,7 +10,7 @@ from typing import Any
 from ratchet.errors import DamagedError, StoreError
 from ratchet.orchestrator import gc
 from ratchet.orchestrator.cli.follow import follow_run
-from ratchet.orchestrator.job_interface.terminal import print_clean, print_error
+from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
 from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, format_local_time, pluralize
 from ratchet.orchestrator.reporting.run_diff import compare_runs
 from ratchet.orchestrator.reporting.tables import build_table, print_table

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ratchet.errors import InputError
 from ratchet.orchestrator import recipe
 from ratchet.orchestrator.execution.live_view import LiveView
-from ratchet.orchestrator.job_interface.terminal import print_clean, print_error
+from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting import trackers
 from ratchet.orchestrator.reporting.report import write_report

@@ -83,8 +83,7 @@ class Executor:
                         ) from error
                     raise
                 wait = min(60.0, 2.0 ** (tries - 1))
-                self.run_log.event("retry", name, reason=describe(error), wait=wait)
-                self.view.retrying(name, describe(error).splitlines()[0], wait)
+                self.view.show(self.run_log.event("retry", name, reason=describe(error), wait=wait))
                 self.stopping.wait(wait)
                 tries += 1
 
@@ -97,8 +96,7 @@ class Executor:
                 return lease
             if lease.owner != said:
                 said = lease.owner
-                self.run_log.event("waiting", name, on=said)
-                self.view.waiting(name, said)
+                self.view.show(self.run_log.event("waiting", name, on=said))
             self.stopping.wait(POLL)
         raise Interrupted(f"step {name}: stopped while waiting for {said}")
 
@@ -112,8 +110,7 @@ class Executor:
         machines = self.cluster.machines()
         staging = self.plan.store.staging(step_id, lease.attempt)
         check_step_disk(self.plan, name, machines)
-        self.view.started(name, lease.attempt)
-        self.run_log.event("started", name, step_id=step_id, attempt=lease.attempt)
+        self.view.show(self.run_log.event("started", name, step_id=step_id, attempt=lease.attempt))
         try:
             self.cluster.place(step)
         except InputError as error:  # machines were lost since the run began

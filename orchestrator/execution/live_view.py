@@ -20,8 +20,8 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from ratchet.orchestrator.execution.run_listener import RunListener
+from ratchet.orchestrator.job_interface.clean_output import CleanConsole, OutputError
 from ratchet.orchestrator.job_interface.job import Progress
-from ratchet.orchestrator.job_interface.terminal import CleanConsole, OutputError
 from ratchet.orchestrator.reporting.formatting import format_compact, format_duration, pluralize, shorten
 
 LOG_INTERVAL = 15.0

@@ -169,7 +169,8 @@ def check_disk(plan: Plan, found: Mapping[str, StepNeeds]) -> None:
     for name, own in found.items():
         # The next attempt continues from the files of earlier attempts, or removes them.
         written = measure(plan.store.local("steps", plan.steps[name].step_id or name))[0]
-        total += (missing := max(0.0, own.needs.disk - written / 1e9))
+        missing = max(0.0, own.needs.disk - written / 1e9)
+        total += missing
         if missing > free:
             raise InputError(
                 f"step {name}: writes up to {missing:.1f} GB, checkpoints included; expected at most the"

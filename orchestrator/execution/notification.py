@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from ratchet.errors import InputError, describe
-from ratchet.orchestrator.job_interface.terminal import print_clean
+from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.reporting.formatting import format_duration
 
 TRIES = 3

@@ -116,8 +116,7 @@ class Run:
                 raise KeyboardInterrupt
             for name, parent in to_skip(self.status, self.plan.parents).items():
                 self.status[name] = Status.SKIPPED
-                self.run_log.event("skipped", name, because=parent)
-                self.view.skipped(name, parent)
+                self.view.show(self.run_log.event("skipped", name, because=parent))
             for name in to_start(self.status, self.demand, self.cluster.maximum()):
                 self.status[name] = Status.RUNNING
                 running[pool.submit(executor.execute, name)] = name
@@ -138,18 +137,16 @@ class Run:
         except Exception as error:
             self.status[name] = Status.FAILED
             self.failures[name] = describe_failure(error)
-            self.run_log.event("failed", name, reason=self.failures[name])
-            self.view.failed(name, self.failures[name])
+            self.view.show(self.run_log.event("failed", name, reason=self.failures[name]))
             self.notifier.step_failed(name, self.failures[name])
             return
         self.plan.record(name, commit, self.plan.store.manifest(commit.manifest))
         self.status[name] = Status.DONE
-        seconds = commit.record["seconds"]
-        metrics = self._select_metrics(name)
-        about = {"step_id": commit.step_id, "attempt": commit.attempt}
-        self.run_log.event("done", name, seconds=seconds, metrics=metrics, **about)
-        self.view.finished(name, seconds, metrics)
-        if note := self.plan.steps[name].result.get("note"):
+        about = {"seconds": commit.record["seconds"], "metrics": self._select_metrics(name)}
+        about |= {"step_id": commit.step_id, "attempt": commit.attempt}
+        self.view.show(self.run_log.event("done", name, **about))
+        note = self.plan.steps[name].result.get("note")
+        if note:
             self.view.message(f"{name}: {note}")
         self._update_status()
         self.write_plan()
@@ -191,8 +188,7 @@ class Run:
             planned = self.plan.resolve(name)
             if planned.commit is not None:
                 self.status[name] = Status.DONE
-                self.run_log.event("hit", name, step_id=planned.step_id)
-                self.view.hit(name)
+                self.view.show(self.run_log.event("hit", name, step_id=planned.step_id))
             elif planned.step_id:
                 self.status[name] = Status.READY
 
@@ -229,7 +225,8 @@ class Run:
     def copy_files(self) -> None:
         """Copy `Summary.files` into the folder of the run, as far as their steps are done."""
         for name, output in self.summary.files.items():
-            if source := self.plan.path_of(output, verified=False):
+            source = self.plan.path_of(output, verified=False)
+            if source:
                 atomic_file.replace(self.run_log.folder / name, source.read_bytes())
 
     def locate_results(self) -> dict[str, Path]:

@@ -81,7 +81,8 @@ def freeze_code(modules: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
 
     The environment is empty if this process runs from a snapshot, which the processes that it starts inherit.
     """
-    if digest := find_snapshot():
+    digest = find_snapshot()
+    if digest:
         yield digest, {}
         return
     snapshot = Snapshot.take(modules)

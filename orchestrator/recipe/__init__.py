@@ -297,7 +297,8 @@ def _parameters(recipe: Recipe, given: Mapping[str, str]) -> dict[str, Any]:
                 f" {', '.join(known)}, or steps.field=value{suggest(key, known)}"
             )
         values[key] = convert(text, hints[key], f"--set {key}={text}")
-    if missing := [key for key in recipe.parameters if key not in values]:
+    missing = [key for key in recipe.parameters if key not in values]
+    if missing:
         raise RecipeError(
             f"recipe {recipe.name}: {', '.join(missing)} not given; expected a value; add "
             + " ".join(f"--set {key}=..." for key in missing)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from ratchet.orchestrator.job_interface.clean_output import clean
 from ratchet.orchestrator.job_interface.job import is_time
-from ratchet.orchestrator.job_interface.terminal import clean
 
 NOTHING = "–"
 """Text for a missing value."""

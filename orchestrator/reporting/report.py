@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from ratchet.orchestrator.atomic_file import write_atomically
-from ratchet.orchestrator.job_interface.terminal import clean
+from ratchet.orchestrator.job_interface.clean_output import clean
 from ratchet.orchestrator.reporting import charts, formatting, report_json, run_data, sweep_data
 from ratchet.orchestrator.reporting.run_data import RunReport
 from ratchet.orchestrator.reporting.sweep_data import SweepReport

@@ -10,8 +10,8 @@ from rich.cells import cell_len
 from rich.table import Table as Grid
 from rich.text import Text
 
+from ratchet.orchestrator.job_interface.clean_output import CleanConsole
 from ratchet.orchestrator.job_interface.job import infer_direction
-from ratchet.orchestrator.job_interface.terminal import CleanConsole
 from ratchet.orchestrator.reporting.formatting import format_value, is_number
 
 

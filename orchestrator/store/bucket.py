@@ -224,7 +224,8 @@ class Bucket(Backend):
             path, (known, before) = folder / name.removeprefix(f"{key}/"), self._read_synced(name)
             if known == version and path.exists():
                 return
-            if (content := self.read(name)) is None:
+            content = self.read(name)
+            if content is None:
                 return  # it was removed since it was listed
             has_changed = path.exists() and _stamp(path) != before
             if not has_changed or not path.read_bytes().startswith(content):

@@ -160,7 +160,8 @@ class Manifest:
             known = {}
         self.part_digest(part)
         start = folder if part is None else folder / part
-        if strays := self.find_strays(*list_below(start, folder)):
+        strays = self.find_strays(*list_below(start, folder))
+        if strays:
             raise DamagedError(describe_damage(f"{folder}/{strays[0]}", *STRAY))
         unread: list[tuple[Path, Stamp, File]] = []
         for file in self.of_part(part):

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from rich.progress import track
 
-from ratchet.orchestrator.job_interface.terminal import CleanConsole
+from ratchet.orchestrator.job_interface.clean_output import CleanConsole
 
 T = TypeVar("T")
 F = TypeVar("F")

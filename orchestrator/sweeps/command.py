@@ -15,7 +15,7 @@ from ratchet.errors import RunError
 from ratchet.orchestrator.execution.address import check_cluster_address
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.live_view import LiveView
-from ratchet.orchestrator.job_interface.terminal import print_clean, print_error
+from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
 from ratchet.orchestrator.promotion import check_name
 from ratchet.orchestrator.recipe import list_modules
 from ratchet.orchestrator.reporting.report import write_report

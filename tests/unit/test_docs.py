@@ -14,11 +14,11 @@ import pytest
 from docs.write_settings import write_reference
 from ratchet.models.embedder.encoding_config import EncodingConfig
 from ratchet.models.reranker.reranker_config import RerankerConfig
-from ratchet.names import PLACES
 from ratchet.orchestrator.job_interface import Resources
 from ratchet.orchestrator.job_interface.code import read_code
 from ratchet.orchestrator.recipe import names as recipe_names
 from ratchet.orchestrator.recipe.single_job import list_jobs, load_job
+from ratchet.public_names import PLACES
 
 ROOT = Path(__file__).resolve().parents[2]
 DECLARATIONS = list_jobs()

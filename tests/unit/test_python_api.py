@@ -12,7 +12,6 @@ from run_models import EMBEDDER, make_run
 
 import ratchet
 from ratchet.errors import RecipeError, RunError, StoreError
-from ratchet.names import PLACES
 from ratchet.orchestrator.api import Run
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.job_interface.settings import write_lines
@@ -20,6 +19,7 @@ from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
 from ratchet.orchestrator.store import Store
+from ratchet.public_names import PLACES
 
 
 def test_every_name_is_there_and_an_unknown_one_is_not() -> None:

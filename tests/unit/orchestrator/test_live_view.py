@@ -11,7 +11,7 @@ import pytest
 from ratchet.orchestrator.execution import live_view
 from ratchet.orchestrator.execution.live_view import LiveView
 from ratchet.orchestrator.job_interface import Progress
-from ratchet.orchestrator.job_interface.terminal import CleanConsole
+from ratchet.orchestrator.job_interface.clean_output import CleanConsole
 
 
 def make_view(total: int, *, terminal: bool = False) -> tuple[LiveView, io.StringIO]:

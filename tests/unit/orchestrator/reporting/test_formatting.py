@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from ratchet.orchestrator.job_interface.clean_output import clean
 from ratchet.orchestrator.job_interface.job import is_time
-from ratchet.orchestrator.job_interface.terminal import clean
 from ratchet.orchestrator.reporting.formatting import format_compact, format_duration, format_value, shorten
 
 

@@ -11,7 +11,7 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from ratchet.orchestrator.job_interface.terminal import CleanConsole, clean, print_clean
+from ratchet.orchestrator.job_interface.clean_output import CleanConsole, clean, print_clean
 
 pytestmark = pytest.mark.slow
 
