@@ -187,17 +187,6 @@ def read_filled(where: str, row: dict[str, Any], name: str) -> str:
     return str(text)
 
 
-def read_texts(where: str, row: dict[str, Any], name: str, default: Any = ...) -> list[str]:
-    """Read a field that is a list of texts. Raises DataError if one is blank or no text."""
-    values = read_field(where, row, name, list, default) or []
-    for value in values:
-        if not isinstance(value, str) or not value.strip():
-            raise DataError(
-                f"{where}: field '{name}' holds {show(value)}; expected texts that are not empty; correct or remove it"
-            )
-    return values
-
-
 def read_scores(where: str, row: dict[str, Any], name: str, texts: Sequence[str]) -> list[float] | None:
     """Read a field with one finite number per text; None if it is missing. Raises DataError for other values."""
     values = read_field(where, row, name, list, None)
