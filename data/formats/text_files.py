@@ -65,7 +65,10 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
     rows = 0
     try:
         header = next((row for row in reader if len(row) > 1 or "".join(row).strip(BLANK)), [])
-        missing = [column for column in columns if column not in header]
+        missing = []
+        for column in columns:
+            if column not in header:
+                missing.append(column)
         if missing:
             raise DataError(
                 f"{path}:{reader.line_num}: no column {', '.join(missing)}; found"
