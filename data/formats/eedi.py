@@ -37,7 +37,9 @@ def read(path: Path, *, labelled: bool = True, template: str = "") -> RetrievalD
             if not text.strip():
                 raise DataError(f"{where}: document '{name}' has no text; expected some; remove it or fill it")
             corpus.append(Document(name, text, where))
-    known = {document.id for document in corpus}
+    known = set()
+    for document in corpus:
+        known.add(document.id)
     queries: list[Query] = []
     unlabelled = 0
     for where, row in read_csv(path / "train.csv", COLUMNS) if labelled else read_csv(path, COLUMNS[: -len(LETTERS)]):

@@ -65,7 +65,10 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
     rows = 0
     try:
         header = next((row for row in reader if len(row) > 1 or "".join(row).strip(BLANK)), [])
-        missing = [column for column in columns if column not in header]
+        missing = []
+        for column in columns:
+            if column not in header:
+                missing.append(column)
         if missing:
             raise DataError(
                 f"{path}:{reader.line_num}: no column {', '.join(missing)}; found"
@@ -185,17 +188,6 @@ def read_filled(where: str, row: dict[str, Any], name: str) -> str:
     if not text.strip():
         raise DataError(f"{where}: {name} is empty; expected text; fill or remove the line")
     return str(text)
-
-
-def read_texts(where: str, row: dict[str, Any], name: str, default: Any = ...) -> list[str]:
-    """Read a field that is a list of texts. Raises DataError if one is blank or no text."""
-    values = read_field(where, row, name, list, default) or []
-    for value in values:
-        if not isinstance(value, str) or not value.strip():
-            raise DataError(
-                f"{where}: field '{name}' holds {show(value)}; expected texts that are not empty; correct or remove it"
-            )
-    return values
 
 
 def read_scores(where: str, row: dict[str, Any], name: str, texts: Sequence[str]) -> list[float] | None:

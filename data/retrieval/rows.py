@@ -98,7 +98,9 @@ def number_rows(rows: Iterable[Row], others: Iterable[str] = (), share: float = 
     for text in others:
         ids.setdefault(text, f"d{len(ids)}")
     corpus = [Document(name, text) for text, name in ids.items()]
-    queries = [query.make_query(number) for number, query in enumerate(found.values())]
+    queries = []
+    for number, query in enumerate(found.values()):
+        queries.append(query.make_query(number))
     estimate = None
     if share < 1:
         estimate = round(len(corpus) / share)

@@ -20,7 +20,7 @@ LEAST_VALID = 8
 """Smallest number of groups in the valid split, if that leaves two thirds of the rest for training. A model is kept
 only if a test on the valid groups shows a gain, and a test on fewer than five groups never does."""
 
-Splits = dict[str, Sequence[Query]]
+Splits = dict[str, list[Query]]
 
 
 def count_valid(rest: int, fraction: float, least: int) -> int:
@@ -54,9 +54,10 @@ def split_queries(
     side = [query.split or "train" for query in queries]
 
     def select(names: Sequence[str]) -> Splits:
-        found: dict[str, Sequence[Query]] = {}
-        for name in names:
-            found[name] = [query for query, own in zip(queries, side, strict=True) if own == name]
+        found: dict[str, list[Query]] = {name: [] for name in names}
+        for query, own in zip(queries, side, strict=True):
+            if own in found:
+                found[own].append(query)
         return found
 
     if "train" not in side:  # all queries are for evaluation
@@ -75,15 +76,16 @@ def split_queries(
     members = {"train", *given, *(name for name, share in shares.items() if share)}
     shares |= dict.fromkeys(given, 0.0)
     free = [number for number, own in enumerate(side) if own == "train"]
-    keys: Sequence[Hashable]
+    components: list[int] = []
     if by_document:
-        keys = _connect([queries[number] for number in free])
-    elif split_by == "query":
-        keys = [queries[number].id for number in free]
-    else:
-        keys = [queries[number].group for number in free]
+        components = _connect([queries[number] for number in free])
     members_of: dict[Hashable, list[int]] = {}
-    for number, key in zip(free, keys, strict=True):
+    for place, number in enumerate(free):
+        key: Hashable = queries[number].group
+        if by_document:
+            key = components[place]
+        elif split_by == "query":
+            key = queries[number].id
         members_of.setdefault(key, []).append(number)
     grouped = list(members_of.values())
     groups = list(range(len(grouped)))
@@ -94,15 +96,12 @@ def split_queries(
     else:
         weights = [1] * len(groups)
 
-    def count(total: int) -> tuple[int, int]:
-        tests = round(total * shares["test"])
-        return tests, count_valid(total - tests, shares["valid"], least_valid)
-
     total = sum(weights)
+    num_tests = round(total * shares["test"])
     if folds > 1:
         most = -(-total // folds)
     else:
-        most = total - sum(count(total))
+        most = total - num_tests - count_valid(total - num_tests, shares["valid"], least_valid)
     largest = max(weights)
     if by_document and largest > most:
         name = queries[grouped[weights.index(largest)][0]].positives[0]
@@ -114,7 +113,7 @@ def split_queries(
     if folds > 1:
         tests = _draw_fold(groups, weights, folds, fold)
     else:
-        tests = _draw(groups, weights, count(total)[0])
+        tests = _draw(groups, weights, num_tests)
     drawn = set(tests)
     rest = [group for group in groups if group not in drawn]
     left = sum(weights[group] for group in rest)
@@ -126,14 +125,9 @@ def split_queries(
     sides = select([name for name in NAMES if name in members])
     for name, chosen in sides.items():
         if not chosen:
-            each = max(1, total // max(1, len(groups)))
-            wanted = sum(share > 0 for share in shares.values())
-            trials = ((n, n * each, count(n * each)) for n in range(1, 10_000))
-            enough = next((n for n, all_, c in trials if all_ > sum(c) and sum(2 * k >= each for k in c) == wanted), 0)
             raise DataError(
-                f"{source}: {len(queries)} queries in {len(groups)} groups leave none for {name}; expected at least"
-                f" {max(enough, folds)} groups with these fractions; give more, or set prepare.test_fraction and"
-                " prepare.validation_fraction"
+                f"{source}: {len(queries)} queries in {len(groups)} groups leave none for {name}; expected groups for"
+                " each split; give more, or set prepare.test_fraction and prepare.validation_fraction"
             )
     return sides
 

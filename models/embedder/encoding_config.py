@@ -137,7 +137,9 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
     own = folder / ENCODING_CONFIG_FILE
     if own.is_file():
         values = read_json(own)
-        known = {field.name for field in fields(EncodingConfig)}
+        known = set()
+        for field in fields(EncodingConfig):
+            known.add(field.name)
         if not isinstance(values, dict) or set(values) - known or "pooling" not in values:
             raise ModelError(f"{own}: fields {', '.join(map(str, values))}; expected {', '.join(sorted(known))}")
         examples = tuple((str(text), str(answer)) for text, answer in values.get("examples", ()))

@@ -112,7 +112,9 @@ class _Gather(torch.autograd.Function):
         # Padded to the largest: gloo and nccl gather equal shapes only.
         padded = tensor.new_zeros((max(sizes), *tensor.shape[1:]))
         padded[: len(tensor)] = tensor
-        parts = [torch.empty_like(padded) for _ in sizes]
+        parts = []
+        for _ in sizes:
+            parts.append(torch.empty_like(padded))
         dist.all_gather(parts, padded)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 

@@ -76,7 +76,9 @@ def read_reranker_config(folder: Path) -> RerankerConfig:
     own = folder / RERANKER_CONFIG_FILE
     if own.is_file():
         values = read_json(own)
-        known = {field.name for field in fields(RerankerConfig)}
+        known = set()
+        for field in fields(RerankerConfig):
+            known.add(field.name)
         if isinstance(values, dict) and not set(values) - known and "kind" in values:
             return RerankerConfig(**values)
         raise ModelError(f"{own}: not a reranker config; expected the fields {', '.join(sorted(known))}")
