@@ -28,12 +28,16 @@ def compute_points(ranking: pa.Table, method: str, spread: float = 1.0) -> list[
 
     spread: from `compute_spread`, the same for all queries, so that lists whose scores hardly differ weigh less."""
     points = []
-    for names, scores in zip(ranking["documents"].to_pylist(), ranking["scores"].to_pylist(), strict=True):
+    for names, scores in zip(
+        ranking["documents"].to_pylist(), ranking["scores"].to_pylist(), strict=True
+    ):
         if method == "rrf":
             points.append(score_ranks(names))
             continue
         low = min(scores, default=0.0)
-        points.append({name: (score - low) / spread for name, score in zip(names, scores, strict=True)})
+        points.append(
+            {name: (score - low) / spread for name, score in zip(names, scores, strict=True)}
+        )
     return points
 
 
@@ -45,7 +49,9 @@ def score_ranks(names: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def fuse(points: Sequence[Sequence[dict[str, float]]], weights: Sequence[float]) -> list[list[tuple[str, float]]]:
+def fuse(
+    points: Sequence[Sequence[dict[str, float]]], weights: Sequence[float]
+) -> list[list[tuple[str, float]]]:
     """Return (document, points) of each query, best first. Documents with equal points, as float32, are ordered
     by id, descending, as trec_eval orders them.
 
@@ -58,7 +64,9 @@ def fuse(points: Sequence[Sequence[dict[str, float]]], weights: Sequence[float])
             if weight:
                 for name, value in found.items():
                     total[name] = total.get(name, 0.0) + weight * value
-        fused.append(sorted(total.items(), key=lambda item: (np.float32(item[1]), item[0]), reverse=True))
+        fused.append(
+            sorted(total.items(), key=lambda item: (np.float32(item[1]), item[0]), reverse=True)
+        )
     return fused
 
 

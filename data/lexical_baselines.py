@@ -19,7 +19,9 @@ from ratchet.extras import hide_package
 with hide_package("jax"):  # which bm25s would start, and JAX takes 75 % of a GPU's memory
     import bm25s
 
-MARKS = "".join(chr(n) for n in range(0x300, 0x10000) if unicodedata.category(chr(n)) in ("Mn", "Mc"))
+MARKS = "".join(
+    chr(n) for n in range(0x300, 0x10000) if unicodedata.category(chr(n)) in ("Mn", "Mc")
+)
 """Marks that belong to words, such as the vowel signs of Hindi. Python's `\\w` leaves them out."""
 WITHOUT_SPACES = re.compile(
     "[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
@@ -39,7 +41,9 @@ def _tokenize(texts: Sequence[str], **options: Any) -> Any:
     for text in texts:
         split.append(WITHOUT_SPACES.sub(_split_characters, text))
     pattern = rf"[\w{MARKS}]{{2,}}"
-    return bm25s.tokenize(split, token_pattern=pattern, stopwords=None, show_progress=False, **options)
+    return bm25s.tokenize(
+        split, token_pattern=pattern, stopwords=None, show_progress=False, **options
+    )
 
 
 class BM25:

@@ -75,7 +75,9 @@ def choose_negatives(
     positive. forbidden: text hashes of the query itself, its positives and the positives of equal queries. texts: [N],
     text hash of each corpus row. among: corpus rows from which missing negatives are drawn; None: all. The draw depends
     on seed and query id only, not on the shard or its other queries."""
-    random = np.random.default_rng(int.from_bytes(hashlib.sha256(f"{seed}\n{query_id}".encode()).digest()[:8], "big"))
+    random = np.random.default_rng(
+        int.from_bytes(hashlib.sha256(f"{seed}\n{query_id}".encode()).digest()[:8], "big")
+    )
     rows = candidates[window.lo : window.hi]
     values = scores[window.lo : window.hi]
     allowed = ~np.isin(texts[rows], np.fromiter(forbidden, dtype=texts.dtype, count=len(forbidden)))
@@ -107,7 +109,11 @@ def choose_negatives(
 
 
 def _fill(
-    count: int, taken: set[int], texts: np.ndarray, among: np.ndarray | None, random: np.random.Generator
+    count: int,
+    taken: set[int],
+    texts: np.ndarray,
+    among: np.ndarray | None,
+    random: np.random.Generator,
 ) -> np.ndarray:
     """Draw up to `count` of the corpus rows `among` (None: all rows), with distinct texts that are not in `taken`.
     Return fewer if there are no more."""

@@ -39,7 +39,9 @@ def count_pairs(count_P: np.ndarray) -> int:
 def check_pairs(pairs: int, batch_size: Sequence[int], *, drop_last: bool) -> None:
     """Raise DataError if an epoch of `pairs` pairs has no batch."""
     if not pairs:
-        raise DataError("statements: no paper has two; expected some, to form pairs; give other papers")
+        raise DataError(
+            "statements: no paper has two; expected some, to form pairs; give other papers"
+        )
     if drop_last and pairs < max(batch_size):
         raise DataError(
             f"batch_size: {max(batch_size)} given, for {pairs} pairs in an epoch, where drop_last drops incomplete"
@@ -53,7 +55,9 @@ class PairSampler:
     seed: of all draws. batch_size: pairs per batch in each epoch; the last value holds for all later epochs. drop_last:
     drop the last, incomplete batch of an epoch. Raises DataError if there is not a single batch."""
 
-    def __init__(self, statements: pa.Table, batch_size: Sequence[int], *, drop_last: bool, seed: int = 0) -> None:
+    def __init__(
+        self, statements: pa.Table, batch_size: Sequence[int], *, drop_last: bool, seed: int = 0
+    ) -> None:
         self.seed = seed
         self.text: pa.ChunkedArray = statements["text"]
         self._paper_S = number_papers(statements)
@@ -97,7 +101,9 @@ class PairSampler:
         size = np.repeat(count_P, count_P)[left]
         position = position_U[left]
         # The last of an odd number is paired with any of those before it.
-        other = np.where(position + 1 < size, position + 1, random.integers(0, np.maximum(size - 1, 1)))
+        other = np.where(
+            position + 1 < size, position + 1, random.integers(0, np.maximum(size - 1, 1))
+        )
         pairs = np.stack([shuffled_U[left], shuffled_U[left - position + other]], axis=1)
         self._drawn_epoch = epoch
         self._drawn = random.permutation(pairs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ratchet.data.formats.flag_embedding import make_line, write_lines
-from ratchet.data.tables import SCORES, TEACHER_SCORES, list_shards, read_listed, read_texts, write_table
+from ratchet.data.tables import (
+    SCORES,
+    TEACHER_SCORES,
+    list_shards,
+    read_listed,
+    read_texts,
+    write_table,
+)
 from ratchet.errors import DataError
 
 LEAST_ACCURACY = 0.6
@@ -21,7 +29,9 @@ LEAST_ACCURACY = 0.6
 def check_lists(folder: Path) -> None:
     """Raise DataError for shards without lists of documents."""
     if not set(TEACHER_SCORES) & set(pq.read_schema(list_shards(folder)[0]).names):
-        raise DataError(f"{folder}: has none of the columns {', '.join(TEACHER_SCORES)}; expected at least one")
+        raise DataError(
+            f"{folder}: has none of the columns {', '.join(TEACHER_SCORES)}; expected at least one"
+        )
 
 
 class Lists:
@@ -35,22 +45,30 @@ class Lists:
     def read(self, source: Path) -> tuple[pa.Table, list[list[str]]]:
         """Return the table of a shard, without scores of a teacher, and the texts of each row, column by column."""
         table = pq.read_table(source)
-        table = table.drop_columns([name for name in TEACHER_SCORES.values() if name in table.column_names])
+        table = table.drop_columns(
+            [name for name in TEACHER_SCORES.values() if name in table.column_names]
+        )
         if "documents" in table.column_names and self.depth is not None:
             for name in ("documents", "scores"):
                 field = table.field(name)
                 cut = pc.list_slice(table[name], 0, self.depth)
-                table = table.set_column(table.column_names.index(name), field, cut.cast(field.type))
+                table = table.set_column(
+                    table.column_names.index(name), field, cut.cast(field.type)
+                )
         lists = zip(*(table[name].to_pylist() for name in _list_columns(table)), strict=True)
-        return table, [
-            self._find(source, row, [name for own in parts for name in own]) for row, parts in enumerate(lists)
-        ]
+        texts = []
+        for row, parts in enumerate(lists):
+            names = list(chain.from_iterable(parts))
+            texts.append(self._find(source, row, names))
+        return table, texts
 
     def _find(self, source: Path, row: int, names: list[str]) -> list[str]:
         try:
             return self.text_of.find(names)
         except KeyError as error:
-            raise DataError(f"{source}: row {row}: {error} is not in {self.corpus}; expected a document's id") from None
+            raise DataError(
+                f"{source}: row {row}: {error} is not in {self.corpus}; expected a document's id"
+            ) from None
 
 
 def _list_columns(table: pa.Table) -> list[str]:
@@ -61,7 +79,9 @@ def _list_columns(table: pa.Table) -> list[str]:
     return found
 
 
-def write_scores(target: Path, table: pa.Table, scores: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
+def write_scores(
+    target: Path, table: pa.Table, scores: Sequence[np.ndarray], tokens: int
+) -> dict[str, int]:
     """Write a shard with the scores of each row, in the order of the texts of `Lists.read`. Return the counts of rows,
     pairs, tokens, lists with a positive and a negative (`compared`), and lists where a positive has the highest score
     (`positive_first`)."""
@@ -74,7 +94,13 @@ def write_scores(target: Path, table: pa.Table, scores: Sequence[np.ndarray], to
         table = table.append_column(TEACHER_SCORES[name], pa.array(parts, SCORES))
     write_table(target, table)
     compared, first = _compare(table)
-    return {"rows": len(table), "pairs": sum(start), "tokens": tokens, "compared": compared, "positive_first": first}
+    return {
+        "rows": len(table),
+        "pairs": sum(start),
+        "tokens": tokens,
+        "compared": compared,
+        "positive_first": first,
+    }
 
 
 def _compare(table: pa.Table) -> tuple[int, int]:

@@ -68,7 +68,9 @@ def list_half_widths(
     return found
 
 
-def compute_p_value(before_C: np.ndarray, after_EC: np.ndarray, seed: int = 0, *, chosen: int | None = None) -> float:
+def compute_p_value(
+    before_C: np.ndarray, after_EC: np.ndarray, seed: int = 0, *, chosen: int | None = None
+) -> float:
     """Return the p-value of the best of several evaluations against the one before: a one-sided randomization test
     (Smucker, Allan and Carterette, CIKM 2007) whose statistic is the largest mean difference of all evaluations.
 
@@ -90,7 +92,9 @@ def compute_p_value(before_C: np.ndarray, after_EC: np.ndarray, seed: int = 0, *
         draws = min(left, max(1, FLIPS_AT_ONCE // groups))
         sign_BC = random.integers(0, 2, (draws, groups), dtype=np.int8) * 2.0 - 1.0
         # Sums that differ by rounding only are equal.
-        reached += int(((sign_BC @ difference_EC.T).max(1) >= observed - 1e-9 * max(1.0, abs(observed))).sum())
+        reached += int(
+            ((sign_BC @ difference_EC.T).max(1) >= observed - 1e-9 * max(1.0, abs(observed))).sum()
+        )
         left -= draws
     return reached / (FLIPS + 1)
 

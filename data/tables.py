@@ -27,7 +27,9 @@ SCORES = pa.list_(pa.float32())
 CORPUS = pa.schema({"id": pa.string(), "text": pa.string()})
 """Documents. `id` is unique."""
 
-QUERIES = pa.schema([*CORPUS, ("positives", IDS), ("grades", pa.list_(pa.int32())), ("negatives", IDS)])
+QUERIES = pa.schema(
+    [*CORPUS, ("positives", IDS), ("grades", pa.list_(pa.int32())), ("negatives", IDS)]
+)
 """Queries. positives, negatives: ids in the corpus; grades: the relevance of each positive, 1 or more."""
 
 GROUPED = pa.schema([*QUERIES, ("group", pa.string())])
@@ -37,11 +39,19 @@ HELD_OUT = pa.schema([*GROUPED, ("seen", pa.bool_())])
 """Queries that are held out. seen: whether a positive of the query is a positive of a training query."""
 
 MINED = pa.schema(
-    [*CORPUS, ("positives", IDS), ("negatives", IDS), ("positive_scores", SCORES), ("negative_scores", SCORES)]
+    [
+        *CORPUS,
+        ("positives", IDS),
+        ("negatives", IDS),
+        ("positive_scores", SCORES),
+        ("negative_scores", SCORES),
+    ]
 )
 """Queries with mined negatives and the similarities of the embedder."""
 
-RANKED = pa.schema([*CORPUS, ("documents", IDS), ("scores", SCORES), ("ranks", pa.list_(pa.int64()))])
+RANKED = pa.schema(
+    [*CORPUS, ("documents", IDS), ("scores", SCORES), ("ranks", pa.list_(pa.int64()))]
+)
 """Queries with their top documents, best first, and the ranks of their positives (from 1, over the whole corpus)."""
 
 TEACHER_SCORES = {
@@ -166,7 +176,9 @@ def write_table(path: Path, table: pa.Table) -> None:
         pq.write_table(table, file, compression="zstd", row_group_size=65_536)
 
 
-def write_shards(folder: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, rows_per_shard: int) -> list[Path]:
+def write_shards(
+    folder: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, rows_per_shard: int
+) -> list[Path]:
     """Write rows as shards of `rows_per_shard`; at least one shard, which may be empty."""
     paths = list[Path]()
     rest = iter(rows)
@@ -208,7 +220,9 @@ def open_mapped_shard(path: Path) -> pa.Table:
     try:
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: cannot be read as Arrow ({error}); expected a shard; run the step again") from None
+        raise DataError(
+            f"{path}: cannot be read as Arrow ({error}); expected a shard; run the step again"
+        ) from None
 
 
 def list_shards(folder: Path, suffix: str = "parquet") -> list[Path]:
@@ -216,7 +230,9 @@ def list_shards(folder: Path, suffix: str = "parquet") -> list[Path]:
     regular file."""
     paths = sorted(folder.glob(f"shard-*.{suffix}"))
     if not paths:
-        raise DataError(f"{folder}: no shard-*.{suffix} in it; expected the output folder of a step; check the path")
+        raise DataError(
+            f"{folder}: no shard-*.{suffix} in it; expected the output folder of a step; check the path"
+        )
     for path in paths:
         open_regular(path).close()  # Arrow would wait for a named pipe
     return paths
@@ -230,33 +246,47 @@ def read_shards(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 def read_texts(corpus: Path, ids: pa.ChunkedArray) -> Texts:
     """Read the documents of a corpus that have one of these ids, shard by shard."""
-    hash_U = np.unique(hash_texts(ids))  # Arrow's `is_in` would make its table of the ids again for every shard
+    hash_U = np.unique(
+        hash_texts(ids)
+    )  # Arrow's `is_in` would make its table of the ids again for every shard
 
     def select(own: pa.Table) -> pa.Table:
         hash_n = hash_texts(own["id"])
-        return own.filter(pa.array(np.searchsorted(hash_U, hash_n) < np.searchsorted(hash_U, hash_n, "right")))
+        return own.filter(
+            pa.array(np.searchsorted(hash_U, hash_n) < np.searchsorted(hash_U, hash_n, "right"))
+        )
 
-    return Texts(pa.concat_tables(select(_read_shard(path, ["id", "text"])) for path in list_shards(corpus)))
+    return Texts(
+        pa.concat_tables(select(_read_shard(path, ["id", "text"])) for path in list_shards(corpus))
+    )
 
 
 def read_listed(lists: Path) -> pa.ChunkedArray:
     """Read the ids of the documents in the lists of shards (MINED or RANKED), with repetitions."""
     known = pq.read_schema(list_shards(lists)[0]).names
     listed = read_shards(lists, [name for name in (*TEACHER_SCORES, "suspects") if name in known])
-    return pa.chunked_array([part.flatten() for column in listed.columns for part in column.chunks], pa.string())
+    return pa.chunked_array(
+        [part.flatten() for column in listed.columns for part in column.chunks], pa.string()
+    )
 
 
 def hash_shards(folder: Path) -> np.ndarray:
     """Return the hashes of the texts of a corpus (`hash_texts`), int64 [N], with one shard in memory at a time."""
-    return np.concatenate([hash_texts(_read_shard(path, ["text"])["text"]) for path in list_shards(folder)])
+    return np.concatenate(
+        [hash_texts(_read_shard(path, ["text"])["text"]) for path in list_shards(folder)]
+    )
 
 
 def _read_shard(path: Path, columns: Sequence[str] | None) -> pa.Table:
     try:
         table = pq.read_table(path, columns=list(columns) if columns else None)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: cannot be read as Parquet ({error}); expected a shard; run the step again") from None
+        raise DataError(
+            f"{path}: cannot be read as Parquet ({error}); expected a shard; run the step again"
+        ) from None
     missing = set(columns or ()) - set(table.column_names)
     if missing:
-        raise DataError(f"{path}: has no column {', '.join(sorted(missing))}; expected one; give a table of that kind")
+        raise DataError(
+            f"{path}: has no column {', '.join(sorted(missing))}; expected one; give a table of that kind"
+        )
     return table

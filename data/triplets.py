@@ -15,7 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ratchet.data.tables import TEACHER_SCORES, DocumentRows, hash_queries, hash_texts, list_shards, read_queries
+from ratchet.data.tables import (
+    TEACHER_SCORES,
+    DocumentRows,
+    hash_queries,
+    hash_texts,
+    list_shards,
+    read_queries,
+)
 from ratchet.errors import DataError
 
 
@@ -61,15 +68,23 @@ class Triplets:
         if not pc.all(is_usable, min_count=0).as_py():
             mined = mined.filter(is_usable)  # a copy, in memory
         if not len(mined):
-            raise DataError("mined: no query has a positive; expected at least one; check the output of `mine`")
+            raise DataError(
+                "mined: no query has a positive; expected at least one; check the output of `mine`"
+            )
         self.queries: pa.Table = mined
         self.query_text: pa.ChunkedArray = mined["text"]
         self.corpus_text: pa.ChunkedArray = corpus["text"]
         rows = DocumentRows(corpus["id"])
-        self._positive_ends, self._positive_rows = find_corpus_rows(mined, "positives", rows, "mined")
-        self._negative_ends, self._negative_rows = find_corpus_rows(mined, "negatives", rows, "mined")
+        self._positive_ends, self._positive_rows = find_corpus_rows(
+            mined, "positives", rows, "mined"
+        )
+        self._negative_ends, self._negative_rows = find_corpus_rows(
+            mined, "negatives", rows, "mined"
+        )
         self._hash_Q = hash_queries(mined)
-        self._known = KnownPositives(np.repeat(self._hash_Q, np.diff(self._positive_ends)), self._positive_rows)
+        self._known = KnownPositives(
+            np.repeat(self._hash_Q, np.diff(self._positive_ends)), self._positive_rows
+        )
         # `mine` writes suspects; tables with negatives from the data have none.
         listed = "suspects" in mined.column_names
         self._suspects: tuple[np.ndarray, np.ndarray] | None = None
@@ -77,10 +92,15 @@ class Triplets:
             self._suspects = find_corpus_rows(mined, "suspects", rows, "mined")
         self._teacher: list[np.ndarray] | None = None
         if teacher:
-            self._teacher = [_read_teacher_scores(mined, name) for name in ("positives", "negatives")]
+            self._teacher = [
+                _read_teacher_scores(mined, name) for name in ("positives", "negatives")
+            ]
         self.text_of_row: np.ndarray = hash_texts(self.corpus_text)
         """int64 [corpus]: the hash of each row's text."""
-        self._lengths = pc.utf8_length(self.corpus_text).to_numpy(), pc.utf8_length(self.query_text).to_numpy()
+        self._lengths = (
+            pc.utf8_length(self.corpus_text).to_numpy(),
+            pc.utf8_length(self.query_text).to_numpy(),
+        )
         self.own_row: np.ndarray = find_own_rows(mined, rows)
         """int64 [queries]: see `find_own_rows`."""
         self.text_of_query: np.ndarray = hash_texts(self.query_text)
@@ -105,7 +125,9 @@ class Triplets:
         sums = []
         for scores, own in zip(self._teacher, ends, strict=True):
             sums.append(np.diff(np.concatenate([[0.0], np.cumsum(scores, dtype=np.float64)])[own]))
-        right_Q, wrong_Q = (total / np.maximum(size, 1) for total, size in zip(sums, sizes, strict=True))
+        right_Q, wrong_Q = (
+            total / np.maximum(size, 1) for total, size in zip(sums, sizes, strict=True)
+        )
         both_Q = sizes[1] > 0
         if both_Q.any():
             margin = float((right_Q - wrong_Q)[both_Q].mean())
@@ -157,7 +179,9 @@ class Triplets:
         own = set(self.text_of_row[self._known.find(self._hash_Q[query])].tolist())
         text = self.query_text[query].as_py()
         # A few more candidates than wanted, since most of them qualify. Rarely a query gets fewer examples.
-        for other in random.choice(len(self), min(len(self), 4 * wanted + 8), replace=False).tolist():
+        for other in random.choice(
+            len(self), min(len(self), 4 * wanted + 8), replace=False
+        ).tolist():
             if len(found) == wanted:
                 break
             answer = int(random.choice(self.positives(other)))
@@ -172,8 +196,12 @@ class Triplets:
         wrong = np.arange(*self._negative_ends[query : query + 2])
         known = self._known.find(self._hash_Q[query])
         if len(known) > last - first:  # other queries equal this one
-            wrong = wrong[~np.isin(self.text_of_row[self._negative_rows[wrong]], self.text_of_row[known])]
-        return int(random.choice(np.arange(first, last))), random.permutation(wrong)[: self.num_negatives]
+            wrong = wrong[
+                ~np.isin(self.text_of_row[self._negative_rows[wrong]], self.text_of_row[known])
+            ]
+        return int(random.choice(np.arange(first, last))), random.permutation(wrong)[
+            : self.num_negatives
+        ]
 
     def batch(self, epoch: int, step: int, worker_rank: int = 0, workers: int = 1) -> TripletBatch:
         """Make the batch of a training step of an epoch, for one worker. All workers get about as many texts of each
@@ -184,8 +212,12 @@ class Triplets:
             drawn.append(self._draw_positions(epoch, int(query)))
         rows = []
         for one, others in drawn:
-            rows.append(np.array([self._positive_rows[one], *self._negative_rows[others]], np.int64))
-        _, first, text_of = np.unique(self.text_of_row[np.concatenate(rows)], return_index=True, return_inverse=True)
+            rows.append(
+                np.array([self._positive_rows[one], *self._negative_rows[others]], np.int64)
+            )
+        _, first, text_of = np.unique(
+            self.text_of_row[np.concatenate(rows)], return_index=True, return_inverse=True
+        )
         passages = np.concatenate(rows)[first]
         parts = distribute(self._lengths[0][passages], workers)
         position_of = np.empty(len(passages), np.int64)
@@ -257,13 +289,19 @@ def distribute(lengths: Sequence[int] | np.ndarray, workers: int) -> list[np.nda
 
 
 def find_corpus_rows(
-    table: pa.Table, column: str, corpus: DocumentRows, where: str = "queries", corpus_name: str | Path = "the corpus"
+    table: pa.Table,
+    column: str,
+    corpus: DocumentRows,
+    where: str = "queries",
+    corpus_name: str | Path = "the corpus",
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (the offsets of the lists in a column of ids, int64 [Q + 1]; the corpus rows of all ids, flat, int64).
 
     Raises DataError, with `where` and `corpus_name`, for an id that is not in the corpus."""
     rows = corpus.find(names := pc.list_flatten(table[column]))
-    ends = np.concatenate([[0], np.cumsum(pc.fill_null(pc.list_value_length(table[column]), 0).to_numpy())])
+    ends = np.concatenate(
+        [[0], np.cumsum(pc.fill_null(pc.list_value_length(table[column]), 0).to_numpy())]
+    )
     if len(rows) and rows[at := int(np.argmin(rows))] < 0:
         row = int(np.searchsorted(ends, at, side="right")) - 1
         raise DataError(
@@ -287,7 +325,11 @@ def find_own_rows(queries: pa.Table, corpus: DocumentRows) -> np.ndarray:
 
 def pad_rows(rows: Sequence[np.ndarray], fill_value: float) -> np.ndarray:
     """Stack rows of different lengths into one array, padded on the right."""
-    out = np.full((len(rows), max(map(len, rows), default=0)), fill_value, rows[0].dtype if len(rows) else np.int64)
+    out = np.full(
+        (len(rows), max(map(len, rows), default=0)),
+        fill_value,
+        rows[0].dtype if len(rows) else np.int64,
+    )
     for number, row in enumerate(rows):
         out[number, : len(row)] = row
     return out
@@ -297,14 +339,20 @@ def _read_teacher_scores(mined: pa.Table, ids: str) -> np.ndarray:
     """Return the teacher scores beside a column of ids, flat, float32."""
     column = TEACHER_SCORES[ids]
     if column not in mined.column_names:
-        raise DataError(f"mined: has no column {column}; expected the scores of a reranker; run `rerank` on it first")
-    counts, wanted = (pc.fill_null(pc.list_value_length(mined[name]), 0).to_numpy() for name in (column, ids))
+        raise DataError(
+            f"mined: has no column {column}; expected the scores of a reranker; run `rerank` on it first"
+        )
+    counts, wanted = (
+        pc.fill_null(pc.list_value_length(mined[name]), 0).to_numpy() for name in (column, ids)
+    )
     for row in np.flatnonzero(counts != wanted)[:1].tolist():
         given = f"{counts[row] or 'no'} {column} for {wanted[row]} {ids}"
         raise DataError(f"mined: row {row}: {given}; expected one each; run `rerank`")
     flat = pc.fill_null(pc.list_flatten(mined[column]), float("nan")).to_numpy().astype(np.float32)
     if not np.isfinite(flat).all():
-        row = int(np.searchsorted(np.cumsum(counts), np.flatnonzero(~np.isfinite(flat))[0], side="right"))
+        row = int(
+            np.searchsorted(np.cumsum(counts), np.flatnonzero(~np.isfinite(flat))[0], side="right")
+        )
         raise DataError(
             f"mined: row {row}: a score in {column} is not a finite number; expected all to be; run `rerank` again"
         )

@@ -22,19 +22,25 @@ def write_vectors(path: Path, ids: pa.ChunkedArray, vectors_ND: np.ndarray) -> N
 
 def read_dim(folder: Path) -> int:
     """Return the dimension of the embeddings in a folder."""
-    return open_mapped_shard(list_shards(folder, "arrow")[0]).schema.field("embedding").type.list_size
+    return (
+        open_mapped_shard(list_shards(folder, "arrow")[0]).schema.field("embedding").type.list_size
+    )
 
 
 def read_vectors(path: Path, ids: pa.Array) -> np.ndarray:
     """Return the [N, D] float32 embeddings of one shard. Raises DataError unless its ids are `ids`, in this order."""
     if not path.exists():
-        raise DataError(f"{path}: missing; expected the embeddings of the shard of that name; embed the texts again")
+        raise DataError(
+            f"{path}: missing; expected the embeddings of the shard of that name; embed the texts again"
+        )
     table = open_mapped_shard(path)
     _check_ids(path, table, ids)
     return view_embeddings(table).astype(np.float32)  # a copy: Arrow's memory is read-only
 
 
-def read_blocks(folder: Path, ids: pa.Array, *, mapped: bool = False) -> Iterator[tuple[int, np.ndarray]]:
+def read_blocks(
+    folder: Path, ids: pa.Array, *, mapped: bool = False
+) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (first row, [n, D] float32) of each shard of a corpus, in order. mapped: memory-mapped views in the stored
     dtype, instead of float32 copies. Raises DataError like `read_vectors`."""
     start = 0
@@ -44,7 +50,9 @@ def read_blocks(folder: Path, ids: pa.Array, *, mapped: bool = False) -> Iterato
         yield start, view_embeddings(table) if mapped else view_embeddings(table).astype(np.float32)
         start += len(table)
     if start != len(ids):
-        raise DataError(f"{folder}: {start} vectors for {len(ids)} texts; expected one each; embed these texts again")
+        raise DataError(
+            f"{folder}: {start} vectors for {len(ids)} texts; expected one each; embed these texts again"
+        )
 
 
 def _check_ids(path: Path, table: pa.Table, ids: pa.Array) -> None:
@@ -60,7 +68,9 @@ def _check_ids(path: Path, table: pa.Table, ids: pa.Array) -> None:
 def view_embeddings(table: pa.Table) -> np.ndarray:
     """Return the embeddings of a shard, [N, D] in their dtype, without a copy."""
     column = table["embedding"]
-    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which always copies
+    array = (
+        column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    )  # which always copies
     return array.flatten().to_numpy().reshape(len(table), column.type.list_size)
 
 

@@ -29,19 +29,28 @@ def on_files(files: Files, config: Any) -> Files:
     }
     for name, text in pages.items():
         # Files outside docs/ are not part of the site.
-        content = re.sub(r"\[([^\]]+)\]\((?!https?:)(?:docs/)?(?![\w-]+\.md|images/|notebook|#)[^)]*\)", r"\1", text)
+        content = re.sub(
+            r"\[([^\]]+)\]\((?!https?:)(?:docs/)?(?![\w-]+\.md|images/|notebook|#)[^)]*\)",
+            r"\1",
+            text,
+        )
         files.append(File.generated(config, name, content=content.replace("](docs/", "](")))
     return files
 
 
 def write_recipes() -> str:
     """Return the recipes as Markdown: what each does, its parameters, and its steps."""
-    parts = ["# Recipes", "`ratchet recipes NAME` shows the same, and the steps that a recipe makes."]
+    parts = [
+        "# Recipes",
+        "`ratchet recipes NAME` shows the same, and the steps that a recipe makes.",
+    ]
     for name in recipe.names():
         found = recipe.find(name)
         summary, _, rest = found.doc.partition("\n\n")
         settings = describe_settings(found.function)
-        rows = [f"| `{one.name}` | {one.type.replace('|', BAR)} | {one.default} |" for one in settings]
+        rows = [
+            f"| `{one.name}` | {one.type.replace('|', BAR)} | {one.default} |" for one in settings
+        ]
         parts += [f"## {name}", summary.replace("\n", " ")]
         parts += [f"```text\n{rest}\n```"] if rest else []
         parts.append("\n".join(["| parameter | type | default |", "| --- | --- | --- |", *rows]))

@@ -16,7 +16,10 @@ def write_reference() -> str:
     for verb, module in list_jobs().items():
         job = load_job(module)
         text = (importlib.import_module(module).__doc__ or "").partition("\n\n")[0]
-        parts += [f"## {verb}", " ".join(text.split()).removeprefix(f"{verb}: ").replace("|", "\\|")]
+        parts += [
+            f"## {verb}",
+            " ".join(text.split()).removeprefix(f"{verb}: ").replace("|", "\\|"),
+        ]
         inputs = describe_settings(job.inputs)
         if inputs:
             parts += ["Inputs:", *_table(inputs)]

@@ -30,7 +30,9 @@ def check_adapter(job: str, adapter: Path | None, base: Path | None, usage: Usag
     if adapter is None:
         return
     if not (adapter / "adapter_config.json").is_file():
-        raise InputError(f"{job}.adapter: {adapter} has no adapter_config.json; expected the folder of a LoRA adapter")
+        raise InputError(
+            f"{job}.adapter: {adapter} has no adapter_config.json; expected the folder of a LoRA adapter"
+        )
     from ratchet.models.adapters.shard_merge import check_base_is_kept
 
     check_base_is_kept(adapter)

@@ -32,7 +32,12 @@ SMALL = 5 * 10**8
 """Bytes of weights below which a model on CPUs is not counted: it fits on any machine, and counting takes seconds."""
 LESS = {
     "inference": ("batch_tokens=4096", "gpus=2", "quantization=nf4"),
-    "training": ("micro_batch_size=1", "gradient_checkpointing=true", "quantization=nf4", "zero_stage=3"),
+    "training": (
+        "micro_batch_size=1",
+        "gradient_checkpointing=true",
+        "quantization=nf4",
+        "zero_stage=3",
+    ),
 }
 """Settings that reduce the memory, the cheapest first."""
 
@@ -81,7 +86,9 @@ def estimate_inference(
     dtype = _dtype(config, resources)
     _, tokens = size_passes("cuda" if resources.gpus else "cpu", resources.batch_tokens)
     batch = max(1, tokens // length)
-    one = _measure(folder, kind, dtype=dtype, rows=batch, length=length, quantization=config.quantization)
+    one = _measure(
+        folder, kind, dtype=dtype, rows=batch, length=length, quantization=config.quantization
+    )
     if one is None:
         return None
     if dtype == "bfloat16":
@@ -91,7 +98,9 @@ def estimate_inference(
     # An adapter is merged in float32.
     adapter = inputs.adapter is not None or "adapter" in parents
     loaded = one.loaded * (4 // size if adapter and config.quantization == "none" else 1)
-    working = one.peak + kept * one.cache + (kept > 0) * 3 * 4 * batch * one.head // max(1, one.width)
+    working = (
+        one.peak + kept * one.cache + (kept > 0) * 3 * 4 * batch * one.head // max(1, one.width)
+    )
     if rows is None:
         operations = None
     else:
@@ -140,14 +149,24 @@ def estimate_training(
         counted = min(tokens, max(length, CPU_TOKENS))
     else:
         counted = tokens
-    options = {"dtype": dtype, "rows": max(1, counted // length), "length": length, "training": True}
-    options |= {"gradient_checkpointing": config.gradient_checkpointing, "quantization": config.quantization}
+    options = {
+        "dtype": dtype,
+        "rows": max(1, counted // length),
+        "length": length,
+        "training": True,
+    }
+    options |= {
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "quantization": config.quantization,
+    }
     options |= {"eager": not resources.gpus}
     if full:
         names = "all-linear"
     else:
         names = config.target_modules
-    one = _measure(folder, kind, lora_r=0 if full else config.lora_r, target_modules=names, **options)
+    one = _measure(
+        folder, kind, lora_r=0 if full else config.lora_r, target_modules=names, **options
+    )
     # Activations are counted with one LoRA rank: the gradients of all weights, counted below, would hide them.
     if full:
         active = _measure(folder, kind, lora_r=1, target_modules=names, **options)
@@ -211,7 +230,13 @@ def estimate_training(
         model = 4 * one.trained
     disk = 3 * (12 * one.trained + 2 * model) + 2 * model * evaluations * config.keeps_all
     if not resources.gpus:
-        return Needs(0.0, _gb(host + states + max(held, weights + saved)), _gb(disk), operations, LESS["training"])
+        return Needs(
+            0.0,
+            _gb(host + states + max(held, weights + saved)),
+            _gb(disk),
+            operations,
+            LESS["training"],
+        )
     offloaded = states * (config.offload != "none") + weights * (config.offload == "parameters")
     device = CUDA + held + states - offloaded
     # A base is loaded into host memory first, unless ZeRO-3 loads it layer by layer.
@@ -232,7 +257,9 @@ def bound_length(limit: int, parents: Parents, field: str, texts: int = 1) -> in
     return min(limit, texts * longest + TEMPLATE)
 
 
-def graph_tokens(config: Any, resources: Resources, texts: int, length: int, *, on_cpu: int = CPU_TOKENS) -> int:
+def graph_tokens(
+    config: Any, resources: Resources, texts: int, length: int, *, on_cpu: int = CPU_TOKENS
+) -> int:
     """Return the number of tokens whose activations a worker keeps at a time: the tokens of a micro batch, or without
     that setting, as many as the job keeps. texts: number of texts per training step, over all workers. on_cpu: maximum
     on CPUs; on GPUs it is `batch_tokens`."""
@@ -255,7 +282,9 @@ def _measure(folder: Path, kind: str, **options: Any) -> Footprint | None:
     """Return the footprint of a model; None for an architecture that does not run on the meta device, such as Mamba."""
     from ratchet.models import footprint
 
-    with suppress(AttributeError, KeyError, NotImplementedError, RuntimeError, ValueError, ModelError):
+    with suppress(
+        AttributeError, KeyError, NotImplementedError, RuntimeError, ValueError, ModelError
+    ):
         return footprint.measure(folder, kind, **options)  # type: ignore[arg-type]
     return None
 
@@ -275,7 +304,10 @@ def _check_heads(folder: Path, gpus: int) -> None:
 
 
 def _is_small(folder: Path, resources: Resources) -> bool:
-    return not resources.gpus and sum(file.stat().st_size for file in folder.glob("*.safetensors")) < SMALL
+    return (
+        not resources.gpus
+        and sum(file.stat().st_size for file in folder.glob("*.safetensors")) < SMALL
+    )
 
 
 def _dtype(config: Any, resources: Resources) -> str:

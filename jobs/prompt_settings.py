@@ -12,8 +12,17 @@ from annotated_types import Ge
 
 from ratchet.data.formats.examples import read_examples
 from ratchet.errors import InputError, ModelError
-from ratchet.models.embedder.encoding_config import EncodingConfig, Example, Role, read_encoding_config
-from ratchet.models.model_files import ENCODING_CONFIG_FILE, RERANKER_CONFIG_FILE, find_config_folder
+from ratchet.models.embedder.encoding_config import (
+    EncodingConfig,
+    Example,
+    Role,
+    read_encoding_config,
+)
+from ratchet.models.model_files import (
+    ENCODING_CONFIG_FILE,
+    RERANKER_CONFIG_FILE,
+    find_config_folder,
+)
 from ratchet.models.presets import ICL_TEMPLATE, find_preset
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
 from ratchet.orchestrator.job_interface import Parents, Result, Unit
@@ -99,12 +108,18 @@ def resolve_encoding_config(
             known = ""
         else:
             known = given.example_template
-        query = changes.setdefault("query_template", given.query_template if known else ICL_TEMPLATE)
+        query = changes.setdefault(
+            "query_template", given.query_template if known else ICL_TEMPLATE
+        )
         changes.setdefault("example_template", known or query + "{answer}")
         changes["examples"] = tuple(examples)
     found = replace(given, **changes)
     templates = found.query_template, found.passage_template, found.example_template
-    if uses_task and changes.get("task") and not any("{task}" in template for template in templates):
+    if (
+        uses_task
+        and changes.get("task")
+        and not any("{task}" in template for template in templates)
+    ):
         raise InputError(
             f"{where}.task: {settings.task!r} given, but no template has {{task}}; expected query_template with it; set"
             " query_template, such as 'Instruct: {task}\\nQuery: {text}', or leave task empty"
@@ -112,7 +127,9 @@ def resolve_encoding_config(
     return found
 
 
-def resolve_reranker_config(settings: RerankerSettings, base: Path, adapter: Path | None = None) -> RerankerConfig:
+def resolve_reranker_config(
+    settings: RerankerSettings, base: Path, adapter: Path | None = None
+) -> RerankerConfig:
     """Return the reranker config of an adapter, or of its base, with the given settings applied."""
     given = read_reranker_config(find_config_folder(base, adapter))
     changes = _find_changes(settings, RerankerSettings)
@@ -121,7 +138,9 @@ def resolve_reranker_config(settings: RerankerSettings, base: Path, adapter: Pat
         if name in changes:
             asks.append(name)
     if asks and given.kind == "cross_encoder":
-        raise ModelError(f"model {base}: {asks[0]} given, for a cross-encoder; expected a decoder; leave it out")
+        raise ModelError(
+            f"model {base}: {asks[0]} given, for a cross-encoder; expected a decoder; leave it out"
+        )
     if "max_length" in changes:
         changes.setdefault("query_max_length", None)
     return replace(given, **changes)
@@ -183,8 +202,12 @@ def describe_prompts(config: Any, inputs: Any, parents: Parents, role: Role = "q
         else:
             template = found.passage_template
         shown = f"{how}, max {found.max_length}, {json.dumps(template, ensure_ascii=False)}"
-        lines.append(f"{'encoding' if name == 'task' else 'reranking'}: preset {preset.family} ({shown})")
-    count = next((one.metrics[f"{name}s"] for one in parents.values() if f"{name}s" in one.metrics), 0)
+        lines.append(
+            f"{'encoding' if name == 'task' else 'reranking'}: preset {preset.family} ({shown})"
+        )
+    count = next(
+        (one.metrics[f"{name}s"] for one in parents.values() if f"{name}s" in one.metrics), 0
+    )
     if count and role == "query":
         if getattr(config, name) is not None:
             used = f"not used: {name} is set"

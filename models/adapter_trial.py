@@ -34,7 +34,9 @@ def try_adapter(
 
     Reads the config, and of the weights the names. changed: time of the last change of the folder, for the cache."""
     auto, task = TASKS[kind]
-    config = transformers.AutoConfig.from_pretrained(base, **({"num_labels": 1} if kind == "classifier" else {}))
+    config = transformers.AutoConfig.from_pretrained(
+        base, **({"num_labels": 1} if kind == "classifier" else {})
+    )
     try:
         with silence_transformers(), torch.device("meta"), no_init_weights():
             model = auto.from_config(config)
@@ -65,12 +67,16 @@ def try_adapter(
                 f"target_modules: {target_modules} given, and {layers[-1]} is no linear layer; expected linear layers;"
                 " leave it out, or set method=full"
             )
-    check_not_tied(f"target_modules: {target_modules} given", base, [f"{layer}.weight" for layer in layers])
+    check_not_tied(
+        f"target_modules: {target_modules} given", base, [f"{layer}.weight" for layer in layers]
+    )
     stored = {_drop_number(name.removesuffix(".weight")) for name in read_weight_names(base)}
     for layer in layers:
         name = f".{_drop_number(layer)}"
         own_pooler = kind == "classifier" and "pooler" in name  # a new layer is trained whole
-        if not own_pooler and not any(f".{one}".endswith(name) or name.endswith(f".{one}") for one in stored):
+        if not own_pooler and not any(
+            f".{one}".endswith(name) or name.endswith(f".{one}") for one in stored
+        ):
             raise ModelError(
                 f"target_modules: {target_modules} given, for {base}, whose files have no layer {layer} (transformers"
                 f" builds {config.model_type} of other layers than those that are saved), so that the adapter could"

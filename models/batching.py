@@ -43,7 +43,10 @@ def find_overhead(device: str, hidden_size: int) -> float:
 
 
 def group_by_length(
-    lengths: Sequence[int] | np.ndarray, tokens: int, multiple: int, overhead: float = OVERHEAD_TOKENS
+    lengths: Sequence[int] | np.ndarray,
+    tokens: int,
+    multiple: int,
+    overhead: float = OVERHEAD_TOKENS,
 ) -> list[np.ndarray]:
     """Return the row indices of each forward pass with the least total cost, by dynamic programming over the lengths.
 

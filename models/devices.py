@@ -38,7 +38,9 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
             return torch.bfloat16
         return torch.float32
     if name not in ("float32", "bfloat16"):
-        raise ModelError(f"dtype: '{name}' given; expected auto, float32 or bfloat16; correct the setting")
+        raise ModelError(
+            f"dtype: '{name}' given; expected auto, float32 or bfloat16; correct the setting"
+        )
     if name == "float32":
         return torch.float32
     return torch.bfloat16

@@ -66,7 +66,9 @@ def start_engine(
             "zero_optimization": {
                 "stage": max(zero_stage, int(is_half)),
                 # The default takes 2 GB of float32, however few weights are trained.
-                "reduce_bucket_size": min(500_000_000, sum(getattr(one, "ds_numel", one.numel()) for one in trained)),
+                "reduce_bucket_size": min(
+                    500_000_000, sum(getattr(one, "ds_numel", one.numel()) for one in trained)
+                ),
                 **_configure_offload(offload),
             },
             # DeepSpeed compiles an Adam of its own for moments in the memory of the host.
@@ -106,13 +108,17 @@ def _is_decayed(name: str, weight: torch.Tensor) -> bool:
 def start_part(engine: Any) -> None:
     """Prepare the engine for the forward and backward pass of one part of a training step, as the engine's own
     `forward` does. Otherwise the gradients of several parts do not add up."""
-    if hasattr(engine.optimizer, "clear_backward_seen_flag"):  # not with stage 0, where PyTorch adds them up
+    if hasattr(
+        engine.optimizer, "clear_backward_seen_flag"
+    ):  # not with stage 0, where PyTorch adds them up
         engine.optimizer.clear_backward_seen_flag()
         engine.optimizer.backward_prologue()
 
 
 @contextmanager
-def load_partitioned(dtype: str, device: str, *, zero_stage: int, offload: str = "none") -> Iterator[None]:
+def load_partitioned(
+    dtype: str, device: str, *, zero_stage: int, offload: str = "none"
+) -> Iterator[None]:
     """Context manager in which transformers loads a model layer by layer, with its weights partitioned over workers, so
     that no worker ever holds all of them. Does nothing below ZeRO stage 3. Collective, like `start_engine`."""
     if zero_stage < 3:
@@ -178,7 +184,11 @@ def gather_on_first_worker(weights: Sequence[torch.Tensor]) -> Iterator[None]:
 
 def _configure_offload(offload: str) -> dict[str, Any]:
     """Return DeepSpeed's settings for `FinetuneConfig.offload`."""
-    names = {"none": (), "optimizer": ("offload_optimizer",), "parameters": ("offload_optimizer", "offload_param")}
+    names = {
+        "none": (),
+        "optimizer": ("offload_optimizer",),
+        "parameters": ("offload_optimizer", "offload_param"),
+    }
     found: dict[str, Any] = {}
     for name in names[offload]:
         found[name] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
@@ -228,7 +238,9 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        for number, value in zip(MALLOC, (2**26, 2**17, 2**25), strict=True):  # the values that glibc reaches by itself
+        for number, value in zip(
+            MALLOC, (2**26, 2**17, 2**25), strict=True
+        ):  # the values that glibc reaches by itself
             libc.mallopt(number, value)
         libc.malloc_trim(0)
 

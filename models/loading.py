@@ -24,7 +24,11 @@ from ratchet.models.model_files import check_folder, check_quantizable, copy_tok
 
 HEADS = ("classifier", "score", "pre_classifier", "head")
 """Names that transformers uses for the head of a sequence classifier. Heads are trained in full, never quantized."""
-NF4: dict[str, Any] = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
+NF4: dict[str, Any] = {
+    "load_in_4bit": True,
+    "bnb_4bit_quant_type": "nf4",
+    "bnb_4bit_use_double_quant": True,
+}
 
 
 def open_model(
@@ -75,14 +79,20 @@ def open_model(
     if embeds and config.model_type in ("bert", "roberta", "xlm-roberta"):
         options["add_pooling_layer"] = False
     with silence_transformers():
-        model, found = kind.from_pretrained(base, config=config, output_loading_info=True, **options)
+        model, found = kind.from_pretrained(
+            base, config=config, output_loading_info=True, **options
+        )
     if quantization != "none" and training:
         # On CPUs bitsandbytes repacks these weights at the first evaluation, into a layout without a backward pass.
         for module in model.modules():
             if hasattr(module, "support_avx512bf16_for_cpu"):
                 module.support_avx512bf16_for_cpu = False
-    model.eager_for_training = options.get("attn_implementation") == "eager" and model._supports_sdpa  # see eval_mode
-    if missing := sorted(n for n in found["missing_keys"] if not (may_lack(n) or (embeds and "pooler" in n))):
+    model.eager_for_training = (
+        options.get("attn_implementation") == "eager" and model._supports_sdpa
+    )  # see eval_mode
+    if missing := sorted(
+        n for n in found["missing_keys"] if not (may_lack(n) or (embeds and "pooler" in n))
+    ):
         raise ModelError(
             f"model {base}: {missing[0]} and {len(missing) - 1} more weights are missing; expected all that"
             " config.json asks for; fetch or save the model again"
@@ -93,7 +103,9 @@ def open_model(
         model = lora.load(model, adapter)
         if is_merged:
             model = model.merge_and_unload()
-    model = move_model(model, torch.device("cpu") if device == BALANCED else resolve_device(device), kept)
+    model = move_model(
+        model, torch.device("cpu") if device == BALANCED else resolve_device(device), kept
+    )
     if device == BALANCED and is_merged:
         model = spread_model(model)
     if kind is transformers.AutoModelForSequenceClassification:
@@ -144,7 +156,9 @@ def spread_model(model: Any, room: dict[Any, int] | None = None) -> Any:
             " set quantization=nf4"
         )
     first = next(iter(places.values()))
-    return dispatch_model(model, places, main_device=first, skip_keys=model._skip_keys_device_placement)
+    return dispatch_model(
+        model, places, main_device=first, skip_keys=model._skip_keys_device_placement
+    )
 
 
 def save_weights(model: Any, base: Path, folder: Path) -> None:
@@ -152,7 +166,9 @@ def save_weights(model: Any, base: Path, folder: Path) -> None:
     for weights that are not finite."""
     for name, weight in model.named_parameters():
         if not bool(torch.isfinite(weight).all()):
-            raise ModelError(f"model: {name} is not finite; nothing was saved; lower the learning rate")
+            raise ModelError(
+                f"model: {name} is not finite; nothing was saved; lower the learning rate"
+            )
     with silence_transformers():
         model.save_pretrained(str(folder), safe_serialization=True)
     copy_tokenizer(base, folder)
@@ -172,7 +188,11 @@ def train_in_float32(model: Any) -> None:
             module.cast_input_dtype_enabled = False  # of PEFT, which would cast the activations
         if own and type(module) in FLOAT32_LAYERS:
             module.__class__ = FLOAT32_LAYERS[type(module)]
-        elif own and type(module) not in (*FLOAT32_LAYERS.values(), _ScoreLayer, torch.nn.ParameterDict):
+        elif own and type(module) not in (
+            *FLOAT32_LAYERS.values(),
+            _ScoreLayer,
+            torch.nn.ParameterDict,
+        ):
             raise ModelError(
                 f"layer {name}: a {type(module).__name__} is to be trained; expected linear layers and layer norms;"
                 " leave it out of target_modules"
@@ -199,7 +219,9 @@ def add_other_adapter(model: Any, folder: Path) -> None:
     with lora.fitting(folder):
         model.load_adapter(str(folder), OTHER)
     model.set_adapter(OTHER)
-    train_in_float32(model)  # the layers of the other adapter too: they are trainable while they are active
+    train_in_float32(
+        model
+    )  # the layers of the other adapter too: they are trainable while they are active
     model.set_adapter("default")
 
 
@@ -248,7 +270,9 @@ class _LayerNorm(torch.nn.LayerNorm):
     """Float32 weights, cast as in `_Linear`."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        weight, bias = (None if own is None else own.to(input.dtype) for own in (self.weight, self.bias))
+        weight, bias = (
+            None if own is None else own.to(input.dtype) for own in (self.weight, self.bias)
+        )
         return functional.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
 
 

@@ -54,7 +54,11 @@ def _check_kind(base: Path, adapter: Path) -> None:
             " reranker; export it with its base (ratchet export), or write its encoding_config.json beside it"
         )
     config_folder = find_config_folder(base, adapter)
-    if usage == "reranker" and task == "SEQ_CLS" and read_reranker_config(config_folder).kind == "yes_no":
+    if (
+        usage == "reranker"
+        and task == "SEQ_CLS"
+        and read_reranker_config(config_folder).kind == "yes_no"
+    ):
         raise ModelError(
             f"adapter {adapter}: of a sequence classifier (task_type SEQ_CLS), and the base {base} is a causal language"
             " model; expected a base that is an encoder; train another adapter"
@@ -79,7 +83,9 @@ def _read_config(base: Path, adapter: Path, projection_file: Path | None) -> Enc
         pooling = "cls"
     else:
         pooling = "last_token"
-    return EncodingConfig(pooling, max_length=read_encoding_config(base).max_length, projection=projection.FOLDER)
+    return EncodingConfig(
+        pooling, max_length=read_encoding_config(base).max_length, projection=projection.FOLDER
+    )
 
 
 def merge(base: Path, adapter: Path, target: Path, projection_file: Path | None = None) -> str:
@@ -114,7 +120,9 @@ def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> Merg
     """Compare outputs of the base, the base with the unmerged adapter and the merged folder, in bfloat16 for a bfloat16
     base, else in float32. texts: 2 or more, cut to 256 characters. One model is in memory at a time."""
     if len(texts) < 2:
-        raise ModelError(f"merge: {len(texts)} probe texts; expected 2 or more; give some of the corpus")
+        raise ModelError(
+            f"merge: {len(texts)} probe texts; expected 2 or more; give some of the corpus"
+        )
     texts = [text[:256] for text in texts]
     if read_main_dtype(base) == "bfloat16":
         dtype = "bfloat16"
@@ -133,7 +141,9 @@ def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> Merg
     if reranks:
         one = load(base, reranker_config=read_reranker_config(merged), training=True)
     else:
-        one = load(base, encoding_config=read_encoding_config(merged), config_folder=merged, training=True)
+        one = load(
+            base, encoding_config=read_encoding_config(merged), config_folder=merged, training=True
+        )
     plain = None
     if not reranks or reranker.can_score(base):
         plain = compute(one)

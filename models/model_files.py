@@ -40,7 +40,14 @@ EXPERT_LAYERS = ("gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
 """Names of layers of experts in files, which a loaded model has fused."""
 
 TOKENIZER_FILES = (
-    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model"),
+    *(
+        "tokenizer*",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.*",
+        "merges.txt",
+        "*.model",
+    ),
     *("chat_template*", "additional_chat_templates/*", "*.jinja", "generation_config.json"),
 )
 """Globs of tokenizer and generation files."""
@@ -52,13 +59,30 @@ DOCUMENTATION = (
 )
 
 OTHER_FORMATS = (
-    *("pytorch_model*", "tf_model*", "flax_model*", "rust_model*", "*.msgpack", "*.h5", "*.onnx", "*.gguf", "*.nemo"),
+    *(
+        "pytorch_model*",
+        "tf_model*",
+        "flax_model*",
+        "rust_model*",
+        "*.msgpack",
+        "*.h5",
+        "*.onnx",
+        "*.gguf",
+        "*.nemo",
+    ),
     *("onnx/*", "openvino/*", "coreml/*", "original/*", "consolidated*"),
 )
 """The same weights in formats that are never loaded. Modules' files, as `2_Dense/pytorch_model.bin`, do not match."""
 
 TRAINING_STATE = (
-    *("optimizer*", "scheduler.pt", "scaler.pt", "rng_state*.pth", "trainer_state.json", "training_args.bin"),
+    *(
+        "optimizer*",
+        "scheduler.pt",
+        "scaler.pt",
+        "rng_state*.pth",
+        "trainer_state.json",
+        "training_args.bin",
+    ),
     *("latest", "zero_to_fp32.py", "global_step*", "checkpoint-*", "runs", "events.out.tfevents*"),
 )
 """What transformers' Trainer and DeepSpeed leave beside a model, as files and as folders."""
@@ -92,7 +116,9 @@ def resolve(name: str) -> Path:
     if name:
         check_is_folder(folder)
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        raise ModelError(f"model '{name}': no such folder; expected a folder or a hub id (owner/name); check the path")
+        raise ModelError(
+            f"model '{name}': no such folder; expected a folder or a hub id (owner/name); check the path"
+        )
     cached = _from_hub(name, local=True)
     if cached is not None:
         return cached
@@ -114,7 +140,9 @@ def copy_tokenizer(base: Path, target: Path) -> None:
 
     transformers may add tokens when it loads a tokenizer, and would save those too.
     """
-    for path in sorted({path for pattern in TOKENIZER_FILES for path in base.glob(pattern) if path.is_file()}):
+    for path in sorted(
+        {path for pattern in TOKENIZER_FILES for path in base.glob(pattern) if path.is_file()}
+    ):
         copied = target / path.relative_to(base)
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copied)
@@ -128,14 +156,21 @@ def check_folder(folder: Path) -> None:
     check_type(folder)
     _check_one_model(folder)
     _check_not_quantized(folder)
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "tokenizer.model", "vocab.json")):
-        raise ModelError(f"model {folder}: no tokenizer; expected tokenizer.json; save the tokenizer into the folder")
+    if not any(
+        (folder / name).is_file()
+        for name in ("tokenizer.json", "vocab.txt", "tokenizer.model", "vocab.json")
+    ):
+        raise ModelError(
+            f"model {folder}: no tokenizer; expected tokenizer.json; save the tokenizer into the folder"
+        )
     for name in list_weight_files(folder):
         if not (folder / name).is_file():
             todo = "fetch or save the model again"
             if any(folder.glob("*.bin")):
                 todo = "it has *.bin weights, which may run code when loaded: convert them to safetensors"
-            raise ModelError(f"model {folder}: no weights ({name} is missing); expected safetensors; {todo}")
+            raise ModelError(
+                f"model {folder}: no weights ({name} is missing); expected safetensors; {todo}"
+            )
         if not _is_whole(folder / name):
             raise ModelError(
                 f"model {folder}: {name} is cut short, or only a pointer to the file; expected all of its tensors;"
@@ -217,7 +252,9 @@ def list_weight_files(folder: Path) -> list[str]:
     try:
         return sorted(set(json.loads(index.read_text())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{index}: cannot be read ({error}); expected a weight_map; fetch the model again") from None
+        raise ModelError(
+            f"{index}: cannot be read ({error}); expected a weight_map; fetch the model again"
+        ) from None
 
 
 def read_header(path: Path) -> tuple[int, dict[str, Any]]:
@@ -237,11 +274,17 @@ def list_expert_layers(weight_names: Iterable[str]) -> set[str]:
     for name in weight_names:
         _, is_expert, layer = name.partition(".experts.")
         if is_expert or ".block_sparse_moe.input_linear." in name:
-            found.update(part for part in (layer or name).split(".") if not part.isdecimal() and part != "weight")
+            found.update(
+                part
+                for part in (layer or name).split(".")
+                if not part.isdecimal() and part != "weight"
+            )
     return found
 
 
-def check_no_experts(where: str, model: str | Path, weight_names: Iterable[str], target_modules: str) -> None:
+def check_no_experts(
+    where: str, model: str | Path, weight_names: Iterable[str], target_modules: str
+) -> None:
     """Raise ModelError, beginning with `where`, for an adapter of a mixture of experts that would adapt its experts, or
     leave them out unsaid: PEFT's adapter of fused experts cannot be merged into the files, where each expert has layers
     of its own. model: its name or folder, for the message."""
@@ -301,7 +344,10 @@ def _read_token_ids(file: Path, _: int) -> dict[str, int]:
     vocabulary = tokenizer.get("model", {}).get("vocab") or {}
     if not isinstance(vocabulary, dict):  # a list of tokens with their scores
         vocabulary = {token: i for i, (token, _) in enumerate(vocabulary)}
-    return {**vocabulary, **{one["content"]: one["id"] for one in tokenizer.get("added_tokens", [])}}
+    return {
+        **vocabulary,
+        **{one["content"]: one["id"] for one in tokenizer.get("added_tokens", [])},
+    }
 
 
 def _is_whole(path: Path) -> bool:
@@ -324,8 +370,12 @@ def _from_hub(name: str, *, local: bool) -> Path | None:
     from huggingface_hub import snapshot_download
 
     try:
-        folder = Path(snapshot_download(name, local_files_only=local, ignore_patterns=list(UNUSED_FILES)))
-    except Exception:  # also of its HTTP library: a proxy that refuses, a SOCKS proxy without the package for it
+        folder = Path(
+            snapshot_download(name, local_files_only=local, ignore_patterns=list(UNUSED_FILES))
+        )
+    except (
+        Exception
+    ):  # also of its HTTP library: a proxy that refuses, a SOCKS proxy without the package for it
         return None
     # An interrupted download leaves a folder without weights.
     if (folder / "config.json").is_file() and list(folder.glob("*.safetensors")):
@@ -341,7 +391,9 @@ def is_hub_reachable() -> bool:
     # With a proxy, test the proxy.
     url = urlsplit(getproxies().get(urlsplit(endpoint).scheme) or endpoint)
     try:
-        socket.create_connection((url.hostname or "", url.port or 443), timeout=CONNECT_SECONDS).close()
+        socket.create_connection(
+            (url.hostname or "", url.port or 443), timeout=CONNECT_SECONDS
+        ).close()
     except OSError:
         return False
     return True

@@ -20,12 +20,31 @@ NO_TEXT = re.compile("CLIP|Image|Vision|ViT|Audio|Speech|Wav2Vec")
 """Parts of the names of classes that do not read text."""
 POSITIONS_AFTER_PADDING = frozenset(
     (
-        *("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet", "longformer"),
+        *(
+            "roberta",
+            "xlm-roberta",
+            "xlm-roberta-xl",
+            "roberta-prelayernorm",
+            "camembert",
+            "mpnet",
+            "longformer",
+        ),
         *("data2vec-text", "ibert", "xmod", "luke", "markuplm", "esm"),
     )
 )
 """The `model_type` of models whose positions begin after that of the padding token."""
-ENCODER_DECODERS = ("t5", "mt5", "umt5", "longt5", "bart", "pegasus", "marian", "mbart", "led", "whisper")
+ENCODER_DECODERS = (
+    "t5",
+    "mt5",
+    "umt5",
+    "longt5",
+    "bart",
+    "pegasus",
+    "marian",
+    "mbart",
+    "led",
+    "whisper",
+)
 """Prefixes of the `model_type` of models that have an encoder and a decoder."""
 NO_EMBEDDERS = ("a reranker", "an encoder-decoder", "a model of images or sound")
 
@@ -61,7 +80,9 @@ def read_object(file: Path) -> dict[str, Any]:
     """Return the JSON object in a file of a model folder. Raises ModelError for anything else."""
     found = read_json(file)
     if not isinstance(found, dict):
-        raise ModelError(f"{file}: a {type(found).__name__} given; expected an object; fetch or save the model again")
+        raise ModelError(
+            f"{file}: a {type(found).__name__} given; expected an object; fetch or save the model again"
+        )
     return found
 
 
@@ -77,9 +98,13 @@ def read_json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ModelError(f"{file}: missing; expected a Hugging Face model folder; check the path") from None
+        raise ModelError(
+            f"{file}: missing; expected a Hugging Face model folder; check the path"
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{file}: not JSON ({error}); expected a whole file; fetch or save the model again") from None
+        raise ModelError(
+            f"{file}: not JSON ({error}); expected a whole file; fetch or save the model again"
+        ) from None
 
 
 def check_no_custom_code(folder: Path) -> None:
@@ -126,14 +151,19 @@ def _read_known_types() -> str:
 
 def check_decoder(folder: Path) -> None:
     """Raise ModelError for a folder whose config.json is not that of a decoder (causal language model)."""
-    _refuse(folder, (*NO_EMBEDDERS, "an encoder"), "a decoder (causal LM), such as Qwen2ForCausalLM")
+    _refuse(
+        folder, (*NO_EMBEDDERS, "an encoder"), "a decoder (causal LM), such as Qwen2ForCausalLM"
+    )
 
 
 def check_embedder(folder: Path) -> None:
     """Raise ModelError for a folder whose config.json is that of a reranker, of an encoder-decoder or of its encoder
     alone."""
     config = read_config(folder)
-    if str(config.get("model_type", "")).startswith(ENCODER_DECODERS) and describe_kind(config) == "an encoder":
+    if (
+        str(config.get("model_type", "")).startswith(ENCODER_DECODERS)
+        and describe_kind(config) == "an encoder"
+    ):
         raise ModelError(
             f"model {folder}: the encoder of an encoder-decoder ({config['model_type']}); expected an encoder such as"
             " BertModel, or a decoder; give another model"
@@ -146,7 +176,9 @@ def _refuse(folder: Path, kinds: Sequence[str], expected: str) -> None:
     kind = describe_kind(config)
     if kind in kinds:
         names = ", ".join(config.get("architectures") or [str(config.get("model_type"))])
-        raise ModelError(f"model {folder}: this is {kind} ({names}); expected {expected}; give another model")
+        raise ModelError(
+            f"model {folder}: this is {kind} ({names}); expected {expected}; give another model"
+        )
 
 
 def count_positions(config: dict[str, Any]) -> int | None:
@@ -181,7 +213,9 @@ def describe_kind(config: dict[str, Any]) -> str:
         return "an encoder"
     if "ConditionalGeneration" in names or kind.startswith(ENCODER_DECODERS):
         return "an encoder-decoder"
-    if kind == "new" or any(part in kind for part in ("bert", "xlm", "mpnet", "electra", "deberta", "ernie")):  # GTE
+    if kind == "new" or any(
+        part in kind for part in ("bert", "xlm", "mpnet", "electra", "deberta", "ernie")
+    ):  # GTE
         return "an encoder"
     return "a model"
 

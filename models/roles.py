@@ -5,12 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from ratchet.models.model_files import ENCODING_CONFIG_FILE, RERANKER_CONFIG_FILE, find_config_folder
+from ratchet.models.model_files import (
+    ENCODING_CONFIG_FILE,
+    RERANKER_CONFIG_FILE,
+    find_config_folder,
+)
 from ratchet.models.model_kind import describe_kind, read_config, read_optional
 from ratchet.models.presets import find_preset
 
 Usage = Literal["embedder", "reranker", "decoder"]
-ADAPTED: dict[str | None, Usage] = {"SEQ_CLS": "reranker", "CAUSAL_LM": "decoder", "FEATURE_EXTRACTION": "embedder"}
+ADAPTED: dict[str | None, Usage] = {
+    "SEQ_CLS": "reranker",
+    "CAUSAL_LM": "decoder",
+    "FEATURE_EXTRACTION": "embedder",
+}
 """PEFT's `task_type` of an adapter -> what it was trained as."""
 
 
@@ -28,7 +36,11 @@ def find_usage(model: Path, adapter: Path | None = None) -> Usage:
     kind = describe_kind(read_config(model))
     if (folder / ENCODING_CONFIG_FILE).is_file():  # also over the base of a reranker
         return "embedder"
-    if (folder / RERANKER_CONFIG_FILE).is_file() or kind == "a reranker" or find_preset(model, "reranker"):
+    if (
+        (folder / RERANKER_CONFIG_FILE).is_file()
+        or kind == "a reranker"
+        or find_preset(model, "reranker")
+    ):
         return "reranker"
     task = read_task(adapter)
     if task in ADAPTED:

@@ -160,9 +160,17 @@ def sweep(
     from ratchet.orchestrator.sweeps.command import run_sweep
 
     lines = write_lines({**parameters, **(settings or {})})
-    given = {"space": space, "metric": metric, "trials": trials, "store": find_store(store), **(options or {})}
+    given = {
+        "space": space,
+        "metric": metric,
+        "trials": trials,
+        "store": find_store(store),
+        **(options or {}),
+    }
     argv = ["sweep", name, *(part for line in lines for part in ("--set", line))]
-    argv += [part for key, value in given.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+    argv += [
+        part for key, value in given.items() for part in (f"--{key.replace('_', '-')}", str(value))
+    ]
     return run_sweep(parse(argv), lines, ["ratchet", *argv])
 
 
@@ -180,7 +188,10 @@ def plan(
     given = recipe.Settings.read(write_lines({**parameters, **(settings or {})}), seeds)
     made = Plan(recipe.build(recipe.find(name), given, opened)[0], opened)
     made.check()
-    return {step: planned.state for step, planned in made.steps.items()}
+    found: dict[str, str] = {}
+    for step, planned in made.steps.items():
+        found[step] = planned.state
+    return found
 
 
 def list_models(run: str = "", *, store: str | Path | None = None) -> list[RunModel]:

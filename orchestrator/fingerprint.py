@@ -14,7 +14,9 @@ SCHEMA = 2
 """Version of the fingerprint's format; increased when the meaning of a fingerprint changes."""
 
 
-def build_fingerprint(job: Job, code: Code, config: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def build_fingerprint(
+    job: Job, code: Code, config: Any, inputs: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the fingerprint of a step. Its digest is the step id (`canonical_json.digest`, which raises CanonicalError
     for a setting without a stable form).
 
@@ -40,7 +42,9 @@ def describe_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str
         after = new.get(slot, {})
         for key in sorted({*before, *after}):
             if key not in before:
-                found.append(f"{word} {key}: added" + (f" ({after[key]!r})" if slot == "config" else ""))
+                found.append(
+                    f"{word} {key}: added" + (f" ({after[key]!r})" if slot == "config" else "")
+                )
             elif key not in after:
                 found.append(f"{word} {key}: removed")
             elif digest(before[key]) != digest(after[key]):  # a tuple becomes a list in JSON

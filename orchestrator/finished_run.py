@@ -33,7 +33,9 @@ class Nothing:
 
 
 def run(context: Context, config: Nothing, inputs: Nothing) -> Result:
-    raise StoreError(f"step {context.step}: its result left the store during the run; give that run's command again")
+    raise StoreError(
+        f"step {context.step}: its result left the store during the run; give that run's command again"
+    )
 
 
 JOB = Job("finished", config=Nothing, inputs=Nothing, run=run)
@@ -58,7 +60,9 @@ class FinishedRun:
         """
         step_id = self.step_ids.get(name)
         if step_id is None:
-            raise InputError(f"run {self.run_id}: step '{name}' given; {expect_one_of(self.step_ids, name)}")
+            raise InputError(
+                f"run {self.run_id}: step '{name}' given; {expect_one_of(self.step_ids, name)}"
+            )
         if self.store.lookup(step_id) is None:
             raise InputError(
                 f"run {self.run_id}: the result of step {name} is not in the store; expected what the run made; give"
@@ -148,13 +152,20 @@ def _get_store(where: str) -> Store:
     """Return the store of `use_store`. Raises InputError, beginning with `where`, if there is none."""
     store = _store.get()
     if store is None:
-        raise InputError(f"{where}: no store given; expected one, as `ratchet run` and `ratchet plan` have")
+        raise InputError(
+            f"{where}: no store given; expected one, as `ratchet run` and `ratchet plan` have"
+        )
     return store
 
 
 def _read(store: Store, run_log: RunLog) -> FinishedRun:
     about = run_log.read("about.json") or {}
-    done = {step["name"]: step for step in run_log.steps() if step.get("object")}
+    done = {}
+    for step in run_log.steps():
+        if step.get("object"):
+            done[step["name"]] = step
     step_ids = {name: step["step_id"] for name, step in done.items()}
-    settings = {name: step.get("config", {}) for name, step in done.items()}
+    settings = {}
+    for name, step in done.items():
+        settings[name] = step.get("config", {})
     return FinishedRun(run_log.run_id, str(about.get("recipe")), store, step_ids, settings)

@@ -84,9 +84,14 @@ def find_garbage(store: Store, *, keep: int, grace: float) -> list[Garbage]:
     if kept.doubts:
         return []
     garbage = _list_old(store, "steps", kept.steps, before)
-    gone = {item.name for item in garbage if item.place is store.backend}
+    gone = set()
+    for item in garbage:
+        if item.place is store.backend:
+            gone.add(item.name)
     stay = [step for step in store.list_names("steps") if step not in gone]
-    in_use = kept.objects.union(map_parallel(THREADS, lambda step: _find_address(store, step), stay, "steps"))
+    in_use = kept.objects.union(
+        map_parallel(THREADS, lambda step: _find_address(store, step), stay, "steps")
+    )
     return garbage + _list_old(store, "objects", in_use, before)
 
 
@@ -120,7 +125,9 @@ def _find_address(store: Store, step_id: str) -> str:
 def _find_kept(store: Store, keep: int) -> Kept:
     """Find what must not be removed. keep: number of finished runs, and of sweeps, to keep."""
     kept = Kept()
-    open_runs = list_open_runs(store)  # before the plans: a driver that begins later uses what is young or kept
+    open_runs = list_open_runs(
+        store
+    )  # before the plans: a driver that begins later uses what is young or kept
     store.pull("sweeps")
     for run_log in _select_runs(store, keep):
         kept.add_plan(run_log)
@@ -164,7 +171,9 @@ def _add_promoted(store: Store, kept: Kept) -> None:
             kept.steps.add(promoted["step_id"])
             kept.objects.add(promoted.get("object", ""))
         except (ValueError, KeyError, TypeError):
-            kept.doubts.append(f"{path}: not a promotion; expected JSON with a step_id; promote it again or remove it")
+            kept.doubts.append(
+                f"{path}: not a promotion; expected JSON with a step_id; promote it again or remove it"
+            )
 
 
 def _is_pinned(folder: Path) -> bool:
@@ -172,4 +181,7 @@ def _is_pinned(folder: Path) -> bool:
 
 
 def _list_trial_runs(folder: Path) -> list[RunLog]:
-    return [RunLog(path) for path in folder.glob("trials/*/*")]
+    found: list[RunLog] = []
+    for path in folder.glob("trials/*/*"):
+        found.append(RunLog(path))
+    return found

@@ -56,7 +56,11 @@ class Planned:
     def numbers(self) -> dict[str, float]:
         """The metrics of the result that are numbers."""
         metrics = self.result.get("metrics", {})
-        return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+        found: dict[str, float] = {}
+        for name, value in metrics.items():
+            if isinstance(value, int | float):
+                found[name] = float(value)
+        return found
 
 
 class Plan:
@@ -85,7 +89,9 @@ class Plan:
         Raises DamagedError if the stored result is damaged, and InputError if a source is missing.
         """
         planned = self.steps[name]
-        if planned.commit is None and all(self.steps[parent].commit for parent in self.parents[name]):
+        if planned.commit is None and all(
+            self.steps[parent].commit for parent in self.parents[name]
+        ):
             if planned.step.finished:
                 planned.step_id = planned.step.finished
             elif not planned.step_id:
@@ -93,7 +99,9 @@ class Plan:
                 inputs = {}
                 for key, ref in planned.step.inputs.items():
                     inputs[key] = self.digest_input(ref)
-                planned.fingerprint = build_fingerprint(job, self.code[job], planned.step.config, inputs)
+                planned.fingerprint = build_fingerprint(
+                    job, self.code[job], planned.step.config, inputs
+                )
                 planned.step_id = digest(planned.fingerprint)
             commit = self.store.use(planned.step_id)
             manifest = self._load_manifest(commit) if commit else None
@@ -128,13 +136,18 @@ class Plan:
         verified: check the content of the inputs against their manifests first.
         """
         step = self.steps[name].step
-        return step.job.inputs(**{key: self.path_of(ref, verified) for key, ref in step.inputs.items()})
+        return step.job.inputs(
+            **{key: self.path_of(ref, verified) for key, ref in step.inputs.items()}
+        )
 
     def check_sources(self, name: str) -> None:
         """Raise InputError if a source of a step has changed since the plan was made."""
         planned = self.steps[name]
         for key, ref in planned.step.references():
-            if isinstance(ref, Source) and self.sources.digest(ref) not in planned.fingerprint["inputs"][key]:
+            if (
+                isinstance(ref, Source)
+                and self.sources.digest(ref) not in planned.fingerprint["inputs"][key]
+            ):
                 raise InputError(
                     f"step {name}: {ref.label or ref.path} changed during the run; expected the same content to the"
                     " end, or the result would mix two versions; give the same command again"
@@ -143,11 +156,18 @@ class Plan:
     @property
     def warnings(self) -> list[str]:
         """Code of the jobs that could not be followed, with file and line, and the notes of `check`."""
-        return [*sorted({warning for code in self.code.values() for warning in code.warnings}), *self.notes]
+        return [
+            *sorted({warning for code in self.code.values() for warning in code.warnings}),
+            *self.notes,
+        ]
 
     def missing(self) -> list[str]:
         """Return the names of the steps without a result."""
-        return [name for name, planned in self.steps.items() if planned.commit is None]
+        found: list[str] = []
+        for name, planned in self.steps.items():
+            if planned.commit is None:
+                found.append(name)
+        return found
 
     def check(self) -> None:
         """Call `check` of each job that is going to run. Raises its errors."""
@@ -177,7 +197,9 @@ class Plan:
         if planned.state == "done":
             return []
         if planned.state == "open":
-            missing = sorted(parent for parent in self.parents[name] if self.steps[parent].commit is None)
+            missing = sorted(
+                parent for parent in self.parents[name] if self.steps[parent].commit is None
+            )
             found: list[str] = []
             for parent in missing:
                 found.append(f"depends on {parent}, which would run")
@@ -185,7 +207,9 @@ class Plan:
         earlier = self.store.lookup(before[name]) if name in before else None
         if earlier is None:
             return ["no earlier run in this store finished it"]
-        return describe_changes(earlier.fingerprint, planned.fingerprint) or ["its result was removed from the store"]
+        return describe_changes(earlier.fingerprint, planned.fingerprint) or [
+            "its result was removed from the store"
+        ]
 
     def describe(self, before: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return name, job, state (done, to run, open), step id and reasons why it is not done, of each step. before:
@@ -193,7 +217,9 @@ class Plan:
         found: list[dict[str, Any]] = []
         for name, planned in self.steps.items():
             about = {"step": name, "job": planned.step.job.name, "state": planned.state}
-            found.append({**about, "step_id": planned.step_id or None, "reasons": self.explain(name, before)})
+            found.append(
+                {**about, "step_id": planned.step_id or None, "reasons": self.explain(name, before)}
+            )
         return found
 
     def digest_input(self, ref: Reference) -> Any:

@@ -75,7 +75,10 @@ def check_better(store: Store, name: str, made: RunModel) -> None:
     before = find_promoted(store, name)
     if before is None:
         return
-    columns = [column for column in made.metrics if infer_direction(column) > 0 and column in before.metrics]
+    columns = []
+    for column in made.metrics:
+        if infer_direction(column) > 0 and column in before.metrics:
+            columns.append(column)
     data = made.data.get(columns[0]) if columns else None
     if not data or data != before.data.get(columns[0]):
         raise InputError(

@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import DamagedError, StoreError
-from ratchet.orchestrator.atomic_file import append_json, make_folder, read_json_lines, write_atomically
+from ratchet.orchestrator.atomic_file import (
+    append_json,
+    make_folder,
+    read_json_lines,
+    write_atomically,
+)
 from ratchet.orchestrator.store import Store
 
 PROGRESS = "progress.json"
@@ -62,13 +67,17 @@ class RunLog:
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise DamagedError(f"{path}: not a JSON object; expected what the run wrote; give its command again")
+            raise DamagedError(
+                f"{path}: not a JSON object; expected what the run wrote; give its command again"
+            )
         return value
 
     def steps(self) -> list[dict[str, Any]]:
         """Read the steps of plan.json; empty if there is none. Raises DamagedError if it cannot be read."""
         steps = (self.read("plan.json") or {"steps": []}).get("steps")
-        if not isinstance(steps, list) or not all(isinstance(step, dict) and "step_id" in step for step in steps):
+        if not isinstance(steps, list) or not all(
+            isinstance(step, dict) and "step_id" in step for step in steps
+        ):
             raise DamagedError(
                 f"{self.folder / 'plan.json'}: no list of steps; expected a plan; give its command again"
             )
@@ -144,7 +153,9 @@ def list_sweeps(store: Store) -> list[RunLog]:
     for path in store.local("sweeps").glob("*/about.json"):
         found.append(RunLog(path.parent))
     return sorted(
-        found, key=lambda run_log: max(path.stat().st_mtime for path in run_log.folder.glob("[!.]*")), reverse=True
+        found,
+        key=lambda run_log: max(path.stat().st_mtime for path in run_log.folder.glob("[!.]*")),
+        reverse=True,
     )
 
 

@@ -83,7 +83,9 @@ class RunModel:
     @property
     def name(self) -> str:
         """The shortest name by which the model is found: RUN:NAME, RUN:STEP or RUN:STEP/PART."""
-        own = self.best_as or (self.step if self.part in ("model", "adapter") else f"{self.step}/{self.part}")
+        own = self.best_as or (
+            self.step if self.part in ("model", "adapter") else f"{self.step}/{self.part}"
+        )
         return f"{self.run_id}:{own}"
 
     @property
@@ -113,7 +115,10 @@ class RunModel:
         loader = self.kind
         if self.kind == "embedder" and (folder / "modules.json").exists():
             loader = "modules.json"
-        elif self.kind == "reranker" and "ForSequenceClassification" in (folder / "config.json").read_text():
+        elif (
+            self.kind == "reranker"
+            and "ForSequenceClassification" in (folder / "config.json").read_text()
+        ):
             loader = "ForSequenceClassification"
         return CODE[loader].format(folder=repr(str(folder)))
 
@@ -128,7 +133,10 @@ def list_models(store: Store, run: str = "") -> Iterator[RunModel]:
 def read_models(store: Store, run_log: RunLog) -> list[RunModel]:
     """Return the models that exist: first those with a row, in the order of the table, then other best models."""
     plan = run_log.read("plan.json") or {}
-    places = [row["model"] for row in plan.get("rows", ()) if row["model"]]
+    places = []
+    for row in plan.get("rows", ()):
+        if row["model"]:
+            places.append(row["model"])
     places += reversed(plan.get("best", {}).values())
     found: dict[tuple[str, str], RunModel] = {}
     for place in places:
@@ -141,7 +149,11 @@ def read_models(store: Store, run_log: RunLog) -> list[RunModel]:
 
 def read_best(store: Store, run_log: RunLog) -> list[RunModel]:
     """Return the models that a run ended with, if they exist."""
-    return [model for model in read_models(store, run_log) if model.best_as]
+    found: list[RunModel] = []
+    for model in read_models(store, run_log):
+        if model.best_as:
+            found.append(model)
+    return found
 
 
 def find_model(store: Store, name: str) -> RunModel:
@@ -152,7 +164,9 @@ def find_model(store: Store, name: str) -> RunModel:
     matching = [run_log for run_log in runs if run and run_log.run_id.startswith(run)]
     if not matching:
         known = [run_log.run_id for run_log in runs[:MAX_KNOWN]]
-        raise InputError(f"model {name}: no such run in {store.where}; {expect_one_of(known, name)}")
+        raise InputError(
+            f"model {name}: no such run in {store.where}; {expect_one_of(known, name)}"
+        )
     found = matching[0]
     models: list[RunModel] = []
     for run_log in matching:
@@ -184,17 +198,27 @@ def find_model(store: Store, name: str) -> RunModel:
         if made is not None:
             return made
     names = [one.name.partition(":")[2] for one in models] or ["those of a run that made models"]
-    raise InputError(f"model {name}: run {found.run_id} has no finished '{own}'; {expect_one_of(names, own)}")
+    raise InputError(
+        f"model {name}: run {found.run_id} has no finished '{own}'; {expect_one_of(names, own)}"
+    )
 
 
-def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, part: str) -> RunModel | None:
+def _read(
+    store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, part: str
+) -> RunModel | None:
     """Return the model in the folder `part` of a step's result; None if there is none."""
     steps = {one["name"]: one for one in plan["steps"]}
-    if step not in steps or not steps[step]["object"] or store.lookup(steps[step]["step_id"]) is None:
+    if (
+        step not in steps
+        or not steps[step]["object"]
+        or store.lookup(steps[step]["step_id"]) is None
+    ):
         return None
     manifest = store.manifest(steps[step]["object"])
     files = manifest.of_part(part)
-    names = {file.path.removeprefix(f"{part}/") for file in files}
+    names = set()
+    for file in files:
+        names.add(file.path.removeprefix(f"{part}/"))
     kind = next((kind for sign, kind in SIGNS.items() if sign in names), "")
     if not kind:
         return None
@@ -249,7 +273,10 @@ def _read_columns(
         asked = steps.get(dict(made["inputs"]).get("completions", step), {})
         commit = store.lookup(asked["step_id"]) if asked.get("step_id") else None
         inputs = commit.fingerprint.get("inputs", {}) if commit else {}
-        digests = [inputs[field] for field in MEASURED_ON if isinstance(inputs.get(field), str)]
+        digests = []
+        for key in MEASURED_ON:
+            if isinstance(inputs.get(key), str):
+                digests.append(inputs[key])
         if digests:
             data[title] = digests[0]
     return metrics, data

@@ -28,7 +28,19 @@ from ratchet.orchestrator.job_interface.job import Job, Resources, Source
 from ratchet.orchestrator.job_interface.placement import Machine, resolve_resources
 from ratchet.orchestrator.job_interface.settings import Seed, expect_one_of, validate
 
-__all__ = ["Job", "Metric", "Output", "Resources", "Row", "Seed", "Source", "Step", "Summary", "reachable", "step"]
+__all__ = [
+    "Job",
+    "Metric",
+    "Output",
+    "Resources",
+    "Row",
+    "Seed",
+    "Source",
+    "Step",
+    "Summary",
+    "reachable",
+    "step",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +64,9 @@ class Step:
         # Python asks for step[0], step[1], ... if a step is given instead of a list of steps.
         require(isinstance(part, str), where, f"step[{part!r}]", "a name, or a list of steps")
         if known and not _matches(part, known):
-            raise RecipeError(f"{locate_caller()}{where}: output '{part}' given; {expect_one_of(known, part)}")
+            raise RecipeError(
+                f"{locate_caller()}{where}: output '{part}' given; {expect_one_of(known, part)}"
+            )
         return Output(self, part)
 
     @property
@@ -73,7 +87,9 @@ class Step:
         if asked.workers is not None or self.job.max_workers is None:
             return resolved
         most = self.job.max_workers(self.config)
-        return resolve_resources(replace(asked, workers=min(most, resolved.workers or most)), machines)
+        return resolve_resources(
+            replace(asked, workers=min(most, resolved.workers or most)), machines
+        )
 
     def metric(self, name: str, count: str = "") -> Metric:
         """Return a reference to a metric of this step, for the recipe's table. count: see `Metric`."""
@@ -140,12 +156,27 @@ class Row:
     def __post_init__(self) -> None:
         require(isinstance(self.label, str), "Row: label", self.label, "a text")
         where = f"Row '{self.label}'"
-        require(isinstance(self.columns, Mapping), f"{where}: columns", self.columns, '{"title": step.metric("name")}')
+        require(
+            isinstance(self.columns, Mapping),
+            f"{where}: columns",
+            self.columns,
+            '{"title": step.metric("name")}',
+        )
         for title, cell in self.columns.items():
             for metric in cell if isinstance(cell, list | tuple) else [cell]:
-                require(isinstance(metric, Metric), f"{where}, column '{title}'", metric, 'step.metric("name")')
+                require(
+                    isinstance(metric, Metric),
+                    f"{where}, column '{title}'",
+                    metric,
+                    'step.metric("name")',
+                )
         require_items(self.steps, Step, f"{where}: steps", "step(...)")
-        require(self.model is None or isinstance(self.model, Output), f"{where}: model", self.model, 'step["model"]')
+        require(
+            self.model is None or isinstance(self.model, Output),
+            f"{where}: model",
+            self.model,
+            'step["model"]',
+        )
 
     @property
     def metrics(self) -> list[tuple[str, Metric]]:
@@ -199,7 +230,10 @@ def average(summaries: Sequence[Summary]) -> Summary:
             for title, metric in row.metrics:
                 columns.setdefault(title, []).append(metric)
         rows.append(replace(same[0], columns=columns, steps=steps))
-    goals = [goal for summary in summaries for goal in summary.goals]
+    goals = []
+    for summary in summaries:
+        for goal in summary.goals:
+            goals.append(goal)
     return replace(summaries[0], rows=rows, goals=goals)
 
 
@@ -213,9 +247,19 @@ def step(name: str, job: Job, *, resources: Resources | None = None, **values: A
     InputError for a setting of the wrong type or out of bounds.
     """
     require(isinstance(name, str), "step", name, "a name, such as 'iter0/mine'")
-    require(bool(STEP_NAME.fullmatch(name)), "step", name, "letters, digits and . _ - = in parts between /")
+    require(
+        bool(STEP_NAME.fullmatch(name)),
+        "step",
+        name,
+        "letters, digits and . _ - = in parts between /",
+    )
     require(isinstance(job, Job), f"step {name}: job", job, "a Job, such as mine.JOB")
-    require(resources is None or isinstance(resources, Resources), f"step {name}: resources", resources, "Resources")
+    require(
+        resources is None or isinstance(resources, Resources),
+        f"step {name}: resources",
+        resources,
+        "Resources",
+    )
     where = locate_caller()
     config_fields = {f.name: f for f in fields(job.config)}
     input_fields = {f.name: f for f in fields(job.inputs)}
@@ -224,7 +268,9 @@ def step(name: str, job: Job, *, resources: Resources | None = None, **values: A
             known = [*input_fields, *config_fields]
             raise RecipeError(f"{where}step {name}: '{key}' given; {expect_one_of(known, key)}")
         if key in config_fields and isinstance(value, Step | Output | Source):
-            raise RecipeError(f"{where}step {name}: a step's output given as setting '{key}'; expected a literal")
+            raise RecipeError(
+                f"{where}step {name}: a step's output given as setting '{key}'; expected a literal"
+            )
     given = {key: values[key] for key in values if key in config_fields}
     config = validate(job.config, given, f"{where}step {name}: {job.name}")
     if resources is not None:
@@ -234,7 +280,9 @@ def step(name: str, job: Job, *, resources: Resources | None = None, **values: A
     for key, input_field in input_fields.items():
         required = input_field.default is MISSING and "None" not in str(input_field.type)
         if required and inputs[key] is None:
-            raise RecipeError(f"{where}step {name}: input '{key}' not given; expected a step's output or a Source")
+            raise RecipeError(
+                f"{where}step {name}: input '{key}' not given; expected a step's output or a Source"
+            )
     prefix, names = _names_made.get() or ("", [])
     names.append(prefix + name)
     return Step(prefix + name, job, config, inputs, resources or Resources())
@@ -278,7 +326,11 @@ def reachable(goals: Sequence[Step]) -> list[Step]:
 
 def list_goals(summary: Summary) -> list[Step]:
     """Return the steps that a summary refers to: rows, goals, files, models and results."""
-    outputs: list[Any] = [*summary.files.values(), *summary.best.values(), *summary.results.values()]
+    outputs: list[Any] = [
+        *summary.files.values(),
+        *summary.best.values(),
+        *summary.results.values(),
+    ]
     goals: list[Step] = []
     for row in summary.rows:
         goals += [metric.step for _, metric in row.metrics]
@@ -327,7 +379,11 @@ def _matches(name: str, known: Sequence[str]) -> bool:
 def check_resources(resources: Resources, where: str, job: Job) -> None:
     """Raise RecipeError, beginning with `where`, for unused resources, invalid labels, and min_workers > workers."""
     for name, value in vars(resources).items():
-        if job.resources is not None and name not in job.resources and value != getattr(Resources(), name):
+        if (
+            job.resources is not None
+            and name not in job.resources
+            and value != getattr(Resources(), name)
+        ):
             raise RecipeError(
                 f"{where}: {name} given; expected one of {', '.join(job.resources)}, since {job.name} uses no other"
                 " resource; leave it out"
@@ -348,7 +404,9 @@ def check_metrics(steps: Sequence[Step], rows: Sequence[Row]) -> None:
     by_name = {step.name: step for step in steps}
     for row in rows:
         for title, metric in row.metrics:
-            check_metric(by_name[metric.step.name], metric.name, f"row '{row.label}', column '{title}'")
+            check_metric(
+                by_name[metric.step.name], metric.name, f"row '{row.label}', column '{title}'"
+            )
 
 
 def check_outputs(steps: Sequence[Step]) -> None:
@@ -373,4 +431,6 @@ def check_metric(step: Step, name: str, where: str) -> None:
         return
     known = list(step.job.metrics(step.config))
     if not _matches(name, known):
-        raise RecipeError(f"{where}: step {step.name} reports no '{name}'; {expect_one_of(known, name)}")
+        raise RecipeError(
+            f"{where}: step {step.name} reports no '{name}'; {expect_one_of(known, name)}"
+        )

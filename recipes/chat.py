@@ -44,15 +44,31 @@ def chat(
         source = Source.find(file, "verifier")
     else:
         source = None
-    values: dict[str, Any] = {"task": "chat", "verifier": name, "verifier_file": source, "seed": seed}
-    prepared = prepare_samples("prepare", data, test, max_train=max_train, max_test=max_test, **values)
+    values: dict[str, Any] = {
+        "task": "chat",
+        "verifier": name,
+        "verifier_file": source,
+        "seed": seed,
+    }
+    prepared = prepare_samples(
+        "prepare", data, test, max_train=max_train, max_test=max_test, **values
+    )
     settings: dict[str, Any] = {"epochs": 2, "method": method, "seed": seed}
     if verifier != "none":
         settings |= {"num_completions": num_completions, "max_new_tokens": 400}
         return finetune_and_compare(choose_model(base), prepared, **settings)
-    settings |= {"train": prepared["train"], "valid": prepared["test"], "valid_samples": 0, "metric": "eval_loss"}
+    settings |= {
+        "train": prepared["train"],
+        "valid": prepared["test"],
+        "valid_samples": 0,
+        "metric": "eval_loss",
+    }
     training = step("sft", sft.JOB, base=choose_model(base), **settings)
     made = take_result(training)
-    rows = [Row("untrained", {"held-out loss": training.metric("valid/eval_loss_start")}, baseline=True)]
-    rows.append(Row("trained", {"held-out loss": training.metric("valid/eval_loss")}, [training], made))
+    rows = [
+        Row("untrained", {"held-out loss": training.metric("valid/eval_loss_start")}, baseline=True)
+    ]
+    rows.append(
+        Row("trained", {"held-out loss": training.metric("valid/eval_loss")}, [training], made)
+    )
     return Summary(rows, best={"model": made})

@@ -50,7 +50,9 @@ def countdown(
 
     Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on."""
     tasks = data or step("tasks", make_countdown.JOB, seed=seed)["tasks"]
-    prepared = prepare_samples("prepare", tasks, test, task="countdown", max_test=max_test, seed=seed)
+    prepared = prepare_samples(
+        "prepare", tasks, test, task="countdown", max_test=max_test, seed=seed
+    )
     model: Source | Output
     if base:
         model = choose_model(base)
@@ -63,8 +65,21 @@ def countdown(
             rate = 1e-4
         else:
             rate = None
-    distilled: dict[str, Any] = {"teacher": teacher, "teacher_completions": teacher_completions, "ce_weight": ce_weight}
-    values: dict[str, Any] = {"checkpoints": checkpoints, "epochs": 6, "learning_rate": rate, "max_new_tokens": 256}
-    values |= {"method": method if base else "full", "num_completions": num_completions, "seed": seed}
+    distilled: dict[str, Any] = {
+        "teacher": teacher,
+        "teacher_completions": teacher_completions,
+        "ce_weight": ce_weight,
+    }
+    values: dict[str, Any] = {
+        "checkpoints": checkpoints,
+        "epochs": 6,
+        "learning_rate": rate,
+        "max_new_tokens": 256,
+    }
+    values |= {
+        "method": method if base else "full",
+        "num_completions": num_completions,
+        "seed": seed,
+    }
     values |= {"grpo_steps": grpo_steps, "grpo_rate": None if base else 3e-5}
     return finetune_and_compare(model, prepared, baselines=baselines, **distilled, **values)

@@ -17,7 +17,9 @@ def embed(*, model: str, texts: str, role: Literal["query", "passage"] = "passag
     texts       JSONL, CSV or Parquet with `text` (or `query`) and optionally `id`, or a text file with a text per line
     role        the prompt template of the model to apply: passage (for documents) or query"""
     prepared = step("prepare", prepare_queries.JOB, queries=Source.find(texts, "texts"))
-    vectors = step("embed", embedding.JOB, model=choose_model(model), texts=prepared, role=role, npy=True)
+    vectors = step(
+        "embed", embedding.JOB, model=choose_model(model), texts=prepared, role=role, npy=True
+    )
     columns = {}
     for name in ("rows", "dim", "tokens"):
         columns[name] = vectors.metric(name)

@@ -7,7 +7,9 @@ from ratchet.orchestrator.step import Row, Summary
 from ratchet.recipes.parts.models import make_export
 
 
-def export(*, model: str, name: str = "", adapter: bool = False, license: str = "unknown") -> Summary:
+def export(
+    *, model: str, name: str = "", adapter: bool = False, license: str = "unknown"
+) -> Summary:
     """Write a model as a folder that sentence-transformers, transformers, FlagEmbedding and PEFT can load.
 
     model       a model of a run (`ratchet models` lists them), a folder or a hub id

@@ -92,9 +92,15 @@ def retriever(
             " negatives; leave one of them out"
         )
     if predict and folds > 1:
-        raise InputError(f"predict: {predict} given, with {folds} folds; expected one model; set folds=1")
+        raise InputError(
+            f"predict: {predict} given, with {folds} folds; expected one model; set folds=1"
+        )
     split: dict[str, Any] = {"split_by": split_by, "test_fraction": test_fraction, "folds": folds}
-    split |= {"validation_fraction": validation_fraction, "seed": seed, "needs_negatives": mining != "each"}
+    split |= {
+        "validation_fraction": validation_fraction,
+        "seed": seed,
+        "needs_negatives": mining != "each",
+    }
     summaries = []
     for fold in range(folds):
         if folds > 1:
@@ -111,14 +117,21 @@ def retriever(
             distillation=distillation,
             teacher=choose_teacher(teacher),
             examples=Source.find(examples, "examples") if examples else None,
-            new_queries=prepare_new_queries(predict, "predict", datasets["reading"]) if predict else None,
+            new_queries=prepare_new_queries(predict, "predict", datasets["reading"])
+            if predict
+            else None,
             bm25=bm25,
             knn=iterations > 0 if knn is None else knn,
             seed=seed,
             folder=folder,
         )
         if generator:
-            one = replace(one, train=add_synthetic_queries(one, miner, choose_model(generator), queries_per_document))
+            one = replace(
+                one,
+                train=add_synthetic_queries(
+                    one, miner, choose_model(generator), queries_per_document
+                ),
+            )
         summaries.append(one.build_summary(miner, iterations, ablations=ablations))
     if folds > 1:
         return average(summaries)

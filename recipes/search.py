@@ -11,7 +11,9 @@ from ratchet.orchestrator.step import Output, Row, Source, Summary, step
 from ratchet.recipes.parts.models import choose_model
 
 
-def search(*, model: str, documents: str, index: Literal["flat", "ivf", "hnsw"] = "flat") -> Summary:
+def search(
+    *, model: str, documents: str, index: Literal["flat", "ivf", "hnsw"] = "flat"
+) -> Summary:
     """Embed documents, build a FAISS index of them, and measure its recall against exact search.
 
     model       an embedder: a folder, a hub id, or a model of a run (`ratchet models` lists them)
@@ -20,8 +22,12 @@ def search(*, model: str, documents: str, index: Literal["flat", "ivf", "hnsw"] 
     folder = choose_model(model)
     texts = step("prepare", prepare_queries.JOB, queries=Source.find(documents, "documents"))
     vectors = step("embed", embed.JOB, model=folder, texts=texts)
-    built = step("build_index", build_index.JOB, model=folder, vectors=vectors, texts=texts, kind=index)
+    built = step(
+        "build_index", build_index.JOB, model=folder, vectors=vectors, texts=texts, kind=index
+    )
     columns = {}
     for name in (f"recall@{built.config.k}", "documents", "megabytes"):
         columns[name] = built.metric(name)
-    return Summary([Row(index, columns, [vectors, built])], results={"index": Output(built), "model": folder})
+    return Summary(
+        [Row(index, columns, [vectors, built])], results={"index": Output(built), "model": folder}
+    )

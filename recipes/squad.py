@@ -9,7 +9,12 @@ from annotated_types import Ge, MinLen
 
 from ratchet.jobs.answers import sft
 from ratchet.orchestrator.step import Output, Row, Seed, Summary, step
-from ratchet.recipes.parts.answering import evaluate_model, prepare_samples, select_model, take_result
+from ratchet.recipes.parts.answering import (
+    evaluate_model,
+    prepare_samples,
+    select_model,
+    take_result,
+)
 from ratchet.recipes.parts.models import choose_model
 
 COLUMNS = {
@@ -30,7 +35,10 @@ def squad(
     base: str,
     data: str,
     test: str = "",
-    strategies: Annotated[tuple[Literal["batch", "sequential"], ...], MinLen(1)] = ("batch", "sequential"),
+    strategies: Annotated[tuple[Literal["batch", "sequential"], ...], MinLen(1)] = (
+        "batch",
+        "sequential",
+    ),
     max_train: tuple[Annotated[int, Ge(1)], ...] | None = (1000,),
     max_test: Annotated[int, Ge(1)] = 100,
     method: Literal["lora", "full"] = "lora",
@@ -86,7 +94,9 @@ def squad(
                 steps = []
             if title not in (row.label for row in rows):  # evaluate the untrained model only once
                 options: dict[str, Any] = {"measure_latency": True, **sampling}
-                answered = evaluate_model(f"{prefix}/{label.partition(' ')[0]}", *chosen, prepared["test"], **options)
+                answered = evaluate_model(
+                    f"{prefix}/{label.partition(' ')[0]}", *chosen, prepared["test"], **options
+                )
                 columns = {}
                 for column, metric in COLUMNS.items():
                     columns[column] = answered.metric(metric)
@@ -94,5 +104,13 @@ def squad(
                     taken = best[prefix]
                 else:
                     taken = None
-                rows.append(Row(title, columns, [*steps, *answered.parents, answered], taken, baseline=not steps))
+                rows.append(
+                    Row(
+                        title,
+                        columns,
+                        [*steps, *answered.parents, answered],
+                        taken,
+                        baseline=not steps,
+                    )
+                )
     return Summary(rows, best=best)

@@ -46,16 +46,24 @@ def theorems(
     model: Source | Output = choose_model(base)
     folder = Path(adapter)
     if not projection and "_lora_adapters" in folder.name:
-        projection = str(folder.with_name(folder.name.replace("_lora_adapters", "_projection") + ".pt"))
+        projection = str(
+            folder.with_name(folder.name.replace("_lora_adapters", "_projection") + ".pt")
+        )
     if projection and not adapter:
-        raise InputError(f"projection: {projection} given, without adapter; expected both; set adapter=FOLDER too")
+        raise InputError(
+            f"projection: {projection} given, without adapter; expected both; set adapter=FOLDER too"
+        )
     start = find_given(adapter=adapter, projection=projection)
     if start:
-        model = step("start/merge", merge.JOB, base=model, corpus=prepared["test"], **start)["model"]
+        model = step("start/merge", merge.JOB, base=model, corpus=prepared["test"], **start)[
+            "model"
+        ]
     sampled: dict[str, Any] = {"statements": prepared["test"], "max_queries": 5000, "seed": seed}
     rows = []
     if bm25:
-        rows.append(make_row("BM25", step("bm25/evaluate", evaluate_papers.JOB, system="bm25", **sampled)))
+        rows.append(
+            make_row("BM25", step("bm25/evaluate", evaluate_papers.JOB, system="bm25", **sampled))
+        )
     if start:
         label = "given adapter"
         name = "start"
@@ -77,10 +85,19 @@ def theorems(
         seed=seed,
     )
     merged = step(
-        "merge", merge.JOB, base=model, adapter=finetuned["adapter"], corpus=prepared["test"], allow_unchanged=True
+        "merge",
+        merge.JOB,
+        base=model,
+        adapter=finetuned["adapter"],
+        corpus=prepared["test"],
+        allow_unchanged=True,
     )["model"]
-    held_out = evaluate("valid", prepared["valid"], merged, None, selection=finetuned["selection.json"])
-    last = make_row("finetuned", evaluate("finetuned", prepared["test"], merged, None), finetuned, held_out)
+    held_out = evaluate(
+        "valid", prepared["valid"], merged, None, selection=finetuned["selection.json"]
+    )
+    last = make_row(
+        "finetuned", evaluate("finetuned", prepared["test"], merged, None), finetuned, held_out
+    )
     return Summary([*rows, replace(last, model=merged)], best={"embedder": merged})
 
 
@@ -93,13 +110,19 @@ def find_given(**paths: str) -> dict[str, Any]:
     return found
 
 
-def evaluate(name: str, statements: Output, model: Source | Output, max_length: int | None, **inputs: Any) -> Step:
+def evaluate(
+    name: str, statements: Output, model: Source | Output, max_length: int | None, **inputs: Any
+) -> Step:
     """Embed statements, rank all of them for each statement, and return the evaluation."""
     vectors = step(f"{name}/embed", embed.JOB, model=model, texts=statements, max_length=max_length)
-    return step(f"{name}/evaluate", evaluate_papers.JOB, statements=statements, embeddings=vectors, **inputs)
+    return step(
+        f"{name}/evaluate", evaluate_papers.JOB, statements=statements, embeddings=vectors, **inputs
+    )
 
 
-def make_row(label: str, evaluation: Step, finetuned: Step | None = None, held_out: Step | None = None) -> Row:
+def make_row(
+    label: str, evaluation: Step, finetuned: Step | None = None, held_out: Step | None = None
+) -> Row:
     """Return a row of the summary table."""
     if finetuned:
         columns = {"loss": finetuned.metric("loss")}

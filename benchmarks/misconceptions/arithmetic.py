@@ -21,7 +21,12 @@ from benchmarks.misconceptions.mal_rules import (
 
 def _draw_four_decimals(r: Random) -> Params | None:
     """Four decimals below 1 (as digits after the point) of several lengths, one of them with a 0 after the point."""
-    digits = [str(r.randint(1, 9)), str(r.randint(11, 99)), f"0{r.randint(11, 99)}", str(r.randint(101, 999))]
+    digits = [
+        str(r.randint(1, 9)),
+        str(r.randint(11, 99)),
+        f"0{r.randint(11, 99)}",
+        str(r.randint(101, 999)),
+    ]
     digits += [f"0{r.randint(101, 999)}"] if r.random() < 0.5 else []
     r.shuffle(digits)
     if any(d.endswith("0") for d in digits):

@@ -23,7 +23,9 @@ from ratchet.errors import DataError
 PROBLEMS = (*proportion.PROBLEMS, *arithmetic.PROBLEMS, *algebra.PROBLEMS, *geometry.PROBLEMS)
 """All problem templates."""
 
-RULES: tuple[MalRule, ...] = tuple({rule.id: rule for problem in PROBLEMS for rule in problem.rules}.values())
+RULES: tuple[MalRule, ...] = tuple(
+    {rule.id: rule for problem in PROBLEMS for rule in problem.rules}.values()
+)
 """All mal-rules, each once, in a fixed order. Their sentences are the corpus."""
 
 # fmt: off
@@ -76,7 +78,9 @@ def format_query(question: Question, option: int) -> str:
     """Format the query for the wrong answer `option` as in the Eedi competition (2024)."""
     if option == question.correct or not 0 <= option < len(question.options):
         wrong = [i for i in range(len(question.options)) if i != question.correct]
-        raise DataError(f"question {question.id}: option {option} was given; expected a wrong one; give one of {wrong}")
+        raise DataError(
+            f"question {question.id}: option {option} was given; expected a wrong one; give one of {wrong}"
+        )
     correct, wrong_answer = question.options[question.correct], question.options[option]
     return eedi.format_query(question.text, question.construct, correct, wrong_answer)
 
@@ -88,10 +92,16 @@ def find_distinct_answers(problem: Problem, params: Params) -> dict[str, Answer]
     """
     correct = problem.answer(problem.correct, params)
     assert correct is not None
-    answers = {rule.id: answer for rule in problem.rules if (answer := problem.answer(rule.apply, params))}
+    answers = {
+        rule.id: answer for rule in problem.rules if (answer := problem.answer(rule.apply, params))
+    }
     keys = Counter([correct.key, *(answer.key for answer in answers.values())])
     texts = Counter([correct.text, *(answer.text for answer in answers.values())])
-    return {rule: answer for rule, answer in answers.items() if keys[answer.key] == 1 and texts[answer.text] == 1}
+    return {
+        rule: answer
+        for rule, answer in answers.items()
+        if keys[answer.key] == 1 and texts[answer.text] == 1
+    }
 
 
 def generate_worked(seed: int) -> Iterator[tuple[Question, Problem, Params]]:
@@ -112,16 +122,26 @@ def generate_worked(seed: int) -> Iterator[tuple[Question, Problem, Params]]:
             return
         params, answers, text = drawn
         # The other options are those of the least used rules.
-        others = sorted((rule for rule in answers if rule != rule_id), key=lambda rule: (used[rule], random.random()))
+        others = sorted(
+            (rule for rule in answers if rule != rule_id),
+            key=lambda rule: (used[rule], random.random()),
+        )
         chosen = [rule_id, *others[: WRONG - 1]]
         for chosen_id in chosen:
             used[chosen_id] += 1
-        options = [(None, problem.answer(problem.correct, params)), *((rule, answers[rule]) for rule in chosen)]
+        options = [
+            (None, problem.answer(problem.correct, params)),
+            *((rule, answers[rule]) for rule in chosen),
+        ]
         random.shuffle(options)
         rules = tuple(rule for rule, _ in options)
         texts = tuple(answer.text for _, answer in options if answer)
         name = f"mistakes-{seed}-{number:06d}"
-        yield Question(name, problem.construct, text, texts, rules.index(None), rules), problem, params
+        yield (
+            Question(name, problem.construct, text, texts, rules.index(None), rules),
+            problem,
+            params,
+        )
 
 
 def _draw(
@@ -137,7 +157,9 @@ def _draw(
             continue
         name, other = random.sample(NAMES, 2)
         words = {slot: random.choice(choices) for slot, choices in problem.words.items()}
-        text = random.choice(problem.phrasings).format(**vars(params), **words, name=name, other=other)
+        text = random.choice(problem.phrasings).format(
+            **vars(params), **words, name=name, other=other
+        )
         if text.casefold() in seen:
             continue
         seen.add((problem.construct, params.identity()))

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from benchmarks.misconceptions.mal_rules import Answer, MalRule, Params, Problem, between, make_draw, num, root
+from benchmarks.misconceptions.mal_rules import (
+    Answer,
+    MalRule,
+    Params,
+    Problem,
+    between,
+    make_draw,
+    num,
+    root,
+)
 
 UNITS = ("cm", "m", "mm")
 NO_ROOT = MalRule(
-    "pythagoras.no_root", lambda p: p.square, "Ends with the squared length and never undoes the squaring."
+    "pythagoras.no_root",
+    lambda p: p.square,
+    "Ends with the squared length and never undoes the squaring.",
 )
 
 

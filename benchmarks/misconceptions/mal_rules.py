@@ -70,7 +70,10 @@ class Problem:
 
     def answer(self, formula: Formula, params: Params) -> Answer | None:
         """Return the answer of the correct procedure, or of a wrong one."""
-        exact = {name: Fraction(value) if isinstance(value, int) else value for name, value in vars(params).items()}
+        exact = {
+            name: Fraction(value) if isinstance(value, int) else value
+            for name, value in vars(params).items()
+        }
         value = formula(p := Params(**exact))
         return value if value is None or isinstance(value, Answer) else self.write(value, p)
 
@@ -118,7 +121,9 @@ def phrase(expression: str, *more: str) -> tuple[str, ...]:
 def decimal(value: Fraction) -> str | None:
     """`value` written out exactly, such as -0.125; None where it needs more than six decimal places."""
     scaled = value * 10**6
-    return None if scaled.denominator != 1 else f"{Decimal(scaled.numerator).scaleb(-6).normalize():f}"
+    return (
+        None if scaled.denominator != 1 else f"{Decimal(scaled.numerator).scaleb(-6).normalize():f}"
+    )
 
 
 def num(value: Fraction, before: str = "", after: str = "") -> Answer:
@@ -134,7 +139,10 @@ def fraction(value: Fraction) -> Answer:
 def round_half_up(value: Fraction, places: int) -> Fraction:
     """`value` rounded to `places` decimals, halves away from zero, as schools do it."""
     scaled = abs(value) * Fraction(10) ** places
-    size = Fraction((2 * scaled.numerator + scaled.denominator) // (2 * scaled.denominator)) / Fraction(10) ** places
+    size = (
+        Fraction((2 * scaled.numerator + scaled.denominator) // (2 * scaled.denominator))
+        / Fraction(10) ** places
+    )
     return -size if value < 0 else size
 
 
@@ -155,7 +163,9 @@ def root(value: Fraction, after: str = "") -> Answer | None:
     """The square root of a whole number to one decimal place, exactly rounded; None below 1."""
     if value <= 0:
         return None
-    twentieths = isqrt(int(400 * value))  # floor(20 * root): tells on which side of a half the tenth lies
+    twentieths = isqrt(
+        int(400 * value)
+    )  # floor(20 * root): tells on which side of a half the tenth lies
     return rounded(Fraction((twentieths + 1) // 2, 10), 1, after=after)
 
 

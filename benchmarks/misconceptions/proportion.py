@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from math import gcd, lcm
 
-from benchmarks.misconceptions.mal_rules import DIGIT, MalRule, Problem, between, make_draw, money, phrase
+from benchmarks.misconceptions.mal_rules import (
+    DIGIT,
+    MalRule,
+    Problem,
+    between,
+    make_draw,
+    money,
+    phrase,
+)
 
 # A table of rules reads better with one rule on two lines.
 # fmt: off

@@ -51,7 +51,9 @@ def chain(length: int) -> list[Step]:
     """Steps that each need the one before."""
     steps: list[Step] = []
     for number in range(length):
-        steps.append(step(f"step{number}", NOTHING, number=number, before=steps[-1] if steps else None))
+        steps.append(
+            step(f"step{number}", NOTHING, number=number, before=steps[-1] if steps else None)
+        )
     return steps
 
 
@@ -63,16 +65,22 @@ def planning(length: int) -> None:
         with Leases(store, "bench") as leases:
             before = None
             for one in steps:
-                document = build_fingerprint(NOTHING, read_code(NOTHING), one.config, {"before": before})
+                document = build_fingerprint(
+                    NOTHING, read_code(NOTHING), one.config, {"before": before}
+                )
                 lease = leases.acquire(digest(document))
                 assert isinstance(lease, Lease)
                 staging = store.staging(lease.step_id, 1)
                 (staging / "number.txt").write_text(str(one.config.number))
-                commit = lease.commit(staging, Result({}), document, {"seconds": 0.0, "name": one.name})
+                commit = lease.commit(
+                    staging, Result({}), document, {"seconds": 0.0, "name": one.name}
+                )
                 before = store.manifest(commit.manifest).part_digest(None)
         seconds = timed(lambda: Plan(reachable(steps[-1:]), store))
         assert not Plan(steps, store).missing()
-    print(f"plan of {length} steps, all done: {seconds:.2f} s ({seconds / length * 1e6:.0f} us a step)")
+    print(
+        f"plan of {length} steps, all done: {seconds:.2f} s ({seconds / length * 1e6:.0f} us a step)"
+    )
 
 
 def committing(files: int) -> None:
@@ -90,7 +98,9 @@ def committing(files: int) -> None:
                 start = time.perf_counter()
                 lease.commit(staging, Result({}), {}, {})
                 taken.append(time.perf_counter() - start)
-    print(f"commit of {files} files: {statistics.median(taken):.3f} s (every file and folder synced to disk)")
+    print(
+        f"commit of {files} files: {statistics.median(taken):.3f} s (every file and folder synced to disk)"
+    )
 
 
 def running(length: int) -> None:
@@ -113,7 +123,9 @@ def running(length: int) -> None:
             taken.append((time.perf_counter() - start) / length)
             assert run.word == "finished"
     cluster.close()
-    print(f"a step that does nothing: {statistics.median(taken) * 1e3:.0f} ms (lease, Ray task, commit, run_log)")
+    print(
+        f"a step that does nothing: {statistics.median(taken) * 1e3:.0f} ms (lease, Ray task, commit, run_log)"
+    )
 
 
 def timed(work: Callable[[], object]) -> float:

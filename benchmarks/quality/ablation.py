@@ -23,7 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.quality.in_process import LINEAR, find_device, make_config, make_task, train, train_linear
+from benchmarks.quality.in_process import (
+    LINEAR,
+    find_device,
+    make_config,
+    make_task,
+    train,
+    train_linear,
+)
 from benchmarks.quality.repeat import make_parser, repeat
 from benchmarks.quality.retrieval_sets import load, split, write_corpus, write_mined, write_queries
 from ratchet.data.retrieval.splits import find_seen
@@ -68,20 +75,43 @@ OTHERS = ("neighbours", "models", *LINEAR_ONLY)
 """Batches are made of similar queries; the weights of so many models, which
 differ in their seeds, are averaged. All further settings are the finetune's."""
 DIMS = (64, 128)
-METRICS = ("map@25", "ndcg@10", "r@25", "seen", "unseen", *(f"{dim} dimensions" for dim in DIMS), "seconds")
+METRICS = (
+    "map@25",
+    "ndcg@10",
+    "r@25",
+    "seen",
+    "unseen",
+    *(f"{dim} dimensions" for dim in DIMS),
+    "seconds",
+)
 
 
 def main() -> None:
     parser = make_parser(__doc__, list(VARIANTS), "ablation.jsonl")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--interpolate", type=float, nargs="*", default=[], help="base + share * (trained - base) too")
-    parser.add_argument("--linear", action="store_true", help="train a linear map of frozen vectors")
-    parser.add_argument("--vectors", type=Path, default=Path("ablation-vectors"), help="folder for the base's vectors")
+    parser.add_argument(
+        "--interpolate",
+        type=float,
+        nargs="*",
+        default=[],
+        help="base + share * (trained - base) too",
+    )
+    parser.add_argument(
+        "--linear", action="store_true", help="train a linear map of frozen vectors"
+    )
+    parser.add_argument(
+        "--vectors",
+        type=Path,
+        default=Path("ablation-vectors"),
+        help="folder for the base's vectors",
+    )
     given = parser.parse_args()
     if given.linear:
         given.out = given.out.with_stem(f"{given.out.stem}-linear")
     measure_one = measure_linear if given.linear else measure
-    repeat(given, METRICS, lambda source, name, seed: measure_one(given, source, VARIANTS[name], seed))
+    repeat(
+        given, METRICS, lambda source, name, seed: measure_one(given, source, VARIANTS[name], seed)
+    )
 
 
 def embed(given: argparse.Namespace, texts: Sequence[str], role: Any) -> np.ndarray:
@@ -93,7 +123,12 @@ def embed(given: argparse.Namespace, texts: Sequence[str], role: Any) -> np.ndar
     file = given.vectors / f"{name}.npy"
     if not file.exists():
         given.vectors.mkdir(parents=True, exist_ok=True)
-        np.save(file, encoder.load(resolve(MINILM), dtype="float32", device=find_device()).encode(texts, role))
+        np.save(
+            file,
+            encoder.load(resolve(MINILM), dtype="float32", device=find_device()).encode(
+                texts, role
+            ),
+        )
     vectors: np.ndarray = np.load(file)
     return vectors
 
@@ -105,11 +140,15 @@ def embed_queries(given: argparse.Namespace, source: str, texts: Sequence[str]) 
     return np.stack([vector_of[text] for text in texts])
 
 
-def write(given: argparse.Namespace, folder: Path, source: str, variant: dict[str, Any], seed: int) -> np.ndarray:
+def write(
+    given: argparse.Namespace, folder: Path, source: str, variant: dict[str, Any], seed: int
+) -> np.ndarray:
     """Write the shards corpus, mined and valid (the held-out queries). Return which of these have a label that training
     has seen, bool [Q]."""
     data = load(source)
-    splits = split(data.queries, seed, {"train": given.queries, "test": given.held_out}, given.unseen)
+    splits = split(
+        data.queries, seed, {"train": given.queries, "test": given.held_out}, given.unseen
+    )
     train, test = splits["train"], splits["test"]
     documents = list(data.corpus)
     corpus_ND = embed(given, [one.text for one in documents], "passage")
@@ -121,7 +160,9 @@ def write(given: argparse.Namespace, folder: Path, source: str, variant: dict[st
     return find_seen(train, test)
 
 
-def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], seed: int) -> dict[str, Any]:
+def measure(
+    given: argparse.Namespace, source: str, variant: dict[str, Any], seed: int
+) -> dict[str, Any]:
     """Train, and return the metrics on the held-out queries after the last epoch."""
     import torch
 
@@ -151,19 +192,31 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
             start = [weight.detach().clone() for weight in trained]
             total = train(task)
             own = [weight.detach().clone() for weight in trained]
-            kept = [mean + (now - mean) / (number + 1) for mean, now in zip(kept or own, own, strict=True)]
+            kept = [
+                mean + (now - mean) / (number + 1)
+                for mean, now in zip(kept or own, own, strict=True)
+            ]
         seconds = time.perf_counter() - started
         row: dict[str, Any] = {"steps": total, "seconds": seconds}
         for share in (1.0, *given.interpolate):
             with torch.no_grad():
                 for weight, base, now in zip(trained, start, kept, strict=True):
-                    weight.copy_(now if task.config.method == "lora" and base.any() else base + share * (now - base))
-            label, found = "" if share == 1 else f"/{share:g}", evaluate(folder, seen_Q, *embed_held_out(task))
+                    weight.copy_(
+                        now
+                        if task.config.method == "lora" and base.any()
+                        else base + share * (now - base)
+                    )
+            label, found = (
+                "" if share == 1 else f"/{share:g}",
+                evaluate(folder, seen_Q, *embed_held_out(task)),
+            )
             row |= {f"{name}{label}": value for name, value in found.items()}
     return row
 
 
-def measure_linear(given: argparse.Namespace, source: str, variant: dict[str, Any], seed: int) -> dict[str, Any]:
+def measure_linear(
+    given: argparse.Namespace, source: str, variant: dict[str, Any], seed: int
+) -> dict[str, Any]:
     """Train a linear map of the base's vectors, and return the metrics on the held-out queries."""
     import torch
 
@@ -184,10 +237,14 @@ def measure_linear(given: argparse.Namespace, source: str, variant: dict[str, An
         triplets = Triplets(read_shards(folder / "mined"), corpus)
         corpus_ND = embed(given, corpus["text"].to_pylist(), "passage")
         train_QD, test_QD = (
-            embed_queries(given, source, column.to_pylist()) for column in (triplets.query_text, test["text"])
+            embed_queries(given, source, column.to_pylist())
+            for column in (triplets.query_text, test["text"])
         )
         rate, last = variant.get("temperature_rate", 0.0), variant.get("averaged_epochs", 1)
-        maps = [train_linear(one, triplets, train_QD, corpus_ND, temperature_rate=rate)[-last:] for one in configs]
+        maps = [
+            train_linear(one, triplets, train_QD, corpus_ND, temperature_rate=rate)[-last:]
+            for one in configs
+        ]
         map_DD = np.mean(maps, (0, 1))
         seconds = time.perf_counter() - started
         mapped = (vectors + vectors @ map_DD for vectors in (test_QD, corpus_ND))
@@ -203,7 +260,9 @@ def group_neighbours(triplets: Any, query_QD: np.ndarray) -> None:
         along = query_QD[rows] @ random.standard_normal(query_QD.shape[1])
         first = len(rows) * (parts // 2) // parts
         rows = rows[np.argsort(along)]
-        return halve(rows[:first], parts // 2, random) + halve(rows[first:], parts - parts // 2, random)
+        return halve(rows[:first], parts // 2, random) + halve(
+            rows[first:], parts - parts // 2, random
+        )
 
     def split_epoch(epoch: int) -> list[np.ndarray]:
         random = np.random.default_rng([triplets.seed, epoch])
@@ -222,7 +281,9 @@ def embed_held_out(task: Any) -> tuple[np.ndarray, np.ndarray]:
         return query_QD, task.encoder.encode(task.corpus["text"].to_pylist(), "passage")
 
 
-def evaluate(folder: Path, seen_Q: np.ndarray, query_QD: np.ndarray, corpus_ND: np.ndarray) -> dict[str, float]:
+def evaluate(
+    folder: Path, seen_Q: np.ndarray, query_QD: np.ndarray, corpus_ND: np.ndarray
+) -> dict[str, float]:
     """Return the metrics of vectors of held-out queries and of the corpus: also MAP@25 by their first dimensions."""
     from ratchet.data.tables import read_shards
 
@@ -231,10 +292,15 @@ def evaluate(folder: Path, seen_Q: np.ndarray, query_QD: np.ndarray, corpus_ND: 
     found = rank_all(query_QD, corpus_ND, relevant)
     row = {name: found.values[name] for name in ("map@25", "ndcg@10", "r@25")}
     for dim in DIMS:  # a query's length changes no order
-        row[f"{dim} dimensions"] = rank_all(query_QD[:, :dim], corpus_ND[:, :dim], relevant).values["map@25"]
+        row[f"{dim} dimensions"] = rank_all(query_QD[:, :dim], corpus_ND[:, :dim], relevant).values[
+            "map@25"
+        ]
     for name, some_Q in (("seen", seen_Q), ("unseen", ~seen_Q)):
         if some_Q.any():
-            row |= {name: float(found.per_query["map@25"][some_Q].mean()), f"{name}/queries": int(some_Q.sum())}
+            row |= {
+                name: float(found.per_query["map@25"][some_Q].mean()),
+                f"{name}/queries": int(some_Q.sum()),
+            }
     return row
 
 
@@ -242,7 +308,9 @@ def rank_all(query_QD: np.ndarray, corpus_ND: np.ndarray, relevant: Relevant) ->
     """Return the metrics of a ranking by cosine."""
     score_QN = query_QD @ (corpus_ND / np.linalg.norm(corpus_ND, axis=1, keepdims=True)).T
     own_R = score_QN[relevant.query_R, relevant.indices]
-    return compute_rank_metrics(1 + (score_QN[relevant.query_R] > own_R[:, None]).sum(1), relevant, [10, 25])
+    return compute_rank_metrics(
+        1 + (score_QN[relevant.query_R] > own_R[:, None]).sum(1), relevant, [10, 25]
+    )
 
 
 if __name__ == "__main__":

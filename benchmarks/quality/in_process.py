@@ -30,7 +30,9 @@ def make_task(task_class: type, config: Any, inputs: Any, threads: int) -> Any:
 
     device = find_device()
     gpus = float(device != "cpu")
-    return task_class(WorkerInfo(0, 1, device), config, inputs, Resources(1, cpus=float(threads), gpus=gpus))
+    return task_class(
+        WorkerInfo(0, 1, device), config, inputs, Resources(1, cpus=float(threads), gpus=gpus)
+    )
 
 
 def find_device() -> str:
@@ -56,7 +58,9 @@ def train(task: Any) -> int:
         for step in range(steps):
             for microbatch in task.batch(epoch, step).microbatches:
                 task.loss(microbatch).backward()
-            torch.nn.utils.clip_grad_norm_([one for group in groups for one in group["params"]], config.max_grad_norm)
+            torch.nn.utils.clip_grad_norm_(
+                [one for group in groups for one in group["params"]], config.max_grad_norm
+            )
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate_at(number, total, config)
             optimizer.step()
@@ -66,7 +70,12 @@ def train(task: Any) -> int:
 
 
 def train_linear(
-    config: Any, triplets: Any, query_QD: np.ndarray, corpus_ND: np.ndarray, *, temperature_rate: float = 0.0
+    config: Any,
+    triplets: Any,
+    query_QD: np.ndarray,
+    corpus_ND: np.ndarray,
+    *,
+    temperature_rate: float = 0.0,
 ) -> list[np.ndarray]:
     """Train a linear map of frozen vectors as an embedder is trained: `normalize(x + x W)`, of queries and documents.
     Return W, float32 [D, D], after each epoch; only 0 for no epochs.
@@ -86,19 +95,25 @@ def train_linear(
     triplets.num_negatives = config.num_negatives
     batches = triplets.num_batches
     total, teacher_temperature = config.epochs * batches, find_teacher_temperature(config, triplets)
-    groups: list[dict[str, Any]] = [{"params": [map_DD], "weight_decay": config.weight_decay, "share": 1.0}]
+    groups: list[dict[str, Any]] = [
+        {"params": [map_DD], "weight_decay": config.weight_decay, "share": 1.0}
+    ]
     groups.append({"params": [log_scale], "weight_decay": 0.0, "share": temperature_rate})
     optimizer, kept = torch.optim.AdamW(groups), list[np.ndarray]()
     for number in range(total):
         batch = triplets.batch(*divmod(number, batches))
-        query_qD, passage_PD = (rows + rows @ map_DD for rows in (query[batch.query_Q], corpus[batch.passage_P]))
+        query_qD, passage_PD = (
+            rows + rows @ map_DD for rows in (query[batch.query_Q], corpus[batch.passage_P])
+        )
         dims = (len(map_DD), *config.matryoshka_dims)
         losses = [
             distillation_loss(
                 config.distillation,
                 cosine(query_qD[:, :dim], passage_PD[:, :dim]) * log_scale.exp(),
                 torch.from_numpy(pad_rows(batch.own_Q, -1)),
-                None if batch.teacher_Q is None else torch.from_numpy(pad_rows(batch.teacher_Q, 0.0)),
+                None
+                if batch.teacher_Q is None
+                else torch.from_numpy(pad_rows(batch.teacher_Q, 0.0)),
                 teacher_temperature=teacher_temperature,
                 weight=config.distillation_weight,
             )

@@ -25,7 +25,11 @@ from ratchet.files import iterate_lines
 NAMES = ("train", "dev", "valid", "val", "validation", "test")
 SPLITS = {**{name: split_names.SPLITS[name] for name in NAMES}, "all": None}
 ID_COLUMNS = ("query-id", "corpus-id")
-FIELDS = {"corpus": ("_id", "title", "text"), "queries": ("_id", "text", "group"), "qrels": (*ID_COLUMNS, "score")}
+FIELDS = {
+    "corpus": ("_id", "title", "text"),
+    "queries": ("_id", "text", "group"),
+    "qrels": (*ID_COLUMNS, "score"),
+}
 """Part of a data set -> the fields that are read."""
 MAX_GRADE = 10**9
 SCORE = re.compile(r"(-?[0-9]{1,9})(\.0*)?")
@@ -68,10 +72,15 @@ def read(folder: Path, *, labelled: bool = True, sampled: bool = False) -> Retri
             split = SPLITS[stem]
         for name, (where, grades) in _read_qrels(paths, known, documents, absent, unread).items():
             labelled_ids.add(name)
-            relevant = {document: grade for document, grade in grades.items() if grade > 0}
+            relevant = {}
+            for document, grade in grades.items():
+                if grade > 0:
+                    relevant[document] = grade
             if relevant:
                 query = known[name]._replace(split=split, where=where)
-                queries.append(query._replace(positives=tuple(relevant), grades=tuple(relevant.values())))
+                queries.append(
+                    query._replace(positives=tuple(relevant), grades=tuple(relevant.values()))
+                )
             else:
                 ungraded += 1
     if not queries:
@@ -80,7 +89,10 @@ def read(folder: Path, *, labelled: bool = True, sampled: bool = False) -> Retri
             " the second and third column"
         )
     notes = {"queries without a relevant document, left out": ungraded} | absent
-    others = {"queries without a label, left out": len(known) - len(labelled_ids), "documents without text": empty}
+    others = {
+        "queries without a label, left out": len(known) - len(labelled_ids),
+        "documents without text": empty,
+    }
     notes |= {name: count for name, count in others.items() if count}
     return RetrievalData(corpus, queries, notes=notes, estimate=estimate, unread=sorted(unread))
 
@@ -93,7 +105,9 @@ def _read_id(where: str, row: dict[str, Any], name: str) -> str:
     return read_filled(where, row, name)
 
 
-def _read_corpus(folder: Path, unread: set[str], sampled: bool) -> tuple[list[Document], int | None]:
+def _read_corpus(
+    folder: Path, unread: set[str], sampled: bool
+) -> tuple[list[Document], int | None]:
     """Return the documents, and None; or of large files, if `sampled`, the first ones and their estimated number."""
 
     def read() -> Iterator[Document]:
@@ -112,7 +126,10 @@ def _read_corpus(folder: Path, unread: set[str], sampled: bool) -> tuple[list[Do
 
 def is_folder(path: Path) -> bool:
     """Whether a path is a folder with data in this format, labelled or not."""
-    return any((path / f"{name}.jsonl").exists() or (path / name).is_dir() for name in ("corpus", "queries"))
+    return any(
+        (path / f"{name}.jsonl").exists() or (path / name).is_dir()
+        for name in ("corpus", "queries")
+    )
 
 
 def _read_rows(folder: Path, name: str, unread: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -120,7 +137,9 @@ def _read_rows(folder: Path, name: str, unread: set[str]) -> Iterator[tuple[str,
     tables = sorted((folder / name).glob("[!.]*.parquet"))
     lines = folder / f"{name}.jsonl"
     if tables and lines.exists():
-        raise DataError(f"{lines}: {tables[0]} is there too; expected one of the two; move the other one away")
+        raise DataError(
+            f"{lines}: {tables[0]} is there too; expected one of the two; move the other one away"
+        )
     refuse_missing_shards(tables)
     for file in tables or [lines]:
         for where, row in read_table(file, list) if tables else read_json_objects(file):
@@ -169,7 +188,9 @@ def _find_qrels(folder: Path) -> dict[str, list[Path]]:
     for split in ("train", "valid", "test"):
         same = [stem for stem in found if SPLITS[stem] == split]
         if len(same) > 1:
-            raise DataError(f"{folder}: {' and '.join(same)} given; expected one of them; put them together")
+            raise DataError(
+                f"{folder}: {' and '.join(same)} given; expected one of them; put them together"
+            )
     return found
 
 
@@ -187,7 +208,9 @@ def _read_qrels(
     for where, row, grade in chain.from_iterable(_read_labels(path, unread) for path in paths):
         query, document = (_read_id(where, row, name) for name in ID_COLUMNS)
         if query not in known:
-            raise DataError(f"{where}: query {show(query)} is not in queries.jsonl; add it or remove the line")
+            raise DataError(
+                f"{where}: query {show(query)} is not in queries.jsonl; add it or remove the line"
+            )
         _, grades = found.setdefault(query, (where, {}))
         if documents is not None and document not in documents:
             absent["labels of documents that are not in the corpus, left out"] += 1
@@ -199,7 +222,9 @@ def _read_qrels(
                 f" {grades[document]} at {first}; expected one score; remove one"
             )
     if not found:
-        raise DataError(f"{paths[0]}: no rows below the header; expected at least one; add them or remove the file")
+        raise DataError(
+            f"{paths[0]}: no rows below the header; expected at least one; add them or remove the file"
+        )
     return found
 
 
@@ -207,12 +232,16 @@ def _read_labels(path: Path, unread: set[str]) -> Iterator[tuple[str, dict[str, 
     """Yield (place, row with ID_COLUMNS, grade) of each row. In tables of two columns without scores, all are 1."""
     if path.suffix != ".tsv":
         is_scored = None
-        for where, row in read_table(path, list) if path.suffix == ".parquet" else read_json_objects(path):
+        for where, row in (
+            read_table(path, list) if path.suffix == ".parquet" else read_json_objects(path)
+        ):
             _find_unread(row, FIELDS["qrels"], unread)
             if is_scored is None:
                 is_scored = "score" in row
             if "score" not in row and (is_scored or len(row) > len(ID_COLUMNS)):
-                raise DataError(f"{where}: no field 'score'; found {show(', '.join(row))}; expected one; rename it")
+                raise DataError(
+                    f"{where}: no field 'score'; found {show(', '.join(row))}; expected one; rename it"
+                )
             yield where, row, _read_grade(where, row.get("score", 1))
         return
     for number, line in iterate_lines(path):
@@ -220,7 +249,9 @@ def _read_labels(path: Path, unread: set[str]) -> Iterator[tuple[str, dict[str, 
         where = f"{path}:{number}"
         fields = line.rstrip(BLANK).split("\t")
         is_header = number == 1 and len(fields) == 3 and not re.search(r"\d", fields[2])
-        if is_header and ("query" in fields[1].lower() or re.search("corpus|doc", fields[0].lower())):
+        if is_header and (
+            "query" in fields[1].lower() or re.search("corpus|doc", fields[0].lower())
+        ):
             raise DataError(
                 f"{where}: {show(line.rstrip())} given; expected query-id, corpus-id and score in"
                 " this order; reorder them"
@@ -243,5 +274,7 @@ def _read_grade(where: str, value: Any) -> int:
     """Return a score, which may be a float without a fraction. Raises DataError for other values."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not abs(value) < MAX_GRADE or value != int(value):
-        raise DataError(f"{where}: score {show(value)} given; expected a whole number; correct the row")
+        raise DataError(
+            f"{where}: score {show(value)} given; expected a whole number; correct the row"
+        )
     return int(value)

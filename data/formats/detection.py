@@ -23,7 +23,9 @@ PACKED = {
 """Suffix -> what is wrong, and what to do."""
 
 
-def load_retrieval(path: Path, options: str = "", least: int = 2, *, sampled: bool = False) -> RetrievalData:
+def load_retrieval(
+    path: Path, options: str = "", least: int = 2, *, sampled: bool = False
+) -> RetrievalData:
     """Load and check data of any known format. options: as after a path, such as `query=title&positive=body`. sampled:
     only the first rows of large files. Raises DataError naming file and line, also for fewer than `least` documents."""
     found = _read(path, pairs.parse_options(options, str(path)), labelled=True, sampled=sampled)
@@ -42,7 +44,9 @@ def load_queries(path: Path, options: str = "") -> Sequence[Query]:
     return queries
 
 
-def _read(path: Path, options: pairs.Options, *, labelled: bool, sampled: bool = False) -> RetrievalData:
+def _read(
+    path: Path, options: pairs.Options, *, labelled: bool, sampled: bool = False
+) -> RetrievalData:
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected data; check the path")
     if not path.is_dir():
@@ -90,7 +94,11 @@ def _read(path: Path, options: pairs.Options, *, labelled: bool, sampled: bool =
         )
     elif len(jsonl) == 1:
         return pairs.read(jsonl[0], options, labelled=labelled, sampled=sampled)
-    elif path.suffix in pairs.SUFFIXES or list_tables(path, options) or (path.suffix == ".txt" and not labelled):
+    elif (
+        path.suffix in pairs.SUFFIXES
+        or list_tables(path, options)
+        or (path.suffix == ".txt" and not labelled)
+    ):
         return pairs.read(path, options, labelled=labelled, sampled=sampled)
     elif path.suffix in PACKED:
         raise DataError(f"{path}: {PACKED[path.suffix]}; see docs/data.md")
@@ -101,5 +109,7 @@ def _read(path: Path, options: pairs.Options, *, labelled: bool, sampled: bool =
             " file of pairs, or a folder of .parquet files; see docs/data.md"
         )
     if unknown:
-        raise DataError(f"{path}: '?{unknown[0]}=' given; expected no columns for {kind}; leave it out")
+        raise DataError(
+            f"{path}: '?{unknown[0]}=' given; expected no columns for {kind}; leave it out"
+        )
     return data

@@ -30,5 +30,7 @@ def read_example_questions(count: int) -> RetrievalData:
             misconception = row["misconceptions"][number]
             if misconception is not None:
                 text = format_query(row["question"], row["construct"], right, wrong)
-                queries.append(Query(f"{row['id']}_{number}", text, (misconception,), (1,), group=row["id"]))
+                queries.append(
+                    Query(f"{row['id']}_{number}", text, (misconception,), (1,), group=row["id"])
+                )
     return RetrievalData(corpus, queries)

@@ -18,6 +18,8 @@ def read_examples(path: Path | None) -> tuple[tuple[str, str], ...]:
             answer = "answer"
         example = read_field(where, row, "query", str), read_field(where, row, answer, str)
         if not all(text.strip() for text in example):
-            raise DataError(f"{where}: an empty query or answer given; expected texts; fill it or remove the line")
+            raise DataError(
+                f"{where}: an empty query or answer given; expected texts; fill it or remove the line"
+            )
         found.append(example)
     return tuple(found)

@@ -17,7 +17,9 @@ def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
         file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
 
-def make_line(mined: Mapping[str, Any], find: Callable[[Sequence[str]], list[str]]) -> dict[str, Any]:
+def make_line(
+    mined: Mapping[str, Any], find: Callable[[Sequence[str]], list[str]]
+) -> dict[str, Any]:
     """Convert a row of a mined table (ids of positives and negatives) to a line, with its teacher scores and
     instructions if it has any. find: ids -> their texts."""
     texts = find([*mined["positives"], *mined["negatives"]])

@@ -36,7 +36,15 @@ from ratchet.files import iterate_lines
 COLUMNS: Mapping[str, Sequence[str]] = {
     "query": ("query", "anchor", "question"),
     "positive": ("positive", "pos", "answer", "document", "positives"),
-    "negative": ("negative", "neg", "negatives", "negs", "hard_negative", "hard_negatives", "neg_docs"),
+    "negative": (
+        "negative",
+        "neg",
+        "negatives",
+        "negs",
+        "hard_negative",
+        "hard_negatives",
+        "neg_docs",
+    ),
     "task": ("task", "prompt"),
     "prompt": ("reranker_prompt",),
     "group": ("group",),
@@ -68,18 +76,26 @@ def parse_options(text: str, where: str) -> Options:
     `where`, for unknown options, those without a value or with several, and a weight out of bounds."""
     given = parse_qs(text, keep_blank_values=True)
     for key, values in given.items() if given or not text else [(text, [""])]:
-        wrong = key not in (*COLUMNS, *OTHERS) or "" in values or (len(values) > 1 and key != "negative")
+        wrong = (
+            key not in (*COLUMNS, *OTHERS)
+            or "" in values
+            or (len(values) > 1 and key != "negative")
+        )
         if wrong or (key == "weight" and not re.fullmatch(r"\d{1,3}(\.\d+)?|\.\d+", values[0])):
             raise DataError(
                 f"{where}: '{key}={'&'.join(values)}' given behind the path; expected some of"
                 f" {', '.join((*COLUMNS, *OTHERS))}, each with one value (weight: 0 to 999); correct it"
             )
     if {"query", "template"} <= given.keys():
-        raise DataError(f"{where}: query and template given behind the path; expected one of the two; leave one out")
+        raise DataError(
+            f"{where}: query and template given behind the path; expected one of the two; leave one out"
+        )
     return given
 
 
-def read(path: Path, options: Options, *, labelled: bool = True, sampled: bool = False) -> RetrievalData:
+def read(
+    path: Path, options: Options, *, labelled: bool = True, sampled: bool = False
+) -> RetrievalData:
     """Read a file, or a folder of Parquet or Arrow files. Raises DataError naming file and line (or row).
 
     Rows with the same query, instructions and id, if there are ids, are one query with several positives. Equal texts
@@ -111,7 +127,9 @@ def _read_rows(path: Path, options: Options, labelled: bool, unread: set[str]) -
     is_named = all(matches_split(file, path, wanted) for file in files)
     is_found = False
     scored: dict[bool, str] = {}  # whether a row has scores -> the first such row
-    for number, (where, row, file_split) in enumerate(_read_objects(path, options, labelled, unread)):
+    for number, (where, row, file_split) in enumerate(
+        _read_objects(path, options, labelled, unread)
+    ):
         names = tuple(row)
         if names not in seen:
             seen[names] = _find_columns(where, names, options, labelled, unread)
@@ -130,8 +148,12 @@ def _read_rows(path: Path, options: Options, labelled: bool, unread: set[str]) -
             text = fill_template(where, template[0], row)
         else:
             text = read_field(where, row, columns["query"][0], str)
-        id, group, task, prompt = (read_name(where, row, columns[r], r) for r in ("id", "group", "task", "prompt"))
-        positives, negatives = (list(_read_texts(where, row, columns[r], r)) for r in ("positive", "negative"))
+        id, group, task, prompt = (
+            read_name(where, row, columns[r], r) for r in ("id", "group", "task", "prompt")
+        )
+        positives, negatives = (
+            list(_read_texts(where, row, columns[r], r)) for r in ("positive", "negative")
+        )
         if path.suffix == ".csv":
             _refuse_lists(where, (*positives, *negatives))
         teacher = None
@@ -157,9 +179,13 @@ def _read_rows(path: Path, options: Options, labelled: bool, unread: set[str]) -
         if labelled:
             key = (id, text, task, prompt, assigned)
         group = group or text.split("\nHint:")[0]
-        yield Row(key, text, positives, negatives, group, where, id, task, prompt, teacher, assigned)
+        yield Row(
+            key, text, positives, negatives, group, where, id, task, prompt, teacher, assigned
+        )
     if wanted and not is_found:
-        raise DataError(f"{path}: no row of the split '{wanted}'; expected some; correct ?split= behind the path")
+        raise DataError(
+            f"{path}: no row of the split '{wanted}'; expected some; correct ?split= behind the path"
+        )
 
 
 def _read_teacher(
@@ -168,12 +194,15 @@ def _read_teacher(
     """Return the scores of the positives and of the negatives; None without any. Raises DataError for one of the two
     without the other."""
     right, wrong = (
-        read_scores(where, row, name, own) for name, own in zip(SCORES, (positives, negatives), strict=True)
+        read_scores(where, row, name, own)
+        for name, own in zip(SCORES, (positives, negatives), strict=True)
     )
     if right is None and wrong is None:
         return None
     if right is None or (negatives and wrong is None):
-        raise DataError(f"{where}: one of pos_scores and neg_scores given; expected both or none; score the line again")
+        raise DataError(
+            f"{where}: one of pos_scores and neg_scores given; expected both or none; score the line again"
+        )
     return right, wrong or ()
 
 
@@ -230,7 +259,9 @@ def _read_objects(
             yield where, row, splits.get(file, "")
 
 
-def _find_columns(where: str, names: Sequence[str], options: Options, labelled: bool, unread: set[str]) -> Options:
+def _find_columns(
+    where: str, names: Sequence[str], options: Options, labelled: bool, unread: set[str]
+) -> Options:
     """Return the columns of each role among `names`, also of the roles `split` and `label`. The others are added to
     `unread`. Raises DataError for missing columns, and for ratings of pairs."""
     ignored = options.get("ignore", ("",))[0].split(",")
@@ -296,7 +327,9 @@ def _find_marks(where: str, names: Sequence[str]) -> tuple[list[str], list[str]]
                 f" FlagEmbedding's pos_scores and neg_scores for a teacher's scores, or add ?ignore={name} behind the"
                 " path"
             )
-    return [name for name in names if fold(name) == "split"][:1], [name for name in names if fold(name) in LABELS]
+    splits = [name for name in names if fold(name) == "split"]
+    labels = [name for name in names if fold(name) in LABELS]
+    return splits[:1], labels
 
 
 def fold(name: str) -> str:
@@ -304,7 +337,9 @@ def fold(name: str) -> str:
     return name.strip().lower()
 
 
-def _read_texts(where: str, row: Mapping[str, Any], columns: Sequence[str], role: str) -> Iterator[str]:
+def _read_texts(
+    where: str, row: Mapping[str, Any], columns: Sequence[str], role: str
+) -> Iterator[str]:
     for value in (row.get(name) for name in columns):
         for text in value if isinstance(value, list) and value else [value]:
             if isinstance(text, str) and text.strip():
@@ -333,7 +368,9 @@ def read_name(where: str, row: Mapping[str, Any], columns: Sequence[str], role: 
     else:
         value = None
     if isinstance(value, bool) or not isinstance(value, str | int | None):
-        raise DataError(f"{where}: {role} {show(value)} given; expected a text or a whole number; correct the row")
+        raise DataError(
+            f"{where}: {role} {show(value)} given; expected a text or a whole number; correct the row"
+        )
     if value is None or not str(value).strip():
         return ""
     return str(value)

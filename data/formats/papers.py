@@ -68,7 +68,9 @@ def read_papers(*paths: Path | None) -> Iterator[Paper]:
 
 def _parse_paper(row: Any, where: str, split: int, seen: dict[str, str]) -> Paper:
     if not isinstance(row, dict) or not any(kind in row for kind in KINDS):
-        raise DataError(f"{where}: no {' or '.join(KINDS)}; expected an object with lists of statements; add one")
+        raise DataError(
+            f"{where}: no {' or '.join(KINDS)}; expected an object with lists of statements; add one"
+        )
     texts: list[str] = []
     for kind in KINDS:
         if row.get(kind) is None:
@@ -76,12 +78,18 @@ def _parse_paper(row: Any, where: str, split: int, seen: dict[str, str]) -> Pape
         else:
             own = row[kind]
         if not isinstance(own, list) or not all(isinstance(text, str) for text in own):
-            raise DataError(f"{where}: {kind} is not a list of strings; expected one string per statement; correct it")
+            raise DataError(
+                f"{where}: {kind} is not a list of strings; expected one string per statement; correct it"
+            )
         texts += own
-    unnamed = f"{SPLITS[split]}/" * (split > 0) + where.rsplit("/", 1)[-1]  # files of two splits may have one name
+    unnamed = (
+        f"{SPLITS[split]}/" * (split > 0) + where.rsplit("/", 1)[-1]
+    )  # files of two splits may have one name
     given = row.get("arxiv_id") or row.get("id") or unnamed
     if not isinstance(given, str | int | float) or isinstance(given, bool):
-        raise DataError(f"{where}: the id is {type(given).__name__}; expected a string or a number; correct it")
+        raise DataError(
+            f"{where}: the id is {type(given).__name__}; expected a string or a number; correct it"
+        )
     name = str(given)
     if name in seen:
         raise DataError(
@@ -114,7 +122,9 @@ class Selection:
     @property
     def dropped(self) -> int:
         """Number of statements of used papers that are not kept."""
-        return int(np.diff(self.ends_P)[self.split_P >= 0].sum() - self.count_P[self.split_P >= 0].sum())
+        return int(
+            np.diff(self.ends_P)[self.split_P >= 0].sum() - self.count_P[self.split_P >= 0].sum()
+        )
 
     def describe(self) -> str:
         """Return a note on the statements that are not kept, or an empty string."""
@@ -124,7 +134,11 @@ class Selection:
 
 
 def select_statements(
-    paths: Sequence[Path | None], max_papers: int | None, test_fraction: float, validation_fraction: float, seed: int
+    paths: Sequence[Path | None],
+    max_papers: int | None,
+    test_fraction: float,
+    validation_fraction: float,
+    seed: int,
 ) -> Selection:
     """Read all papers, draw at most `max_papers` of the first path, and split these as `assign_splits` does. The papers
     of the second and third path, where given, are `valid` and `test`.
@@ -136,27 +150,38 @@ def select_statements(
     for paper in read_papers(*paths):
         count = len(paper.statements)
         papers.append((count, count + paper.empty + paper.repeated, paper.split))
-        hashes += b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in paper.statements)
+        hashes += b"".join(
+            hashlib.blake2b(text.encode(), digest_size=8).digest() for text in paper.statements
+        )
     distinct_P, given_P, place_P = np.array(papers, np.int64).reshape(-1, 3).T
     split_P = place_P.astype(np.int8)
     hash_S = np.frombuffer(hashes, np.uint64)
     drawn = chosen = np.flatnonzero(split_P == 0)
     if max_papers is not None and max_papers < len(drawn):
         chosen = np.sort(np.random.default_rng([seed, 1]).choice(drawn, max_papers, replace=False))
-    fractions = (test_fraction if paths[2] is None else 0, validation_fraction if paths[1] is None else 0)
+    fractions = (
+        test_fraction if paths[2] is None else 0,
+        validation_fraction if paths[1] is None else 0,
+    )
     split_P[drawn] = -1
     split_P[chosen] = assign_splits(given_P[chosen], *fractions, seed, str(paths[0]))
     split_S = np.repeat(split_P, distinct_P)
     order_S = np.lexsort((-split_S, hash_S))  # stable: the first paper of a split comes first
     kept_S = np.zeros(len(hash_S), bool)
     kept_S[order_S[np.flatnonzero(np.diff(hash_S[order_S], prepend=~hash_S[order_S[:1]]))]] = True
-    count_P = np.bincount(np.repeat(np.arange(len(split_P)), distinct_P)[kept_S], minlength=len(split_P))
+    count_P = np.bincount(
+        np.repeat(np.arange(len(split_P)), distinct_P)[kept_S], minlength=len(split_P)
+    )
     _check_pairs(count_P, split_P, paths)
     return Selection(split_P, kept_S, np.r_[0, np.cumsum(distinct_P)], count_P)
 
 
 def assign_splits(
-    given_P: np.ndarray, test_fraction: float, validation_fraction: float, seed: int, source: str = "papers"
+    given_P: np.ndarray,
+    test_fraction: float,
+    validation_fraction: float,
+    seed: int,
+    source: str = "papers",
 ) -> np.ndarray:
     """Assign a split to each paper, as an index into SPLITS, int8 [P]. given_P: statements, with blank and repeats.
 

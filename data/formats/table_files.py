@@ -52,12 +52,16 @@ def _is_data(file: Path) -> bool:
         return True
     state = file.parent / "state.json"
     if state.is_file():
-        files = parse_json(str(state), read_text(state), "the state that save_to_disk wrote").get("_data_files", ())
+        files = parse_json(str(state), read_text(state), "the state that save_to_disk wrote").get(
+            "_data_files", ()
+        )
         return any(one.get("filename") == file.name for one in files)
     return not file.name.startswith("cache-")
 
 
-def read_table(path: Path, choose: Callable[[list[str]], Iterable[str]]) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_table(
+    path: Path, choose: Callable[[list[str]], Iterable[str]]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (`file: row N`, row) of a Parquet file, or of an Arrow stream (`.arrow`) as `datasets` writes it. choose:
     names of all columns -> names to read. Raises DataError for a damaged file and a file without rows."""
     number = 0
@@ -105,4 +109,6 @@ def _count_rows(path: Path) -> int:
             return sum(batch.num_rows for batch in pa.ipc.open_stream(pa.memory_map(str(path))))
         return int(pq.read_metadata(path).num_rows)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); expected a complete table; copy the file again") from None
+        raise DataError(
+            f"{path}: cannot be read ({error}); expected a complete table; copy the file again"
+        ) from None

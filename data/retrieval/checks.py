@@ -40,7 +40,9 @@ def check_queries(queries: Sequence[Query], source: str) -> None:
     for query in queries:
         where = query.where or source
         if not query.text.strip():
-            raise DataError(f"{where}: query '{query.id}' has no text; expected some; remove it or fill it")
+            raise DataError(
+                f"{where}: query '{query.id}' has no text; expected some; remove it or fill it"
+            )
         refuse_repeated(places, query.id, where, "query id")
 
 

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ratchet.data.retrieval import Document, Query, RetrievalData
 from ratchet.data.retrieval.checks import check_data
@@ -26,7 +27,9 @@ def unite(parts: Sequence[Part]) -> RetrievalData:
     notes: Counter[str] = Counter()
     corpus: list[Document] = []
     queries: list[Query] = []
-    first: dict[str, tuple[int, str]] = {}  # text -> the first data set that has it, and its id there
+    first: dict[
+        str, tuple[int, str]
+    ] = {}  # text -> the first data set that has it, and its id there
     documents = 0
     for number, (place, data, split, options) in enumerate(parts):
         documents += data.num_documents
@@ -53,7 +56,9 @@ def unite(parts: Sequence[Part]) -> RetrievalData:
                 notes["queries of another split, left out"] += 1
                 continue
             query = _rename(query, renamed, document_prefix)
-            query = query._replace(id=query_prefix + query.id, source=number, where=query.where or place)
+            query = query._replace(
+                id=query_prefix + query.id, source=number, where=query.where or place
+            )
             task = options.get("instruction", [""])[0]
             queries.append(query._replace(task=task or query.task, split=split or query.split))
     weights = [float(options.get("weight", ["1"])[0]) for *_, options in parts]
@@ -67,7 +72,9 @@ def unite(parts: Sequence[Part]) -> RetrievalData:
     return check_data(united, ", ".join(part[0] for part in parts))
 
 
-def _choose_prefix(options: Mapping[str, Sequence[str]], number: int, parts: int, is_numbered: bool) -> str:
+def _choose_prefix(
+    options: Mapping[str, Sequence[str]], number: int, parts: int, is_numbered: bool
+) -> str:
     """Return the prefix of the ids of a data set: its name, or its number if its reader assigned the ids."""
     if "name" in options:
         return f"{options['name'][0]}/"
@@ -89,10 +96,19 @@ def _rename(query: Query, renamed: Mapping[str, str], prefix: str) -> Query:
     for i, name in enumerate(negatives):
         if name not in negatives[:i] and name not in positives:
             others.append(i)
-    teacher = query.teacher and (tuple(query.teacher[0][i] for i in kept), tuple(query.teacher[1][i] for i in others))
-    labels = tuple(positives[i] for i in kept), tuple(query.grades[i] for i in kept)
-    negatives = [negatives[i] for i in others]
-    return query._replace(positives=labels[0], grades=labels[1], negatives=tuple(negatives), teacher=teacher)
+    teacher = query.teacher
+    if teacher:
+        teacher = _choose(teacher[0], kept), _choose(teacher[1], others)
+    return query._replace(
+        positives=_choose(positives, kept),
+        grades=_choose(query.grades, kept),
+        negatives=_choose(negatives, others),
+        teacher=teacher,
+    )
+
+
+def _choose(values: Sequence[Any], indices: Sequence[int]) -> tuple[Any, ...]:
+    return tuple(values[i] for i in indices)
 
 
 def weigh(queries: Sequence[Query], weights: Sequence[float], seed: int) -> list[Query]:

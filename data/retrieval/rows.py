@@ -45,7 +45,9 @@ class RepeatedQuery:
                 f"{row.where}: group '{row.group[:60]}' given for a query that has group"
                 f" '{self.grouped.group[:60]}' at {self.grouped.where}; expected one group per query; correct it"
             )
-        for number, (found, texts) in enumerate(((self.positives, row.positives), (self.negatives, row.negatives))):
+        for number, (found, texts) in enumerate(
+            ((self.positives, row.positives), (self.negatives, row.negatives))
+        ):
             for at, text in enumerate(texts):
                 score = 0.0
                 if row.teacher is not None:
@@ -78,7 +80,9 @@ class RepeatedQuery:
         )
 
 
-def number_rows(rows: Iterable[Row], others: Iterable[str] = (), share: float = 1.0) -> RetrievalData:
+def number_rows(
+    rows: Iterable[Row], others: Iterable[str] = (), share: float = 1.0
+) -> RetrievalData:
     """Return the queries of rows, and their distinct texts as documents; those of `others` come last.
 
     Ids are `d0`, ... and, for rows without one, `q0`, ..., in the order of appearance. A repeated query has the

@@ -62,7 +62,9 @@ def split_queries(
 
     if "train" not in side:  # all queries are for evaluation
         if "test" not in side:
-            raise DataError(f"{source}: only queries for valid; expected some to train on or for test; add them")
+            raise DataError(
+                f"{source}: only queries for valid; expected some to train on or for test; add them"
+            )
         return select(NAMES)
     by_document = split_by == "document"
     shares = {"test": test_fraction if folds == 1 else 1 / folds, "valid": validation_fraction}
@@ -132,24 +134,35 @@ def split_queries(
     return sides
 
 
-def leave_out_labels(train: Sequence[Query], held_out: Sequence[Query], fraction: float) -> list[Query]:
+def leave_out_labels(
+    train: Sequence[Query], held_out: Sequence[Query], fraction: float
+) -> list[Query]:
     """Return the training queries without those that have certain positives, so that at least this fraction of the
     held-out queries is unseen. Held-out queries that cost the fewest training queries are chosen first."""
     trained = Counter(name for query in train for name in query.positives)
-    costs = [sum(trained[name] for name in query.positives) for query in held_out]
+    costs = []
+    for query in held_out:
+        costs.append(sum(trained[name] for name in query.positives))
     seen = [number for number, cost in enumerate(costs) if cost]
     missing = math.ceil(fraction * len(held_out)) - (len(held_out) - len(seen))
     left_out: set[str] = set()
     for number in sorted(seen, key=costs.__getitem__)[: max(0, missing)]:
         left_out.update(held_out[number].positives)
-    return [query for query in train if left_out.isdisjoint(query.positives)]
+    found: list[Query] = []
+    for query in train:
+        if left_out.isdisjoint(query.positives):
+            found.append(query)
+    return found
 
 
 def find_seen(train: Sequence[Query], held_out: Sequence[Query]) -> np.ndarray:
     """Return whether a positive of each held-out query is a positive of a training query, bool [held_out]."""
     import numpy as np
 
-    known = {name for query in train for name in query.positives}
+    known = set()
+    for query in train:
+        for name in query.positives:
+            known.add(name)
     return np.array([not known.isdisjoint(query.positives) for query in held_out], bool)
 
 

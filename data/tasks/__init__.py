@@ -53,5 +53,7 @@ def _find_file(path: Path) -> Path:
             found.append(file)
     if len(found) != 1:
         names = ", ".join(file.name for file in found[:5]) or "no data file"
-        raise DataError(f"{path}: {names}; expected one .jsonl, .json or .parquet file; give the file itself")
+        raise DataError(
+            f"{path}: {names}; expected one .jsonl, .json or .parquet file; give the file itself"
+        )
     return found[0]

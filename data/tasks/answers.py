@@ -31,7 +31,12 @@ contained. shared_tokens: length of the prefix that the samples of a group share
 evenly among its samples."""
 
 TEACHER_LOGPROBS = pa.schema(
-    {"id": pa.string(), "top_k": pa.int32(), "token_ids": pa.list_(pa.int32()), "logprobs": pa.list_(pa.float32())}
+    {
+        "id": pa.string(),
+        "top_k": pa.int32(),
+        "token_ids": pa.list_(pa.int32()),
+        "logprobs": pa.list_(pa.float32()),
+    }
 )
 """The teacher's `top_k` most likely tokens at each label of a sample, flattened by label, with log-probabilities."""
 

@@ -65,7 +65,9 @@ def _read_messages(where: str, messages: list[Any]) -> list[str]:
         place = f"{where}: messages[{number}]"
         last = number == len(messages)
         if not isinstance(message, dict):
-            raise DataError(f"{place} is {show(message)}; expected an object with role and content; correct the row")
+            raise DataError(
+                f"{place} is {show(message)}; expected an object with role and content; correct the row"
+            )
         role = read_field(place, message, "role", str)
         text = read_field(place, message, "content", str)
         if role not in expected and not (last and number > 1 and expected == ["user"]):
@@ -74,8 +76,13 @@ def _read_messages(where: str, messages: list[Any]) -> list[str]:
                 " user and assistant by turns, with the assistant at the end; correct or remove the row"
             )
         if not text.strip():
-            raise DataError(f"{place} of the {role} is empty; expected a text; correct or remove the row")
-        _refuse_fields(place, {name: value for name, value in message.items() if name not in ("role", "content")})
+            raise DataError(
+                f"{place} of the {role} is empty; expected a text; correct or remove the row"
+            )
+        _refuse_fields(
+            place,
+            {name: value for name, value in message.items() if name not in ("role", "content")},
+        )
         texts.append(text)
         if role == "user":
             expected = ["assistant"]
@@ -87,7 +94,11 @@ def _read_messages(where: str, messages: list[Any]) -> list[str]:
 def _refuse_fields(place: str, fields: dict[str, Any]) -> None:
     """Raise DataError for a field with a value: neither null nor empty, nor the weight 1."""
     for name, value in fields.items():
-        if value is None or value in ("", [], {}) or (name == "weight" and value == 1 and value is not True):
+        if (
+            value is None
+            or value in ("", [], {})
+            or (name == "weight" and value == 1 and value is not True)
+        ):
             continue
         todo = "remove the field, or the row"
         if name == "weight":
@@ -104,10 +115,14 @@ def make_task(verifier: str = "none", code: str = "", file: str = "") -> Task:
     Raises InputError for an unknown name and for `math` without its package, DataError for code that cannot be used."""
     if code:
         source = {"verifier": verifier, "code": code, "file": Path(file).name}
-        return replace(TASK, verify=_load_function(verifier, code, file), scores=("score",), source=source)
+        return replace(
+            TASK, verify=_load_function(verifier, code, file), scores=("score",), source=source
+        )
     if verifier not in VERIFIERS:
         known = ", ".join(VERIFIERS)
-        raise InputError(f"verifier: '{verifier}' given; expected {known}, or FILE:FUNCTION such as ./mine.py:verify")
+        raise InputError(
+            f"verifier: '{verifier}' given; expected {known}, or FILE:FUNCTION such as ./mine.py:verify"
+        )
     if verifier == "math":
         require_extra("verifier: math given", "math", "math_verify")
     verify, failures = VERIFIERS[verifier]
@@ -115,13 +130,16 @@ def make_task(verifier: str = "none", code: str = "", file: str = "") -> Task:
 
 
 def _refuse(gold: Any, answers: Sequence[str]) -> list[Verification]:
-    raise DataError("chat: no verifier given; expected one; set prepare_tasks.verifier, or metric=eval_loss in sft")
+    raise DataError(
+        "chat: no verifier given; expected one; set prepare_tasks.verifier, or metric=eval_loss in sft"
+    )
 
 
 def verify_exact(gold: Any, answers: Sequence[str]) -> list[Verification]:
     """Compare the last answer with the gold one, without regard to case, white space and Unicode forms."""
     found, wanted = (
-        " ".join(unicodedata.normalize("NFKC", one).casefold().split()) for one in (answers[-1], str(gold))
+        " ".join(unicodedata.normalize("NFKC", one).casefold().split())
+        for one in (answers[-1], str(gold))
     )
     return [Verification(CORRECT if found == wanted else "wrong")]
 
@@ -147,7 +165,9 @@ def _start_pool() -> ProcessPoolExecutor:
 def _compare(gold: str, answer: str) -> str:
     import math_verify
 
-    wanted = math_verify.parse(gold if "$" in gold or "\\boxed" in gold else f"${gold}$") or math_verify.parse(gold)
+    wanted = math_verify.parse(
+        gold if "$" in gold or "\\boxed" in gold else f"${gold}$"
+    ) or math_verify.parse(gold)
     found = math_verify.parse(answer)
     if not wanted or not found:
         if wanted:
@@ -206,7 +226,9 @@ def _to_verification(value: Any) -> Verification:
         return Verification(value, {"score": float(value == CORRECT)})
     if not isinstance(value, bool | int | float) or not 0 <= value <= 1:
         raise TypeError(f"{show(value)} returned")
-    return Verification(CORRECT if value == 1 else "partial" if value else "wrong", {"score": float(value)})
+    return Verification(
+        CORRECT if value == 1 else "partial" if value else "wrong", {"score": float(value)}
+    )
 
 
 TASK = Task(

@@ -77,7 +77,9 @@ def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
     return [Verification(classify(gold["nums"], gold["target"], answers[0]))]
 
 
-def make_sample(number: int, numbers: Sequence[int], target: int, solution: str, where: str = "") -> Sample:
+def make_sample(
+    number: int, numbers: Sequence[int], target: int, solution: str, where: str = ""
+) -> Sample:
     """Return a row as a sample. Raises DataError for a solution that is not arithmetic."""
     try:
         thought = "\n".join(parse(solution)[2])
@@ -102,7 +104,9 @@ def read(path: Path) -> Iterator[Sample]:
     for number, (where, row) in enumerate(rows):
         numbers = read_field(where, row, "nums", list)
         target = read_field(where, row, "target", int)
-        if not numbers or not all(type(one) is int and 0 <= one < 10**MAX_DIGITS for one in numbers):
+        if not numbers or not all(
+            type(one) is int and 0 <= one < 10**MAX_DIGITS for one in numbers
+        ):
             raise DataError(
                 f"{where}: nums is {show(numbers)}; expected non-negative integers of at most {MAX_DIGITS} digits;"
                 " correct the row"

@@ -83,7 +83,15 @@ def _make_task(name: str, ending: str, target: str, extract: Callable[[str], str
     return Task(name, read, verify, FAILURES)
 
 
-TASK = _make_task("gsm8k", "on a line of its own, as in '#### 42'", "{reasoning}\n#### {value}", extract_after_sign)
+TASK = _make_task(
+    "gsm8k",
+    "on a line of its own, as in '#### 42'",
+    "{reasoning}\n#### {value}",
+    extract_after_sign,
+)
 BOXED = _make_task(
-    "gsm8k-boxed", "in a box, as in '\\boxed{42}'", "{reasoning}\nThe answer is \\boxed{{{value}}}", extract_boxed
+    "gsm8k-boxed",
+    "in a box, as in '\\boxed{42}'",
+    "{reasoning}\nThe answer is \\boxed{{{value}}}",
+    extract_boxed,
 )

@@ -14,8 +14,35 @@ OPERATORS = frozenset("+*/^<>=≈|\\&@#√×÷·±∞")
 FRACTIONS = frozenset("½⅓⅔¼¾⅕⅛")
 SCALES = frozenset(
     (
-        *("k", "K", "M", "B", "mn", "bn", "x", "y", "z", "n", "e", "pi", "times", "squared", "cubed", "or", "and"),
-        *("hundred", "hundreds", "thousand", "thousands", "million", "millions", "billion", "trillion"),
+        *(
+            "k",
+            "K",
+            "M",
+            "B",
+            "mn",
+            "bn",
+            "x",
+            "y",
+            "z",
+            "n",
+            "e",
+            "pi",
+            "times",
+            "squared",
+            "cubed",
+            "or",
+            "and",
+        ),
+        *(
+            "hundred",
+            "hundreds",
+            "thousand",
+            "thousands",
+            "million",
+            "millions",
+            "billion",
+            "trillion",
+        ),
         *("dozen", "dozens"),
     )
 )

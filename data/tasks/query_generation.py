@@ -28,7 +28,10 @@ QUOTES = "\"'`“”„«»*"
 def make_prompt(template: str, document: str, examples: Sequence[tuple[str, str]] = ()) -> str:
     """Return the prompt for the query of a document. examples: pairs (document, query); each query is put on one line,
     since an answer is read up to the end of its line."""
-    shown = "".join(_fill(EXAMPLE, document=document, query=" ".join(query.split())) for document, query in examples)
+    shown = "".join(
+        _fill(EXAMPLE, document=document, query=" ".join(query.split()))
+        for document, query in examples
+    )
     return _fill(template, document=document, examples=shown)
 
 

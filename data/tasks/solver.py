@@ -43,7 +43,9 @@ def _combine(numbers: tuple[int | Fraction, ...], fractions: bool) -> dict[int |
     for size in range(1, len(numbers) // 2 + 1):
         for chosen in combinations(places, size):
             one = _combine(tuple(numbers[place] for place in chosen), fractions)
-            other = _combine(tuple(numbers[place] for place in places if place not in chosen), fractions)
+            other = _combine(
+                tuple(numbers[place] for place in places if place not in chosen), fractions
+            )
             for a, left in one.items():
                 for b, right in other.items():
                     for value, text in _combine_pair(a, left, b, right):
@@ -51,7 +53,9 @@ def _combine(numbers: tuple[int | Fraction, ...], fractions: bool) -> dict[int |
     return found
 
 
-def _combine_pair(a: int | Fraction, left: str, b: int | Fraction, right: str) -> Iterator[tuple[int | Fraction, str]]:
+def _combine_pair(
+    a: int | Fraction, left: str, b: int | Fraction, right: str
+) -> Iterator[tuple[int | Fraction, str]]:
     yield a + b, f"({left} + {right})"
     yield a * b, f"({left} * {right})"
     if a >= b:

@@ -77,9 +77,13 @@ def split_groups(
     left_out = len(order) - len(remaining)
     if not train:
         documents = len({_document(group) for group in groups})
-        counted = f"{len(groups)} groups" + (f" in {documents} documents" if documents < len(groups) else "")
+        counted = f"{len(groups)} groups" + (
+            f" in {documents} documents" if documents < len(groups) else ""
+        )
         if left_out:
-            repeated = next(one for one in itertools.chain.from_iterable(order) if task.key(one) in tested)
+            repeated = next(
+                one for one in itertools.chain.from_iterable(order) if task.key(one) in tested
+            )
             other = tested[task.key(repeated)]
             counted += f", {left_out} of them in the test split ({repeated.where} is {other.where})"
         raise DataError(
@@ -93,7 +97,9 @@ def split_groups(
     return Splits({"train": train, "valid": valid, "test": test}, left_out)
 
 
-def _shuffle_documents(groups: list[list[Sample]], random: np.random.Generator) -> list[list[Sample]]:
+def _shuffle_documents(
+    groups: list[list[Sample]], random: np.random.Generator
+) -> list[list[Sample]]:
     """Return the groups by document, the documents in random order."""
     documents: dict[str, list[list[Sample]]] = {}
     for group in groups:
@@ -102,7 +108,9 @@ def _shuffle_documents(groups: list[list[Sample]], random: np.random.Generator) 
     return [group for i in random.permutation(len(held)) for group in held[i]]
 
 
-def _cut(order: list[list[Sample]], fraction: float) -> tuple[list[list[Sample]], list[list[Sample]]]:
+def _cut(
+    order: list[list[Sample]], fraction: float
+) -> tuple[list[list[Sample]], list[list[Sample]]]:
     """Split off that fraction of the groups, at least one, together with the other groups of the last document."""
     cut = max(1, round(fraction * len(order)))
     while 0 < cut < len(order) and _document(order[cut - 1]) == _document(order[cut]):

@@ -56,7 +56,8 @@ def score(prediction: str, golds: Sequence[str]) -> dict[str, float]:
         "em": float(found in wanted),
         "f1": max(f1(prediction, gold) for gold in golds),
         "lenient": float(
-            any(found and gold and (found in gold or gold in found) for gold in wanted) or found in wanted
+            any(found and gold and (found in gold or gold in found) for gold in wanted)
+            or found in wanted
         ),
     }
 
@@ -65,7 +66,9 @@ def _verify_answer(answer: str, golds: Sequence[str]) -> Verification:
     found = score(answer, golds)
     if found["em"]:
         return Verification(CORRECT, found)
-    return Verification("empty" if not answer.strip() else "partial" if found["f1"] else "wrong", found)
+    return Verification(
+        "empty" if not answer.strip() else "partial" if found["f1"] else "wrong", found
+    )
 
 
 def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
@@ -76,7 +79,9 @@ def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
     return found
 
 
-def read_passages(path: Path) -> Iterator[tuple[dict[str, str], str, list[tuple[str, str, list[str]]]]]:
+def read_passages(
+    path: Path,
+) -> Iterator[tuple[dict[str, str], str, list[tuple[str, str, list[str]]]]]:
     """Yield (place, passage, [(id, question, golds)]) of an official v1.1 file. The place holds the fields `where` and
     `document` (the article) of a Sample. Raises DataError with the place."""
     document = parse_json(str(path), read_text(path), "the official JSON of SQuAD; give that file")
@@ -140,14 +145,24 @@ def read_batch(path: Path) -> Iterator[Sample]:
     for number, (place, passage, questions) in enumerate(read_passages(path)):
         for name, question, golds in questions:
             asked = f"Passage: {passage}\n\nQuestion: {question}"
-            yield Sample(name, f"c{number}", SYSTEM, ((asked, _most_common(golds)),), {"answers": [golds]}, **place)
+            yield Sample(
+                name,
+                f"c{number}",
+                SYSTEM,
+                ((asked, _most_common(golds)),),
+                {"answers": [golds]},
+                **place,
+            )
 
 
 def read_sequential(path: Path) -> Iterator[Sample]:
     """Yield a sample per passage, with a turn per question. The first turn has the passage."""
     for number, (place, passage, questions) in enumerate(read_passages(path)):
         turns = tuple(
-            ((f"Passage: {passage}\n\n" if not q else "") + f"Question: {question}", _most_common(golds))
+            (
+                (f"Passage: {passage}\n\n" if not q else "") + f"Question: {question}",
+                _most_common(golds),
+            )
             for q, (_, question, golds) in enumerate(questions)
         )
         gold = {"answers": [golds for _, _, golds in questions]}

@@ -33,9 +33,15 @@ class Worker:
     def __init__(self, config: Config, inputs: Inputs, batch_tokens: int, device: str) -> None:
         self.config = config
         self.batch_tokens = batch_tokens
-        options: dict[str, Any] = {"dtype": config.dtype, "device": device, "quantization": config.quantization}
+        options: dict[str, Any] = {
+            "dtype": config.dtype,
+            "device": device,
+            "quantization": config.quantization,
+        }
         arguments, _ = read_chat(inputs.samples)
-        self.decoder = decoder.load(inputs.model, inputs.adapter, template_arguments=arguments, **options)
+        self.decoder = decoder.load(
+            inputs.model, inputs.adapter, template_arguments=arguments, **options
+        )
         self.sampling = _make_sampling(config, inputs)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
@@ -59,14 +65,21 @@ class Worker:
         """Return all samples as one batch, or with `measure_latency` one batch per group."""
         groups: dict[str, list[Sample]] = {}
         for sample in samples:
-            groups.setdefault(sample.group if self.config.measure_latency else "", []).append(sample)
+            groups.setdefault(sample.group if self.config.measure_latency else "", []).append(
+                sample
+            )
         return list(groups.values())
 
-    def _complete(self, samples: Sequence[Sample], progress: Callable[[int, int], None]) -> list[dict[str, Any]]:
+    def _complete(
+        self, samples: Sequence[Sample], progress: Callable[[int, int], None]
+    ) -> list[dict[str, Any]]:
         """Return rows of COMPLETIONS. All conversations finish a turn before the next begins."""
         start = time.perf_counter()
         talks = start_conversations(samples, self.config.num_completions)
-        limits: dict[str, Any] = {"batch_tokens": self.batch_tokens, "max_prompt_length": self.config.max_prompt_length}
+        limits: dict[str, Any] = {
+            "batch_tokens": self.batch_tokens,
+            "max_prompt_length": self.config.max_prompt_length,
+        }
         converse(self.decoder, talks, self.sampling, progress=progress, **limits)
         if self.config.measure_latency:
             seconds = (time.perf_counter() - start) / len(samples)
@@ -89,14 +102,21 @@ class ShardClient:
         found: list[Request] = []
         for talk, ids in zip(talks, prompts, strict=True):
             found.append(
-                (np.array(ids, np.int32), make_sampling_params(self.sampling, self.conversations.ends, talk.next_name))
+                (
+                    np.array(ids, np.int32),
+                    make_sampling_params(self.sampling, self.conversations.ends, talk.next_name),
+                )
             )
         return found
 
-    def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
+    def write(
+        self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int
+    ) -> dict[str, int]:
         samples = read_samples(source)
         talks = start_conversations(samples, self.config.num_completions)
-        for talk, prompt, ids in zip(talks, tokenize_prompts(talks, self.conversations), answers, strict=True):
+        for talk, prompt, ids in zip(
+            talks, tokenize_prompts(talks, self.conversations), answers, strict=True
+        ):
             talk.add(prompt, ids.tolist(), self.conversations, self.sampling)
         rows = _make_rows(samples, talks, self.conversations.tokenizer, None)
         write_table(target, pa.Table.from_pylist(rows, COMPLETIONS))
@@ -127,31 +147,41 @@ def start_conversations(samples: Sequence[Sample], num_completions: int) -> list
     for sample in samples:
         for number in range(num_completions):
             found.append(
-                ConversationState(f"{sample.id}/{number}", sample.system, [question for question, _ in sample.turns])
+                ConversationState(
+                    f"{sample.id}/{number}",
+                    sample.system,
+                    [question for question, _ in sample.turns],
+                )
             )
     return found
 
 
 def _make_rows(
-    samples: Sequence[Sample], talks: Sequence[ConversationState], tokenizer: Any, seconds: float | None
+    samples: Sequence[Sample],
+    talks: Sequence[ConversationState],
+    tokenizer: Any,
+    seconds: float | None,
 ) -> list[dict[str, Any]]:
     """Return rows of COMPLETIONS. talks: the conversations, sample by sample. seconds: time per sample, or None."""
     each = len(talks) // max(1, len(samples))
     found: list[dict[str, Any]] = []
     for number, sample in enumerate(samples):
-        for own in [talks[number * each : (number + 1) * each]]:
-            found.append(
-                {
-                    **{name: value for name, value in sample_to_row(sample).items() if name in COMPLETIONS.names},
-                    "answers": [one.answers for one in own],
-                    "truncated": [one.truncated for one in own],
-                    "prompt_tokens": [one.prompt_tokens for one in own],
-                    "new_prompt_tokens": [one.new_prompt_tokens for one in own],
-                    "shared_tokens": count_shared_tokens(sample, tokenizer),
-                    "generated_tokens": [one.generated_tokens for one in own],
-                    "seconds": seconds,
-                }
-            )
+        row: dict[str, Any] = {
+            "shared_tokens": count_shared_tokens(sample, tokenizer),
+            "seconds": seconds,
+        }
+        for name, value in sample_to_row(sample).items():
+            if name in COMPLETIONS.names:
+                row[name] = value
+        for name in (
+            "answers",
+            "truncated",
+            "prompt_tokens",
+            "new_prompt_tokens",
+            "generated_tokens",
+        ):
+            row[name] = [getattr(talk, name) for talk in talks[number * each : (number + 1) * each]]
+        found.append(row)
     return found
 
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:  # they import torch, numpy and pyarrow
 CHAT_FILE = "chat.json"
 MOST_TURNS = 3
 """Turns of a conversation with which chat templates are tried: later ones are rendered as these."""
-SPECIAL = re.compile(r"<[|｜][^|｜<>\s]{1,40}[|｜]>|</s>|<eos>|<end_of_turn>|<turn\|>|<EOT>|</think>")
+SPECIAL = re.compile(
+    r"<[|｜][^|｜<>\s]{1,40}[|｜]>|</s>|<eos>|<end_of_turn>|<turn\|>|<EOT>|</think>"
+)
 """Tokens that end answers, or thoughts before them, of some model."""
 THOUGHTS = ("", ["Question?"], ["<think>\nThoughts.\n</think>\n\nAnswer."])
 
@@ -139,7 +141,11 @@ def check_chat(config: Any, inputs: Any, parents: Parents, *, trains: bool = Fal
 def _read_shape(samples: Path | None, made: Result) -> tuple[int, bool, str]:
     """Return the metrics of `describe_samples`, of samples, or of the step that makes them."""
     if samples is None:
-        return int(made.metrics.get("turns", 1)), "system" in made.metrics, str(made.metrics.get("special_tokens", ""))
+        return (
+            int(made.metrics.get("turns", 1)),
+            "system" in made.metrics,
+            str(made.metrics.get("special_tokens", "")),
+        )
     from ratchet.data.tables import read_shards
 
     table = read_shards(samples, ["system", "questions"])

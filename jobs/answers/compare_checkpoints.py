@@ -34,7 +34,9 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     if list(config.steps) != sorted(set(config.steps)) or not config.steps:
-        raise InputError(f"compare_checkpoints.steps: {config.steps} given; expected increasing training steps")
+        raise InputError(
+            f"compare_checkpoints.steps: {config.steps} given; expected increasing training steps"
+        )
     if inputs.evaluations is not None and len(inputs.evaluations) != len(config.steps):
         raise InputError(
             f"compare_checkpoints.evaluations: {len(inputs.evaluations)} given, for {len(config.steps)} checkpoints;"
@@ -53,7 +55,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         checkpoints = [("start", 0, inputs.before)]
     else:
         checkpoints = []
-    checkpoints += [(str(step), step, folder) for step, folder in zip(config.steps, inputs.evaluations, strict=True)]
+    checkpoints += [
+        (str(step), step, folder)
+        for step, folder in zip(config.steps, inputs.evaluations, strict=True)
+    ]
     summaries = []
     for _, _, folder in checkpoints:
         if folder:
@@ -69,16 +74,15 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     held_out = [name for name in history["tables"]["steps"][0] if name.startswith("valid/")]
     rows: list[dict[str, Any]] = []
     for (label, step, _), summary in zip(checkpoints, summaries, strict=True):
-        rows.append(
-            {
-                "step": label,
-                "train_loss": training[label]["loss"],
-                **{name: training[label][name] for name in held_out},
-                "gradient_norm": norms[step - 1] if step else None,
-                **{name: summary["metrics"][name] for name in names},
-                **{name: summary["failures"].get(name, 0) for name in failures},
-            }
-        )
+        row = {"step": label, "train_loss": training[label]["loss"]}
+        for name in held_out:
+            row[name] = training[label][name]
+        row["gradient_norm"] = norms[step - 1] if step else None
+        for name in names:
+            row[name] = summary["metrics"][name]
+        for name in failures:
+            row[name] = summary["failures"].get(name, 0)
+        rows.append(row)
     accuracy = [row["pass@1"] for row in rows]
     questions = summaries[0]["questions"]
     collapsed = find_collapses(accuracy, questions)
@@ -88,12 +92,19 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             row["note"] = "collapsed"
         else:
             row["note"] = ""
-        values, than = ({name.removeprefix("valid/"): one[name] for name in held_out} for one in (row, rows[best]))
+        values = {}
+        than = {}
+        for name in held_out:
+            values[name.removeprefix("valid/")] = row[name]
+            than[name.removeprefix("valid/")] = rows[best][name]
         if is_better(history["metric"], values, than):
             best = number
     rows[best]["note"] = (rows[best]["note"] + " best").strip()
     x = [float(step) for _, step, _ in checkpoints]
-    curves = {f"pass@k against step | {name}": {"x": x, "y": [row[name] for row in rows]} for name in names}
+    curves = {}
+    for name in names:
+        y = [row[name] for row in rows]
+        curves[f"pass@k against step | {name}"] = {"x": x, "y": y}
     for name in failures:
         y = [round(row[name] / questions, 6) for row in rows]
         curves[f"share of questions failed against step | {name}"] = {"x": x, "y": y}
@@ -104,7 +115,16 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         )
     (context.out / "checkpoints.json").write_text(json.dumps(rows, indent=2) + "\n")
     metrics = {"best_checkpoint": rows[best]["step"], **{name: rows[best][name] for name in names}}
-    return Result({**metrics, "collapses": "; ".join(described) or "none"}, {"checkpoints": rows}, curves)
+    return Result(
+        {**metrics, "collapses": "; ".join(described) or "none"}, {"checkpoints": rows}, curves
+    )
 
 
-JOB = Job("compare_checkpoints", config=Config, inputs=Inputs, run=run, resources=("retries",), check=check)
+JOB = Job(
+    "compare_checkpoints",
+    config=Config,
+    inputs=Inputs,
+    run=run,
+    resources=("retries",),
+    check=check,
+)

@@ -57,7 +57,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         rows = []
         for row in pq.read_table(path).to_pylist():
             rows.append(statistics.add(row))
-        write_table(context.out / "verifications" / path.name, pa.Table.from_pylist(rows, VERIFICATIONS))
+        write_table(
+            context.out / "verifications" / path.name, pa.Table.from_pylist(rows, VERIFICATIONS)
+        )
         context.progress(Progress(number, len(shards), "shards"))
     if not statistics.questions:
         raise ArtifactError(
@@ -89,7 +91,9 @@ class _Statistics:
     def add(self, row: dict[str, Any]) -> dict[str, Any]:
         """Verify the completions of a sample and return a row of VERIFICATIONS."""
         gold = json.loads(row["gold"])
-        verified = [self._verify(gold, *own) for own in zip(row["answers"], row["truncated"], strict=True)]
+        verified = [
+            self._verify(gold, *own) for own in zip(row["answers"], row["truncated"], strict=True)
+        ]
         self.questions += [[own[q].label for own in verified] for q in range(len(verified[0]))]
         for own in verified:
             for verification in own:
@@ -98,12 +102,15 @@ class _Statistics:
                     self.scores[name] += value
         self._count_tokens(row)
         self._add_cases(row, verified)
-        return {
-            "id": row["id"],
-            "group": row["group"],
-            "verifications": [[one.label for one in own] for own in verified],
-            "scores": [[[v.scores.get(name, 0.0) for name in self.task.scores] for v in own] for own in verified],
-        }
+        labels = []
+        scores = []
+        for own in verified:
+            labels.append([one.label for one in own])
+            scores.append([self._list_scores(one) for one in own])
+        return {"id": row["id"], "group": row["group"], "verifications": labels, "scores": scores}
+
+    def _list_scores(self, verification: Verification) -> list[float]:
+        return [verification.scores.get(name, 0.0) for name in self.task.scores]
 
     def _verify(self, gold: Any, answers: list[str], truncated: list[bool]) -> list[Verification]:
         """Verify a completion. A wrong answer in a truncated turn gets the label `TRUNCATED`."""
@@ -139,9 +146,17 @@ class _Statistics:
                 cases = self.cases.setdefault(label, [])
                 if len(cases) < MAX_CASES and all(case["title"] != row["id"] for case in cases):
                     prompt = {"text": _shorten("\n\n".join(row["questions"])), "good": False}
-                    answer = {"text": _shorten("\n\n".join(answers)) or "(nothing)", "good": label == CORRECT}
+                    answer = {
+                        "text": _shorten("\n\n".join(answers)) or "(nothing)",
+                        "good": label == CORRECT,
+                    }
                     gold = {"text": _shorten(row["gold"]), "good": True}
-                    cases.append({"title": row["id"], "columns": {"prompt": [prompt], label: [answer], "gold": [gold]}})
+                    cases.append(
+                        {
+                            "title": row["id"],
+                            "columns": {"prompt": [prompt], label: [answer], "gold": [gold]},
+                        }
+                    )
 
     def metrics(self, ks: Sequence[int]) -> dict[str, float | int | str]:
         from ratchet.data.tasks.answers import pass_at_k
@@ -151,13 +166,20 @@ class _Statistics:
         correct = [own.count(CORRECT) for own in self.questions]
         found: dict[str, float | int | str] = {}
         for k in (k for k in ks if k <= num_completions):
-            found[f"pass@{k}"] = round(sum(pass_at_k(num_completions, c, k) for c in correct) / len(correct), 6)
-        found |= {name: round(total / self.labels.total(), 6) for name, total in self.scores.items()}
+            found[f"pass@{k}"] = round(
+                sum(pass_at_k(num_completions, c, k) for c in correct) / len(correct), 6
+            )
+        found |= {
+            name: round(total / self.labels.total(), 6) for name, total in self.scores.items()
+        }
         means = {}
         for name, total in self.totals.items():
             means[name] = round(total / len(self.groups), 4)
         latency = means.pop("latency")
-        found |= {"questions": len(self.questions), "questions_per_group": round(len(correct) / len(self.groups), 4)}
+        found |= {
+            "questions": len(self.questions),
+            "questions_per_group": round(len(correct) / len(self.groups), 4),
+        }
         return found | means | ({"latency": latency} if self.timed else {})
 
     def failures(self) -> dict[str, int]:
@@ -177,7 +199,9 @@ class _Statistics:
 
         labels = {name: self.labels[name] for name in (CORRECT, *failures)}
 
-        def share(label: str, counted: str, counts: dict[str, int], total: int) -> list[dict[str, Any]]:
+        def share(
+            label: str, counted: str, counts: dict[str, int], total: int
+        ) -> list[dict[str, Any]]:
             found: list[dict[str, Any]] = []
             for name, n in counts.items():
                 found.append({label: name, counted: n, "share": round(n / total, 4)})
@@ -185,7 +209,9 @@ class _Statistics:
 
         return {
             "answers by label": share("label", "answers", labels, self.labels.total()),
-            "unsolved questions by last failure": share("failure", "questions", failures, len(self.questions)),
+            "unsolved questions by last failure": share(
+                "failure", "questions", failures, len(self.questions)
+            ),
         }
 
 
@@ -195,4 +221,11 @@ def _shorten(text: str) -> str:
     return text[:MAX_CASE_CHARACTERS] + " ..."
 
 
-JOB = Job("evaluate_answers", config=Config, inputs=Inputs, run=run, resources=("retries",), metrics=list_metrics)
+JOB = Job(
+    "evaluate_answers",
+    config=Config,
+    inputs=Inputs,
+    run=run,
+    resources=("retries",),
+    metrics=list_metrics,
+)

@@ -100,7 +100,9 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     if task is not None:
         check_same_task(config, inputs, str(task))
     check_chat(config, inputs, parents)
-    return Result(note=PROMPT.describe(config.max_prompt_length, inputs.model, config.max_new_tokens))
+    return Result(
+        note=PROMPT.describe(config.max_prompt_length, inputs.model, config.max_new_tokens)
+    )
 
 
 def find_prompt_length(config: Config, model: Path | None) -> int:
@@ -150,7 +152,9 @@ def check_engine(config: Config, inputs: Inputs) -> None:
         return
     from ratchet.data.tables import read_shards
 
-    turns = max(map(len, read_shards(inputs.samples, ["questions"])["questions"].to_pylist()), default=0)
+    turns = max(
+        map(len, read_shards(inputs.samples, ["questions"])["questions"].to_pylist()), default=0
+    )
     if turns > 1:
         raise InputError(
             f"generate.engine: 'vllm' given, for conversations of up to {turns} turns ({inputs.samples}); expected"
@@ -159,30 +163,45 @@ def check_engine(config: Config, inputs: Inputs) -> None:
         )
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
     folder = needs.find_model_folder("model", inputs, parents)
     length = find_prompt_length(config, folder) + config.max_new_tokens
     kept = max(length, resources.batch_tokens)
-    return needs.estimate_inference(folder, "causal", config, inputs, resources, parents, length=length, kept=kept)
+    return needs.estimate_inference(
+        folder, "causal", config, inputs, resources, parents, length=length, kept=kept
+    )
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tables import list_shards
     from ratchet.data.tasks.task import SAMPLES, read_task_file, read_task_name, write_task_name
-    from ratchet.jobs.answers.answering import ShardClient, Worker, read_samples, start_conversations
+    from ratchet.jobs.answers.answering import (
+        ShardClient,
+        Worker,
+        read_samples,
+        start_conversations,
+    )
     from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
     from ratchet.jobs.distributed.shard_map import count_rows, map_model
     from ratchet.jobs.distributed.vllm_shards import map_with_vllm
     from ratchet.models.decoder import decoder
     from ratchet.models.decoder.multi_turn import tokenize_prompts
 
-    check_same_task(config, inputs, read_task_name(inputs.samples))  # at plan time the model may not have existed
+    check_same_task(
+        config, inputs, read_task_name(inputs.samples)
+    )  # at plan time the model may not have existed
     config = replace(config, max_prompt_length=find_prompt_length(config, inputs.model))
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
     conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
-    for path in shards:  # check lengths before any answer: a higher limit is another step, and answers would be lost
-        tokenize_prompts(start_conversations(read_samples(path), 1), conversations, config.max_prompt_length)
+    for path in (
+        shards
+    ):  # check lengths before any answer: a higher limit is another step, and answers would be lost
+        tokenize_prompts(
+            start_conversations(read_samples(path), 1), conversations, config.max_prompt_length
+        )
     config = resolve_dtype(context, config)
     check_engine(config, inputs)  # at plan time the samples may not have existed
     if config.engine == "vllm":
@@ -190,12 +209,20 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         if inputs.adapter is not None:
             model = context.work / "merged"
             decoder.merge(inputs.model, inputs.adapter, model)
-        counts = map_with_vllm(context, shards, model, config.dtype, ShardClient(config, inputs), total)
+        counts = map_with_vllm(
+            context, shards, model, config.dtype, ShardClient(config, inputs), total
+        )
     else:
         counts = map_model(context, shards, Worker, config, inputs, total)
     write_task_name(context.out, **read_task_file(inputs.samples))
-    (context.out / "sampling.json").write_text(json.dumps(asdict(config), indent=2, sort_keys=True) + "\n")
-    numbers = {"samples": counts["rows"], "num_completions": config.num_completions, "tokens": counts.get("tokens", 0)}
+    (context.out / "sampling.json").write_text(
+        json.dumps(asdict(config), indent=2, sort_keys=True) + "\n"
+    )
+    numbers = {
+        "samples": counts["rows"],
+        "num_completions": config.num_completions,
+        "tokens": counts.get("tokens", 0),
+    }
     return Result({**numbers, "dtype": config.dtype})
 
 

@@ -26,7 +26,16 @@ from ratchet.jobs.answers.sft import LABELS
 from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
 from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
-from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Resources, Result, Seed, Unit
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    Needs,
+    Parents,
+    Resources,
+    Result,
+    Seed,
+    Unit,
+)
 
 LEARNING_RATES = {"lora": 1e-5, "full": 1e-6}
 """Method -> learning rate if the setting is None."""
@@ -141,7 +150,9 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     check_settings(config, inputs)
     training.check_no_adapter("grpo", config.method, inputs, parents)
     check_chat(config, inputs, parents)
-    return Result(note=GRPO_PROMPT.describe(config.max_prompt_length, inputs.base, config.max_new_tokens))
+    return Result(
+        note=GRPO_PROMPT.describe(config.max_prompt_length, inputs.base, config.max_new_tokens)
+    )
 
 
 def find_prompt_length(config: Config, base: Path | None) -> int:
@@ -149,7 +160,9 @@ def find_prompt_length(config: Config, base: Path | None) -> int:
     return GRPO_PROMPT.resolve(config.max_prompt_length, base, config.max_new_tokens)
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
     folder = needs.find_model_folder("base", inputs, parents)
     length = find_prompt_length(config, folder) + config.max_new_tokens
     rows = config.batch_size * config.num_completions
@@ -162,9 +175,13 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
         "passes": 2 + (config.kl_weight > 0),
         "labels": min(tokens, LABELS),  # their logits take at least as much memory as TRL's tiles
     }
-    found = needs.estimate_training(folder, "causal", options, resources, length=length, tokens=tokens, **counts)
+    found = needs.estimate_training(
+        folder, "causal", options, resources, length=length, tokens=tokens, **counts
+    )
     # With a single worker nothing is sharded.
-    return found and replace(found, remedies=tuple(one for one in found.remedies if "zero_stage" not in one))
+    return found and replace(
+        found, remedies=tuple(one for one in found.remedies if "zero_stage" not in one)
+    )
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -178,7 +195,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     found = {"metric": "accuracy", "tables": result.tables, "curves": result.curves}
     (context.out / "history.json").write_text(json.dumps(found) + "\n")
     last = history.others["reward"][-10:]
-    metrics = {**result.metrics, **json.loads(counts.read_text()), "reward": round(sum(last) / len(last), 6)}
+    metrics = {
+        **result.metrics,
+        **json.loads(counts.read_text()),
+        "reward": round(sum(last) / len(last), 6),
+    }
     return replace(result, metrics=metrics)
 
 
@@ -187,9 +208,23 @@ JOB = Job(
     config=Config,
     inputs=Inputs,
     run=run,
-    resources=("cpus", "gpus", "memory", "accelerator", "labels", "batch_tokens", "micro_batch_size", "retries"),
+    resources=(
+        "cpus",
+        "gpus",
+        "memory",
+        "accelerator",
+        "labels",
+        "batch_tokens",
+        "micro_batch_size",
+        "retries",
+    ),
     check=check,
     needs=estimate_needs,
     outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),
-    metrics=lambda own: [*training.list_training_metrics(make_options(own, False)), "samples", "too_long", "reward"],
+    metrics=lambda own: [
+        *training.list_training_metrics(make_options(own, False)),
+        "samples",
+        "too_long",
+        "reward",
+    ],
 )

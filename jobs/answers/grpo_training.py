@@ -78,10 +78,14 @@ class GrpoTrainer(Trainer, TrainerCallback):
         if self.history.epoch == config.epochs:
             return
         # On the same disk as the checkpoints, into which it is renamed. `Checkpoints.restore` removes leftovers.
-        folder = self.engine.folder = self.checkpoints.folder / f"unfinished-trainer-{self.checkpoints.start_id}"
+        folder = self.engine.folder = (
+            self.checkpoints.folder / f"unfinished-trainer-{self.checkpoints.start_id}"
+        )
         groups = group_weights(self.task.model, weight_decay=config.weight_decay)
         optimizer = torch.optim.AdamW(groups, lr=config.learning_rate)
-        schedule = LambdaLR(optimizer, lambda step: self._learning_rate(step) / config.learning_rate)
+        schedule = LambdaLR(
+            optimizer, lambda step: self._learning_rate(step) / config.learning_rate
+        )
         trainer = self.task.make_trainer(folder, (optimizer, schedule), self)
         trainer.remove_callback(PrinterCallback)
         with silence_transformers():
@@ -107,7 +111,13 @@ class GrpoTrainer(Trainer, TrainerCallback):
         loss = float(logs["loss"])
         rate = self._learning_rate(len(self.history.loss))
         self._check_finite(loss)
-        self._record(self.seen - before, loss, rate, float(logs["grad_norm"]), **self.task.describe_step(logs))
+        self._record(
+            self.seen - before,
+            loss,
+            rate,
+            float(logs["grad_norm"]),
+            **self.task.describe_step(logs),
+        )
         due = self._is_save_due(self._is_overdue(), self.preemption.is_due())
         control.should_save = self._end_step() or due
 
@@ -123,7 +133,14 @@ class GrpoTask(FinetuneTask):
     config: Options
     inputs: Inputs
 
-    def __init__(self, worker: WorkerInfo, config: Options, inputs: Inputs, resources: Resources, counts: Path) -> None:
+    def __init__(
+        self,
+        worker: WorkerInfo,
+        config: Options,
+        inputs: Inputs,
+        resources: Resources,
+        counts: Path,
+    ) -> None:
         """counts: JSON file that gets the numbers of samples."""
         super().__init__(worker, config, inputs, resources)
         dtype = config.dtype
@@ -143,7 +160,9 @@ class GrpoTask(FinetuneTask):
                 f"grpo.max_prompt_length: {limit} given, and all {len(size_N)} prompts of"
                 f" {inputs.train} are longer; expected some that fit; raise it"
             )
-        counts.write_text(json.dumps({"samples": len(kept_N), "too_long": len(size_N) - len(kept_N)}))
+        counts.write_text(
+            json.dumps({"samples": len(kept_N), "too_long": len(size_N) - len(kept_N)})
+        )
         self.row_D = kept_N[draw_order(len(kept_N), config.steps * config.batch_size, config.seed)]
         """The row of the sample of each draw, int64 [D]. A training step takes `batch_size` draws."""
         self.longest = int(size_N[self.row_D].max())
@@ -167,10 +186,14 @@ class GrpoTask(FinetuneTask):
         super().save(folder)
         write_task_name(folder, self.answers.task.name, **self.answers.task.source)
 
-    def make_trainer(self, folder: Path, optimizers: tuple[Any, Any], callback: TrainerCallback) -> Any:
+    def make_trainer(
+        self, folder: Path, optimizers: tuple[Any, Any], callback: TrainerCallback
+    ) -> Any:
         """Return TRL's trainer. It logs each training step, and saves only when the callback asks for it. folder: its
         output folder. optimizers: (optimizer, learning rate scheduler)."""
-        os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # the warning that rollout_func may change: setup.cfg pins TRL
+        os.environ["TRL_EXPERIMENTAL_SILENCE"] = (
+            "1"  # the warning that rollout_func may change: setup.cfg pins TRL
+        )
         from datasets import Dataset
         from trl import GRPOConfig, GRPOTrainer
 
@@ -186,7 +209,8 @@ class GrpoTask(FinetuneTask):
             temperature=config.temperature,
             max_completion_length=config.max_new_tokens,
             beta=config.kl_weight,
-            max_grad_norm=config.max_grad_norm or float("inf"),  # with 0 the norm would not be computed
+            max_grad_norm=config.max_grad_norm
+            or float("inf"),  # with 0 the norm would not be computed
             bf16=config.method == "full" and config.dtype == "bfloat16",
             gradient_checkpointing=False,  # `make_trainable` has turned it on if the setting is true
             use_cpu=self.device == "cpu",
@@ -202,7 +226,9 @@ class GrpoTask(FinetuneTask):
                 self.model,
                 reward_funcs=self._score,
                 args=settings,
-                train_dataset=Dataset.from_dict({"prompt": [str(draw) for draw in range(len(self.row_D))]}),
+                train_dataset=Dataset.from_dict(
+                    {"prompt": [str(draw) for draw in range(len(self.row_D))]}
+                ),
                 processing_class=self.decoder.tokenizer,
                 callbacks=[callback],
                 optimizers=optimizers,
@@ -221,7 +247,11 @@ class GrpoTask(FinetuneTask):
             kl = {"KL divergence": logs["kl"]}
         else:
             kl = {}
-        return {"reward": logs["reward"], "completion length": logs["completions/mean_length"], **kl}
+        return {
+            "reward": logs["reward"],
+            "completion length": logs["completions/mean_length"],
+            **kl,
+        }
 
     def _rows_per_pass(self, rows: int) -> int:
         """Return the largest divisor of `rows`, the completions of a training step, that fits into a forward pass."""
@@ -235,14 +265,19 @@ class GrpoTask(FinetuneTask):
         The sampled tokens depend only on the model and (seed, draw, completion, position)."""
         config = self.config
         sampling = Sampling(
-            config.temperature, max_new_tokens=config.max_new_tokens, stop=self.answers.stop, seed=config.seed
+            config.temperature,
+            max_new_tokens=config.max_new_tokens,
+            stop=self.answers.stop,
+            seed=config.seed,
         )
         ids = self._tokenize(map(self._find_sample, prompts))
         names = []
         for number, draw in enumerate(prompts):
             names.append(f"{draw}/{number % config.num_completions}")
         with trainer.accelerator.autocast():
-            answers = generate(self.decoder, ids, names, sampling, batch_tokens=self.resources.batch_tokens)
+            answers = generate(
+                self.decoder, ids, names, sampling, batch_tokens=self.resources.batch_tokens
+            )
         return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
 
     def _score(

@@ -55,9 +55,13 @@ class HeldOutAnswers:
             return
         talks = []
         for one in self.samples:
-            talks.append((one.system, [question for question, _ in one.turns], ["."] * (len(one.turns) - 1)))
+            talks.append(
+                (one.system, [question for question, _ in one.turns], ["."] * (len(one.turns) - 1))
+            )
         most = self.training.config.max_new_tokens
-        prompt = max(len(tokens.ids) for tokens in self.decoder.conversations.tokenize_samples(talks))
+        prompt = max(
+            len(tokens.ids) for tokens in self.decoder.conversations.tokenize_samples(talks)
+        )
         answers = max(len(one.turns) for one in self.samples) * most
         if prompt + answers > positions:
             raise InputError(
@@ -68,13 +72,19 @@ class HeldOutAnswers:
 
     def verify(self) -> tuple[int, int]:
         """Answer this worker's part of the samples by greedy decoding. Return (correct answers, questions)."""
-        sampling = Sampling(temperature=0, max_new_tokens=self.training.config.max_new_tokens, stop=self.stop)
+        sampling = Sampling(
+            temperature=0, max_new_tokens=self.training.config.max_new_tokens, stop=self.stop
+        )
         worker = self.training.worker
         own = self.samples[worker.rank :: worker.world_size]
         conversations: list[Any] = []
         for one in own:
-            conversations.append(ConversationState(one.id, one.system, [question for question, _ in one.turns]))
-        converse(self.decoder, conversations, sampling, batch_tokens=self.training.resources.batch_tokens)
+            conversations.append(
+                ConversationState(one.id, one.system, [question for question, _ in one.turns])
+            )
+        converse(
+            self.decoder, conversations, sampling, batch_tokens=self.training.resources.batch_tokens
+        )
         labels = []
         for sample, conversation in zip(own, conversations, strict=True):
             for verification in self.task.verify(sample.gold, conversation.answers):

@@ -73,14 +73,22 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         else:
             made = None
         return Result(known if made is None else {"train": int(made), **known})
-    if inputs.test is not None and inputs.test.exists() and inputs.data.exists() and inputs.test.samefile(inputs.data):
+    if (
+        inputs.test is not None
+        and inputs.test.exists()
+        and inputs.data.exists()
+        and inputs.test.samefile(inputs.data)
+    ):
         raise InputError(
             f"{inputs.data}: given as data and as test; expected test rows that are not trained on; give the test file,"
             " or leave test out to hold out a part of data"
         )
     splits = split_samples(config, inputs)
     train = sum(map(len, splits.groups["train"]))
-    return Result({"train": train, **known, **describe_samples(list_samples(splits))}, note=describe_repeated(splits))
+    return Result(
+        {"train": train, **known, **describe_samples(list_samples(splits))},
+        note=describe_repeated(splits),
+    )
 
 
 def list_samples(splits: Splits) -> Iterator[Sample]:
@@ -96,7 +104,9 @@ def make_task(config: Config, inputs: Inputs) -> Task:
 
     file = inputs.verifier_file
     if config.verifier != "none" and config.task != "chat":
-        raise InputError(f"prepare_tasks.verifier: '{config.verifier}' given; expected none with task {config.task}")
+        raise InputError(
+            f"prepare_tasks.verifier: '{config.verifier}' given; expected none with task {config.task}"
+        )
     task = get_task(config.task)
     if config.task == "chat":
         task = chat.make_task(config.verifier, read_text(file) if file else "", str(file))
@@ -105,7 +115,9 @@ def make_task(config: Config, inputs: Inputs) -> Task:
         return replace(task, stop=stop)
     system = config.system.replace("\\n", "\n")
     read = task.read
-    return replace(task, stop=stop, read=lambda path: (replace(sample, system=system) for sample in read(path)))
+    return replace(
+        task, stop=stop, read=lambda path: (replace(sample, system=system) for sample in read(path))
+    )
 
 
 def split_samples(
@@ -196,7 +208,10 @@ def _describe(name: str, groups: list[list[Sample]]) -> dict[str, Any]:
 
 def _make_case(sample: Sample) -> dict[str, Any]:
     question, target = sample.turns[0]
-    columns = {"prompt": [{"text": question, "good": False}], "target": [{"text": target, "good": True}]}
+    columns = {
+        "prompt": [{"text": question, "good": False}],
+        "target": [{"text": target, "good": True}],
+    }
     return {"title": f"sample {sample.id}", "columns": columns}
 
 

@@ -41,7 +41,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from ratchet.data.tables import list_shards, write_table
     from ratchet.data.tasks import read_task
-    from ratchet.data.tasks.task import CORRECT, SAMPLES, read_task_file, read_task_name, write_task_name
+    from ratchet.data.tasks.task import (
+        CORRECT,
+        SAMPLES,
+        read_task_file,
+        read_task_name,
+        write_task_name,
+    )
 
     name = read_task_name(inputs.completions)
     if name != read_task_name(inputs.samples):
@@ -66,12 +72,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
                     f" {inputs.completions}; expected answers to these samples; run generate on them"
                 )
             gold = json.loads(completion["gold"])
-            correct = {
-                tuple(answers): None
-                for answers, cut in zip(completion["answers"], completion["truncated"], strict=True)
-                if all(answers) and not any(cut) and all(one.label == CORRECT for one in task.verify(gold, answers))
-            }
-            for number, answers in enumerate(list(correct)[: config.max_per_sample]):
+            correct: list[list[str]] = []  # each once
+            for answers, cut in zip(completion["answers"], completion["truncated"], strict=True):
+                if answers in correct or not all(answers) or any(cut):
+                    continue
+                if all(one.label == CORRECT for one in task.verify(gold, answers)):
+                    correct.append(answers)
+            for number, answers in enumerate(correct[: config.max_per_sample]):
                 rows.append(sample | {"id": f"{sample['id']}~{number}", "targets": list(answers)})
             total = total + 1
             unsolved = unsolved + (not correct)

@@ -76,13 +76,27 @@ class Inputs:
 def check_settings(config: Config, inputs: Inputs) -> None:
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
     rules: list[tuple[str, bool, str]] = [
-        ("method", config.method == "lora" or config.start_from == "base", "lora to start from an adapter"),
+        (
+            "method",
+            config.method == "lora" or config.start_from == "base",
+            "lora to start from an adapter",
+        ),
         ("checkpoints", increasing, "increasing training steps"),
-        ("checkpoints", not config.checkpoints or config.eval_steps is None, "none together with eval_steps"),
-        ("metric", config.metric == "eval_loss" or config.valid_samples > 0, "eval_loss where valid_samples is 0"),
+        (
+            "checkpoints",
+            not config.checkpoints or config.eval_steps is None,
+            "none together with eval_steps",
+        ),
+        (
+            "metric",
+            config.metric == "eval_loss" or config.valid_samples > 0,
+            "eval_loss where valid_samples is 0",
+        ),
     ]
     training.require("sft", config, rules)
-    training.check_config("sft", config, inputs.base, inputs.current_best if config.method == "lora" else None)
+    training.check_config(
+        "sft", config, inputs.base, inputs.current_best if config.method == "lora" else None
+    )
     if inputs.base is not None:
         from ratchet.models.decoder import decoder
 
@@ -129,15 +143,28 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def list_metrics(config: Config) -> list[str]:
-    return [*training.list_training_metrics(config), "samples", "too_long", "valid/too_long", "longest"]
+    return [
+        *training.list_training_metrics(config),
+        "samples",
+        "too_long",
+        "valid/too_long",
+        "longest",
+    ]
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
     folder = needs.find_model_folder("base", inputs, parents)
     length = SAMPLE.resolve(config.max_length, folder)
     tokens = needs.graph_tokens(config, resources, config.batch_size, length)
     rows = needs.count(parents, "train", "train")
-    options: dict[str, Any] = {"tokens": tokens, "rows": rows, "row_tokens": length, "labels": min(tokens, LABELS)}
+    options: dict[str, Any] = {
+        "tokens": tokens,
+        "rows": rows,
+        "row_tokens": length,
+        "labels": min(tokens, LABELS),
+    }
     return needs.estimate_training(folder, "causal", config, resources, length=length, **options)
 
 

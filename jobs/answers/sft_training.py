@@ -43,7 +43,12 @@ if TYPE_CHECKING:
 TALK = itemgetter("system", "questions", "targets")
 """Returns the arguments of `Conversations.tokenize_samples` from a row of SAMPLES."""
 TOKENS = pa.schema(
-    {"id": pa.string(), "labels": pa.int32(), "ids": pa.list_(pa.int32()), "trained": pa.list_(pa.bool_())}
+    {
+        "id": pa.string(),
+        "labels": pa.int32(),
+        "ids": pa.list_(pa.int32()),
+        "trained": pa.list_(pa.bool_()),
+    }
 )
 """Schema of tokenized samples: the id, and the fields of `Tokens`."""
 
@@ -63,7 +68,14 @@ class SftTask(FinetuneTask):
     config: Config
     inputs: Inputs
 
-    def __init__(self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources, lengths: Path) -> None:
+    def __init__(
+        self,
+        worker: WorkerInfo,
+        config: Config,
+        inputs: Inputs,
+        resources: Resources,
+        lengths: Path,
+    ) -> None:
         """lengths: JSON file that the first worker writes: numbers of samples, and a table of their lengths."""
         super().__init__(worker, config, inputs, resources)
         self.decoder = load_decoder(self, config.dtype)
@@ -72,7 +84,9 @@ class SftTask(FinetuneTask):
         self.decoder.conversations.check_labels()
         for folder in (inputs.train, inputs.valid):
             check_answers(folder, self.decoder.conversations)
-        self.zero3_sync = Zero3Sync(self.decoder.causal.base_model, self.device, needed=config.zero_stage == 3)
+        self.zero3_sync = Zero3Sync(
+            self.decoder.causal.base_model, self.device, needed=config.zero_stage == 3
+        )
         self.max_length = SAMPLE.resolve(config.max_length, inputs.base)
         self.train, too_long = self._tokenize(inputs.train)
         self.valid, left_out = self._tokenize(inputs.valid)
@@ -85,7 +99,11 @@ class SftTask(FinetuneTask):
             counts = {"samples": len(size_N), "too_long": too_long, "longest": int(size_N.max())}
             counts["valid/too_long"] = left_out
             tokens = []
-            for name, length_N in (("prompt", size_N - target_N), ("target", target_N), ("sample", size_N)):
+            for name, length_N in (
+                ("prompt", size_N - target_N),
+                ("target", target_N),
+                ("sample", size_N),
+            ):
                 tokens.append(summarize_tokens(name, length_N.tolist()))
             lengths.write_text(json.dumps([counts, tokens]))
         self.steps = self.count_steps(len(self.train), -(-len(self.train) // config.batch_size))
@@ -94,7 +112,9 @@ class SftTask(FinetuneTask):
         """Return one microbatch per forward pass. All workers have equally many; some may be empty."""
         samples = split_epoch(len(self.train), self.steps[epoch], self.config.seed, epoch)[step]
         labels = int(self.train.labels_N[samples].sum())
-        own = samples[distribute(self.train.size_N[samples], self.worker.world_size)[self.worker.rank]]
+        own = samples[
+            distribute(self.train.size_N[samples], self.worker.world_size)[self.worker.rank]
+        ]
         microbatches = []
         for rows in self._make_passes(self.train.size_N[own].tolist()):
             microbatches.append(PackedRows([[int(own[i]) for i in row] for row in rows], labels))
@@ -110,7 +130,9 @@ class SftTask(FinetuneTask):
         rows = microbatch.rows or [[0]]
         teacher = None
         if self.teacher is not None:
-            teacher = [[self.teacher[i] for i in row] for row in rows]
+            teacher = []
+            for row in rows:
+                teacher.append([self.teacher[i] for i in row])
         loss = causal_lm_loss.compute_loss(
             self.decoder,
             [[self.train[i] for i in row] for row in rows],
@@ -126,7 +148,9 @@ class SftTask(FinetuneTask):
         total = 0.0
         with eval_mode(self.decoder.model), torch.no_grad():
             for group in self._make_passes(self.valid.size_N[own_N].tolist()):
-                rows = [[self.valid[own_N[i]] for i in row] for row in group]
+                rows = []
+                for row in group:
+                    rows.append([self.valid[own_N[i]] for i in row])
                 total += float(causal_lm_loss.compute_loss(self.decoder, rows))
             self.zero3_sync.finish(lambda: self.loss(PackedRows([], 1)))
             correct, questions = self.answers.verify()
@@ -134,7 +158,9 @@ class SftTask(FinetuneTask):
             self.zero3_sync.finish(lambda: self.decoder.causal(input_ids=blank).logits)
         found = {"eval_loss": round(sum(gather_objects(total)) / int(self.valid.labels_N.sum()), 6)}
         if self.answers.samples:
-            found["accuracy"] = round(sum(gather_objects(correct)) / sum(gather_objects(questions)), 6)
+            found["accuracy"] = round(
+                sum(gather_objects(correct)) / sum(gather_objects(questions)), 6
+            )
         return Evaluation(found)
 
     def save(self, folder: Path) -> None:
@@ -146,7 +172,11 @@ class SftTask(FinetuneTask):
 
         def tokenize(path: Path) -> pa.Table:
             rows = pq.read_table(path, columns=SAMPLES.names).to_pylist()
-            found = zip(rows, self.decoder.conversations.tokenize_samples(map(TALK, rows), exact=True), strict=True)
+            found = zip(
+                rows,
+                self.decoder.conversations.tokenize_samples(map(TALK, rows), exact=True),
+                strict=True,
+            )
             fitting = []
             for row, tokens in found:
                 if len(tokens.ids) <= self.max_length:
@@ -178,7 +208,9 @@ class SftTask(FinetuneTask):
         groups = self.group_rows(lengths)
         most = self.resources.micro_batch_size
         if most is not None:
-            groups = [group[at : at + most] for group in groups for at in range(0, len(group), most)]
+            groups = [
+                group[at : at + most] for group in groups for at in range(0, len(group), most)
+            ]
         found: list[list[list[int]]] = []
         for group in groups:
             found.append([rows[i] for i in group])
@@ -228,4 +260,6 @@ class Teacher:
         row = self._row_N[int(sample)].as_py()
         top_k, ids, logprobs = (column[row] for column in self._columns)
         shape = (-1, top_k.as_py())
-        return TeacherLogprobs(*(values.values.to_numpy().reshape(shape) for values in (ids, logprobs)))
+        return TeacherLogprobs(
+            *(values.values.to_numpy().reshape(shape) for values in (ids, logprobs))
+        )

@@ -19,7 +19,16 @@ from ratchet.jobs.answers.chat_options import check_chat, read_chat
 from ratchet.jobs.answers.lengths import SAMPLE
 from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
 from ratchet.jobs.model_checks import check_decoder_model, check_length
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Needs, Parents, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import (
+    MAP_RESOURCES,
+    Context,
+    Job,
+    Needs,
+    Parents,
+    Resources,
+    Result,
+    Unit,
+)
 
 if TYPE_CHECKING:
     from ratchet.jobs.distributed.shard_map import ReportProgress
@@ -59,7 +68,9 @@ def check_settings(config: Config, inputs: Inputs) -> None:
         check_decoder_model(folder)
     check_quantization("teacher_logprobs", config.quantization, inputs.model)
     decoder.check_head(inputs.model)
-    check_length("teacher_logprobs.max_length", inputs.model, SAMPLE.resolve(config.max_length, inputs.model))
+    check_length(
+        "teacher_logprobs.max_length", inputs.model, SAMPLE.resolve(config.max_length, inputs.model)
+    )
     decoder.check_same_tokens(inputs.model, inputs.student)
 
 
@@ -70,10 +81,14 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return Result(note=SAMPLE.describe(config.max_length, inputs.model))
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
     folder = needs.find_model_folder("model", inputs, parents)
     length = SAMPLE.resolve(config.max_length, folder)
-    return needs.estimate_inference(folder, "causal", config, inputs, resources, parents, length=length)
+    return needs.estimate_inference(
+        folder, "causal", config, inputs, resources, parents, length=length
+    )
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -100,7 +115,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
                 )
     device = name_device(context.resources.gpus)
     config = resolve_dtype(context, config)
-    arguments = {"config": config, "inputs": inputs, "batch_tokens": context.resources.batch_tokens, "device": device}
+    arguments = {
+        "config": config,
+        "inputs": inputs,
+        "batch_tokens": context.resources.batch_tokens,
+        "device": device,
+    }
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
     write_task_name(context.out, **read_task_file(inputs.samples))
     numbers = {"samples": counts["rows"], "tokens": counts.get("tokens", 0)}
@@ -117,9 +137,15 @@ class Worker:
 
         self.config = config
         self.batch_tokens = batch_tokens
-        options: dict[str, Any] = {"dtype": config.dtype, "device": device, "quantization": config.quantization}
+        options: dict[str, Any] = {
+            "dtype": config.dtype,
+            "device": device,
+            "quantization": config.quantization,
+        }
         arguments, _ = read_chat(inputs.samples)
-        self.decoder = decoder.load(inputs.model, inputs.adapter, template_arguments=arguments, **options)
+        self.decoder = decoder.load(
+            inputs.model, inputs.adapter, template_arguments=arguments, **options
+        )
         self.rows = AutoConfig.from_pretrained(inputs.student).get_text_config().vocab_size
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
@@ -137,7 +163,9 @@ class Worker:
         done = 0
         if tokens:
             for batch in batch_by_tokens([len(one.ids) for one in tokens], self.batch_tokens):
-                found = top_logprobs(self.decoder, [tokens[i] for i in batch], self.config.top_k, rows=self.rows)
+                found = top_logprobs(
+                    self.decoder, [tokens[i] for i in batch], self.config.top_k, rows=self.rows
+                )
                 for i, one in zip(batch, found, strict=True):
                     rows[i] = {
                         "id": samples[i]["id"],

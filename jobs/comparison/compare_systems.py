@@ -67,7 +67,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     tables = [pq.read_table(folder / "per_query.parquet") for folder in inputs.evaluations]
     for folder, table in zip(inputs.evaluations, tables, strict=True):
         if table["id"].to_pylist() != names:
-            raise InputError(f"{folder}: evaluates other queries; expected those of {inputs.queries}")
+            raise InputError(
+                f"{folder}: evaluates other queries; expected those of {inputs.queries}"
+            )
     first, *others = ({name: table[name].to_numpy() for name in config.metrics} for table in tables)
     metrics: dict[str, float | int | str] = {}
     rows: list[dict[str, Any]] = []

@@ -52,13 +52,18 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     torch.set_num_threads(max(1, int(context.resources.cpus or 1)))
     texts = read_shards(inputs.queries)["text"].to_pylist()[: config.samples]
-    sizes = [sum(file.stat().st_size for file in folder.rglob("*.safetensors")) for folder in inputs.models]
+    sizes = [
+        sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
+        for folder in inputs.models
+    ]
     found: dict[int, dict[str, float | int]] = {}
     for done in range(config.rounds):
         for number, folder in list(enumerate(inputs.models))[:: -1 if done % 2 else 1]:
             if sizes[number] <= config.max_gigabytes * 1e9:
                 measured = measure(folder, config.dtype, texts)
-                found[number] = min(found.get(number, measured), measured, key=lambda one: one["milliseconds"])
+                found[number] = min(
+                    found.get(number, measured), measured, key=lambda one: one["milliseconds"]
+                )
         context.progress(Progress(done + 1, config.rounds, "rounds"))
     metrics: dict[str, float | int | str] = {}
     for number, size in enumerate(sizes):
@@ -81,7 +86,11 @@ def measure(folder: Path, dtype: str, texts: list[str]) -> dict[str, float | int
         loaded.encode([text], "query")
         seconds.append(time.perf_counter() - started)
     median = float(np.median(seconds[min(WARM_UP, len(texts)) :]))
-    return {"milliseconds": round(1000 * median, 3), "dimensions": loaded.dim, "queries": len(texts)}
+    return {
+        "milliseconds": round(1000 * median, 3),
+        "dimensions": loaded.dim,
+        "queries": len(texts),
+    }
 
 
 JOB = Job(
@@ -92,5 +101,7 @@ JOB = Job(
     resources=("cpus", "memory", "accelerator", "labels", "retries"),
     check=check,
     outputs=("latency.json",),
-    metrics=lambda config: [f"*/{name}" for name in ("milliseconds", "megabytes", "dimensions", "queries")],
+    metrics=lambda config: [
+        f"*/{name}" for name in ("milliseconds", "megabytes", "dimensions", "queries")
+    ],
 )

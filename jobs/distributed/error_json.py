@@ -28,7 +28,9 @@ def error_to_json(error: Exception) -> str:
     if not known:
         arguments = [f"{type(error).__name__}: {error}"]
     trace = "".join(traceback.format_exception(error))
-    return json.dumps({"class": type(error).__name__ if known else "", "arguments": arguments, "traceback": trace})
+    return json.dumps(
+        {"class": type(error).__name__ if known else "", "arguments": arguments, "traceback": trace}
+    )
 
 
 def error_from_json(text: str) -> Exception:

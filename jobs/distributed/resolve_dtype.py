@@ -77,10 +77,14 @@ def _is_bfloat16_native(resources: Resources) -> bool:
         return multiplies_bfloat16(torch.device("cpu"))
     probe: Any = ray.remote(num_cpus=0)(lambda: multiplies_bfloat16(torch.device("cpu")))
     if not nodes:
-        anywhere = probe.options(num_cpus=resources.cpus, label_selector=resources.selector() or None)
+        anywhere = probe.options(
+            num_cpus=resources.cpus, label_selector=resources.selector() or None
+        )
         return bool(ray.get(anywhere.remote()))
     # Soft affinity: if a machine is lost meanwhile, its probe runs on another one.
     pinned = []
     for node in nodes:
-        pinned.append(probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)))
+        pinned.append(
+            probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True))
+        )
     return all(ray.get([one.remote() for one in pinned]))

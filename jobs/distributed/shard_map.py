@@ -39,7 +39,13 @@ from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
 from ratchet.jobs.distributed.resolve_dtype import check_dtype
 from ratchet.jobs.distributed.shard_queue import REPORT_SECONDS, ProgressTally, ShardQueue
 from ratchet.models.devices import name_device
-from ratchet.orchestrator.job_interface import Context, append_json, read_json_lines, sync, write_atomically
+from ratchet.orchestrator.job_interface import (
+    Context,
+    append_json,
+    read_json_lines,
+    sync,
+    write_atomically,
+)
 from ratchet.orchestrator.job_interface.digests import compute_sha256
 from ratchet.orchestrator.job_interface.placement import make_ray_options
 from ratchet.orchestrator.job_interface.progress import make_this_node_strategy
@@ -65,11 +71,18 @@ def count_rows(shards: Sequence[Path], columns: Sequence[str]) -> int:
         try:
             footer = pq.read_metadata(path)
         except (pa.ArrowInvalid, OSError) as error:
-            raise InputError(f"{path}: cannot be read ({error}); expected a Parquet shard; write it again") from None
+            raise InputError(
+                f"{path}: cannot be read ({error}); expected a Parquet shard; write it again"
+            ) from None
         known = footer.schema.to_arrow_schema().names
-        missing = [name for name in columns if name not in known]
+        missing = []
+        for name in columns:
+            if name not in known:
+                missing.append(name)
         if missing:
-            raise InputError(f"{path}: has no column {', '.join(missing)}; expected it; is this another kind of table?")
+            raise InputError(
+                f"{path}: has no column {', '.join(missing)}; expected it; is this another kind of table?"
+            )
         rows += footer.num_rows
     return rows
 
@@ -98,12 +111,20 @@ def map_shards(
 
 
 def map_model(
-    context: Context, shards: Sequence[Path], worker: type, config: Any, inputs: Any, rows: int, suffix: str = "parquet"
+    context: Context,
+    shards: Sequence[Path],
+    worker: type,
+    config: Any,
+    inputs: Any,
+    rows: int,
+    suffix: str = "parquet",
 ) -> dict[str, int]:
     """Do the same as `map_shards` into `context.out`, with a worker that runs a model."""
     arguments = {"config": config, "inputs": inputs, "device": name_device(context.resources.gpus)}
     arguments["batch_tokens"] = context.resources.batch_tokens
-    return map_shards(context, shards, worker, arguments, context.out, total_rows=rows, suffix=suffix)
+    return map_shards(
+        context, shards, worker, arguments, context.out, total_rows=rows, suffix=suffix
+    )
 
 
 def complete_shards(
@@ -129,7 +150,9 @@ def complete_shards(
         )
     finished.mkdir(parents=True, exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
-    records = {shard: _find_finished(context, shard, finished / name) for shard, name in names.items()}
+    records = {
+        shard: _find_finished(context, shard, finished / name) for shard, name in names.items()
+    }
     unfinished = [shard for shard in shards if records[shard] is None]
     if unfinished:
         done = sum(record["counts"]["rows"] for record in records.values() if record)
@@ -141,7 +164,12 @@ def complete_shards(
             file = finished / record["file"]
         else:
             file = None
-        if record is None or file is None or not file.exists() or file.stat().st_size != record["bytes"]:
+        if (
+            record is None
+            or file is None
+            or not file.exists()
+            or file.stat().st_size != record["bytes"]
+        ):
             raise ArtifactError(
                 f"{finished / name}: missing or changed after it was written; expected the output for {shard}"
             )
@@ -175,9 +203,17 @@ def _run_workers(
     remote: Any = ray.remote
     queue_class = remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())(ShardQueue)
     queue = queue_class.remote(context, done, total_rows, list(targets.items()))
-    options = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, **make_ray_options(resources)}
+    options = {
+        "num_cpus": resources.cpus,
+        "num_gpus": resources.gpus,
+        **make_ray_options(resources),
+    }
     # On GPUs the process ends after the task: it would keep using its first GPU, but the next step may get another one.
-    options |= {"name": f"{context.step} worker", "max_retries": -1, "max_calls": int(bool(resources.gpus))}
+    options |= {
+        "name": f"{context.step} worker",
+        "max_retries": -1,
+        "max_calls": int(bool(resources.gpus)),
+    }
     task = remote(scheduling_strategy="SPREAD", **options)(_work_from_queue)
     # Unpickled in `ShardRunner._process`, after the checks of the machine.
     pickled = cloudpickle.dumps(partial(worker, **arguments))
@@ -198,7 +234,9 @@ def _run_workers(
     ray.get(queue.flush.remote())
 
 
-def _work_from_queue(number: int, context: Context, paths: Sequence[Path], pickled: bytes, queue: Any) -> str:
+def _work_from_queue(
+    number: int, context: Context, paths: Sequence[Path], pickled: bytes, queue: Any
+) -> str:
     """Process shards of the queue as worker `number`. Return the error as JSON, or an empty string."""
     ray.get(queue.put_back.remote(number))
     runner = ShardRunner(context, paths, lambda: cloudpickle.loads(pickled)(), queue.report.remote)
@@ -250,7 +288,9 @@ class ShardRunner:
             self.worker = self.make_worker()
         worker: ShardWorker = self.worker
         report = self._reporter(source)
-        counts = commit_shard(self.context, source, target, lambda file: worker(source, file, report))
+        counts = commit_shard(
+            self.context, source, target, lambda file: worker(source, file, report)
+        )
         starts.unlink(missing_ok=True)
         self.tell(str(source), counts["rows"], counts.get("tokens", 0))
 
@@ -279,11 +319,18 @@ def commit_shard(
     """Write the file of a shard, and then its record. write: writes the file and returns counts, among them `rows`. If
     it raises, the file is removed and the exception is passed on."""
     # A file name that no other worker, attempt or machine uses.
-    file = target.with_name(f"{target.stem}.{context.attempt}-{uuid.uuid4().hex[:8]}{target.suffix}")
+    file = target.with_name(
+        f"{target.stem}.{context.attempt}-{uuid.uuid4().hex[:8]}{target.suffix}"
+    )
     try:
         counts = dict(write(file))
         sync(file)
-        record = {"file": file.name, "bytes": file.stat().st_size, "step_id": context.step_id, "counts": counts}
+        record = {
+            "file": file.name,
+            "bytes": file.stat().st_size,
+            "step_id": context.step_id,
+            "counts": counts,
+        }
         record |= {"sha256": compute_sha256(file), "source": compute_sha256(source)}
         write_atomically(_record_path(target), json.dumps(record))
     except BaseException as error:
@@ -299,7 +346,11 @@ def _find_finished(context: Context, source: Path, target: Path) -> dict[str, An
     record = _read_record(target)
     try:
         # The step id covers the code, settings and inputs with which the shard was made.
-        if record is None or record["step_id"] != context.step_id or record["source"] != compute_sha256(source):
+        if (
+            record is None
+            or record["step_id"] != context.step_id
+            or record["source"] != compute_sha256(source)
+        ):
             return None
         if record["sha256"] == compute_sha256(target.with_name(record["file"])):
             return record
@@ -313,7 +364,11 @@ def _read_record(target: Path) -> dict[str, Any] | None:
         record = json.loads(_record_path(target).read_text())
     except (FileNotFoundError, ValueError):
         return None
-    complete = isinstance(record, dict) and isinstance(record.get("counts"), dict) and "rows" in record["counts"]
+    complete = (
+        isinstance(record, dict)
+        and isinstance(record.get("counts"), dict)
+        and "rows" in record["counts"]
+    )
     if complete:
         return record
     return None

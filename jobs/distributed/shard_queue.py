@@ -46,7 +46,9 @@ class ProgressTally:
 class ShardQueue(ProgressTally):
     """Gives each shard to one worker at a time, and adds up the progress of all workers."""
 
-    def __init__(self, context: Context, done: int, total: int | None, shards: Iterable[tuple[Path, Path]]) -> None:
+    def __init__(
+        self, context: Context, done: int, total: int | None, shards: Iterable[tuple[Path, Path]]
+    ) -> None:
         """done, total: numbers of rows. shards: (source, target) of each."""
         super().__init__(context, done, total)
         self.waiting = deque(shards)

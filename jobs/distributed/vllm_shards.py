@@ -40,14 +40,21 @@ class ShardClient(Protocol):
         """Return the requests of a shard."""
         ...
 
-    def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> Mapping[str, int]:
+    def write(
+        self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int
+    ) -> Mapping[str, int]:
         """Write the file `target`. answers: token ids, in the order of the requests. tokens: number of generated
         tokens. Return counts, among them `rows` and `tokens`."""
         ...
 
 
 def map_with_vllm(
-    context: Context, shards: Sequence[Path], model: Path, dtype: str, client: ShardClient, rows: int
+    context: Context,
+    shards: Sequence[Path],
+    model: Path,
+    dtype: str,
+    client: ShardClient,
+    rows: int,
 ) -> dict[str, int]:
     """Write one output file into `context.out` for each of `shards`, with the same stem. Return the summed counts. Ray
     must be running. Each worker starts an engine.
@@ -59,7 +66,13 @@ def map_with_vllm(
 
 
 def _ask_shards(
-    context: Context, model: Path, dtype: str, client: ShardClient, total: int, targets: Mapping[Path, Path], done: int
+    context: Context,
+    model: Path,
+    dtype: str,
+    client: ShardClient,
+    total: int,
+    targets: Mapping[Path, Path],
+    done: int,
 ) -> None:
     """Send the requests of all shards to the engines, and commit a shard when its last answer has arrived. Requests are
     kept in files, so memory holds only the requests of one shard, and the answers of unfinished shards."""
@@ -69,8 +82,12 @@ def _ask_shards(
     for source in targets:
         requests = client.requests(source)
         file = context.work / "requests" / f"{source.stem}.arrow"
-        write_mapped(file, pa.Table.from_pylist([{"prompt": prompt, "how": how} for prompt, how in requests]))
-        longest = max([longest, *(len(prompt) + how.get("max_tokens", 0) for prompt, how in requests)])
+        write_mapped(
+            file, pa.Table.from_pylist([{"prompt": prompt, "how": how} for prompt, how in requests])
+        )
+        longest = max(
+            [longest, *(len(prompt) + how.get("max_tokens", 0) for prompt, how in requests)]
+        )
         counts[source] = len(requests)
         starts = range(0, len(requests), REQUESTS_PER_BATCH)
         pieces += [{"source": str(source), "file": str(file), "start": start} for start in starts]
@@ -83,7 +100,12 @@ def _ask_shards(
         own = []
         for _, answer in sorted(answers.pop(source).items()):
             own.append(answer)
-        commit_shard(context, source, targets[source], lambda file: client.write(source, file, own, tokens[source]))
+        commit_shard(
+            context,
+            source,
+            targets[source],
+            lambda file: client.write(source, file, own, tokens[source]),
+        )
 
     for source in [source for source, count in counts.items() if not count]:
         finish(source)
@@ -98,7 +120,12 @@ def _ask_shards(
 
 
 def _answers(
-    context: Context, model: Path, dtype: str, client: ShardClient, pieces: list[dict[str, Any]], longest: int
+    context: Context,
+    model: Path,
+    dtype: str,
+    client: ShardClient,
+    pieces: list[dict[str, Any]],
+    longest: int,
 ) -> Iterator[tuple[Path, int, np.ndarray, int]]:
     """Yield (source, index of the request, answer, number of its tokens) in the order of arrival. pieces:
     see `_read_requests`. longest: maximum tokens of a request with its answer."""
@@ -118,7 +145,9 @@ def _answers(
         vLLMEngineProcessorConfig(
             model_source=str(model),
             task_type="generate",
-            engine_kwargs=make_engine_args(model, dtype=dtype, longest=longest, gpus=resources.gpus),
+            engine_kwargs=make_engine_args(
+                model, dtype=dtype, longest=longest, gpus=resources.gpus
+            ),
             batch_size=REQUESTS_PER_BATCH,
             concurrency=(workers, workers),
             placement_group_config={"bundles": [{"CPU": resources.cpus, "GPU": resources.gpus}]},
@@ -136,11 +165,18 @@ def _answers(
     )
     # By default Ray Data replaces a lost engine without limit, even if a request crashes it each time.
     limits = {"max_restarts": resources.retries, "max_task_retries": resources.retries}
-    processor.get_stage_by_name("vLLMEngineStage").map_batches_kwargs.update(limits | make_ray_options(resources))
+    processor.get_stage_by_name("vLLMEngineStage").map_batches_kwargs.update(
+        limits | make_ray_options(resources)
+    )
     try:
         listed = ray.data.from_items(pieces, override_num_blocks=len(pieces))
         for row in processor(listed.flat_map(_read_requests, num_cpus=0)).iter_rows():
-            yield Path(row["source"]), int(row["number"]), np.asarray(row["answer"]), int(row["tokens"])
+            yield (
+                Path(row["source"]),
+                int(row["number"]),
+                np.asarray(row["answer"]),
+                int(row["tokens"]),
+            )
     except ray.exceptions.RayActorError as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise JobError(
@@ -168,4 +204,9 @@ def _read_requests(piece: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _answer(row: dict[str, Any]) -> dict[str, Any]:
     answer = row["generated_tokens"]
-    return {"source": row["source"], "number": row["number"], "answer": answer, "tokens": len(answer)}
+    return {
+        "source": row["source"],
+        "number": row["number"],
+        "answer": answer,
+        "tokens": len(answer),
+    }

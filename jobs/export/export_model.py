@@ -51,7 +51,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     kind = find_usage(inputs.model, inputs.adapter)
     if config.form == "adapter":
         if inputs.adapter is None:  # not checked at plan time, since a later step may make it
-            raise InputError("export_model.form: adapter given, for a model without one; expected model; leave it out")
+            raise InputError(
+                "export_model.form: adapter given, for a model without one; expected model; leave it out"
+            )
         write_adapter(inputs.adapter, config.base_name, target)
     else:
         write_model(kind, inputs, target)

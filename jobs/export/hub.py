@@ -36,7 +36,9 @@ def push(folder: Path, arguments: argparse.Namespace) -> None:
     api = HfApi()
     try:
         name = api.create_repo(arguments.push, private=not arguments.public, exist_ok=True).repo_id
-        found = api.upload_folder(repo_id=name, folder_path=folder, commit_message="Export by Ratchet")
+        found = api.upload_folder(
+            repo_id=name, folder_path=folder, commit_message="Export by Ratchet"
+        )
     except (HTTPError, HFValidationError, OfflineModeIsEnabled) as error:
         said = " ".join(str(error).split())[:300]
         raise ModelError(

@@ -83,7 +83,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     dim = next(read())[1].shape[1]
     index = make_index(config, dim, len(ids))
     if not index.is_trained:
-        chosen = np.sort(random.permutation(len(ids))[: VECTORS_PER_LIST * faiss.extract_index_ivf(index).nlist])
+        chosen = np.sort(
+            random.permutation(len(ids))[: VECTORS_PER_LIST * faiss.extract_index_ivf(index).nlist]
+        )
         index.train(take_rows(read(), chosen))
     for at, block in read():
         index.add(block)
@@ -93,7 +95,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     query_QD = encoder.load(inputs.model, device="cpu").encode(texts, "query")
     exact_QK = top_k(query_QD, read(), config.k)[1]
     found_QK = index.search(query_QD, config.k)[1]
-    recall = np.mean([len(set(own) & set(right)) / len(right) for own, right in zip(found_QK, exact_QK, strict=True)])
+    recall = np.mean(
+        [
+            len(set(own) & set(right)) / len(right)
+            for own, right in zip(found_QK, exact_QK, strict=True)
+        ]
+    )
     faiss.write_index(index, str(context.out / INDEX))
     write_table(context.out / DOCUMENTS, documents)
     size = round((context.out / INDEX).stat().st_size / 1e6, 1)

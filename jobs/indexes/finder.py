@@ -38,7 +38,9 @@ class Finder:
     def find(self, query: str, k: int = 10) -> list[Found]:
         """Return the k best documents for a query, the best first."""
         depth = min(len(self.ids), k if self.words is None else max(k, CANDIDATES))
-        scores, rows = (found[0] for found in self.index.search(self.encoder.encode([query], "query"), depth))
+        scores, rows = (
+            found[0] for found in self.index.search(self.encoder.encode([query], "query"), depth)
+        )
         best = {}
         for row, score in zip(rows, scores, strict=True):
             if row >= 0:

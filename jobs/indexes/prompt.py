@@ -20,7 +20,9 @@ def ask(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
     for query in arguments.query or read_queries():
         found = finder.find(query, arguments.top)
         if arguments.json:
-            rows = [{"id": name, "score": round(score, 6), "text": text} for name, text, score in found]
+            rows = [
+                {"id": name, "score": round(score, 6), "text": text} for name, text, score in found
+            ]
             print_clean(json.dumps({"query": query, "documents": rows}, ensure_ascii=False))
         else:
             print_clean(f"\n{query}")

@@ -58,7 +58,9 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> None:
         ("weights", config.weights or config.names),
     ):
         if given is not None and len(given) != len(config.names):
-            raise InputError(f"fuse.{name}: {len(given)} given; expected one for each of {', '.join(config.names)}")
+            raise InputError(
+                f"fuse.{name}: {len(given)} given; expected one for each of {', '.join(config.names)}"
+            )
     if config.weights and not any(config.weights):
         raise InputError("fuse.weights: only zeros given; expected one above 0")
 
@@ -76,7 +78,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     held_out = _read(inputs.valid_rankings)
     queries = read_shards(inputs.valid)
     if queries["id"].to_pylist() != held_out[0]["id"].to_pylist():
-        raise InputError(f"{inputs.valid_rankings[0]}: ranks other queries; expected those of {inputs.valid}, in order")
+        raise InputError(
+            f"{inputs.valid_rankings[0]}: ranks other queries; expected those of {inputs.valid}, in order"
+        )
     rows = np.unique(np.linspace(0, len(queries) - 1, MOST).astype(int))
     queries, *held_out = (table.take(rows) for table in (queries, *held_out))
     labels = queries["positives"].to_pylist()
@@ -98,7 +102,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         for own, names in zip(fuse(points, weights), labels, strict=True):
             ranks.append(_rank(own, names))
         relevant = Relevant.from_lists([range(len(own)) for own in ranks])
-        return compute_rank_metrics(np.concatenate(ranks), relevant, [config.k]).per_query[f"map@{config.k}"]
+        return compute_rank_metrics(np.concatenate(ranks), relevant, [config.k]).per_query[
+            f"map@{config.k}"
+        ]
 
     def average(weights: Sequence[float]) -> float:
         return float(measure(tuple(weights)).mean())
@@ -119,7 +125,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     for name, weight, value in found:
         table.append({"system": name, "weight": weight, metric: round(value, 6)})
     return Result(
-        {metric: round(average(weights), 6), **{f"weight/{n}": w for n, w in zip(names, weights, strict=True)}},
+        {
+            metric: round(average(weights), 6),
+            **{f"weight/{n}": w for n, w in zip(names, weights, strict=True)},
+        },
         {"fused systems, each by itself on the held-out queries": table},
     )
 
@@ -130,7 +139,9 @@ def _read(folders: Sequence[Path]) -> list[pa.Table]:
     tables = [read_shards(folder) for folder in folders]
     for folder, table in zip(folders, tables, strict=True):
         if table["id"] != tables[0]["id"]:
-            raise InputError(f"{folder}: ranks other queries than {folders[0]}; expected the same ones in one order")
+            raise InputError(
+                f"{folder}: ranks other queries than {folders[0]}; expected the same ones in one order"
+            )
     return tables
 
 
@@ -142,10 +153,14 @@ def _rank(fused: Sequence[tuple[str, float]], positives: Sequence[str]) -> np.nd
     for rank, (name, _) in enumerate(fused, 1):
         place[name] = rank
     lacking = iter(range(len(fused) + 1, len(fused) + 1 + len(positives)))
-    return np.array([place[name] if name in place else next(lacking) for name in positives], np.int64)
+    return np.array(
+        [place[name] if name in place else next(lacking) for name in positives], np.int64
+    )
 
 
-def _fuse(systems: Sequence[pa.Table], combine: Callable[[Sequence[pa.Table]], Fused]) -> Iterator[dict[str, Any]]:
+def _fuse(
+    systems: Sequence[pa.Table], combine: Callable[[Sequence[pa.Table]], Fused]
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of the fused ranking. Its fused scores are also in the column of teacher scores, by which
     `evaluate_retrieval` orders. The rank of a positive is the best one of all systems, but after the end of the fused
     list; `evaluate_retrieval` replaces it if the positive is in the list."""

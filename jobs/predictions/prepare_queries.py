@@ -30,7 +30,9 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     from ratchet.data.formats.detection import load_queries
 
     queries = load_queries(inputs.queries, config.reading)
-    return Result({"queries": len(queries), "longest_text": max(len(query.text) for query in queries)})
+    return Result(
+        {"queries": len(queries), "longest_text": max(len(query.text) for query in queries)}
+    )
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -44,7 +46,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             instructions.append(name)
     rows = (query._asdict() for query in queries)
     write_shards(context.out, rows, add_carried(QUERIES, instructions), config.shard_rows)
-    return Result({"queries": len(queries), "longest_text": max(len(query.text) for query in queries)})
+    return Result(
+        {"queries": len(queries), "longest_text": max(len(query.text) for query in queries)}
+    )
 
 
 JOB = Job(

@@ -38,7 +38,9 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     if not config.tag or any(letter.isspace() for letter in config.tag):
-        raise InputError(f"write_predictions.tag: '{config.tag}' given; expected one word, a column of the TREC run")
+        raise InputError(
+            f"write_predictions.tag: '{config.tag}' given; expected one word, a column of the TREC run"
+        )
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -54,9 +56,16 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     def read() -> Iterator[tuple[str, str, list[tuple[str, float]]]]:
         for row in (row for batch in ranked.to_batches(256) for row in batch.to_pylist()):
-            yield row["id"], row["text"], list(zip(row["documents"], row["scores"], strict=True))[: config.top]
+            yield (
+                row["id"],
+                row["text"],
+                list(zip(row["documents"], row["scores"], strict=True))[: config.top],
+            )
 
-    with table.open("w", encoding="utf-8", newline="") as table_file, lines.open("w", encoding="utf-8") as file:
+    with (
+        table.open("w", encoding="utf-8", newline="") as table_file,
+        lines.open("w", encoding="utf-8") as file,
+    ):
         rows = csv.writer(table_file, lineterminator="\n")
         rows.writerow(config.columns)
         for query, asked, best in read():
@@ -66,7 +75,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             documents = []
             for (name, score), text in texts:
                 documents.append({"id": name, "score": score, "text": text})
-            file.write(json.dumps({"id": query, "query": asked, "documents": documents}, ensure_ascii=False) + "\n")
+            file.write(
+                json.dumps(
+                    {"id": query, "query": asked, "documents": documents}, ensure_ascii=False
+                )
+                + "\n"
+            )
     write_run(trec, ((query, best) for query, _, best in read()), config.tag)
     return Result({"queries": len(ranked), "documents": len(listed)})
 

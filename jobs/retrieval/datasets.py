@@ -36,7 +36,10 @@ def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
         if given.endswith(LISTS):
             entries = _read_list(Source.find(given, name).path)
         found += [(name, *_find(entry, others, name)) for entry, others in entries]
-    values = {name: tuple(source for field, source, _ in found if field == name) for name in ("data", "valid", "test")}
+    values = {
+        name: tuple(source for field, source, _ in found if field == name)
+        for name in ("data", "valid", "test")
+    }
     reading = tuple(options for *_, options in found)
     return values | {"reading": reading if any(reading) else ()}
 
@@ -51,7 +54,9 @@ def find_queries(given: str, parameter: str, readings: Sequence[str]) -> dict[st
         return {"queries": source, "reading": own}
     known = set()
     for text in readings:
-        known.add(urlencode([one for one in parse_qsl(text) if one[0] in ("template", "instruction")]))
+        known.add(
+            urlencode([one for one in parse_qsl(text) if one[0] in ("template", "instruction")])
+        )
     if len(known) > 1:
         raise InputError(
             f"{parameter}: {given} given, for data sets with several templates or instructions; expected those of the"
@@ -83,7 +88,9 @@ def _read_list(path: Path) -> list[tuple[str, str]]:
         node = yaml.compose(read_text(path), Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError) as error:
         line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
-        raise DataError(f"{path}:{line}: {' '.join(str(error).split())[:200]}; expected YAML; correct it") from None
+        raise DataError(
+            f"{path}:{line}: {' '.join(str(error).split())[:200]}; expected YAML; correct it"
+        ) from None
     for entry in node.value if isinstance(node, yaml.SequenceNode) and node.value else [node]:
         if isinstance(entry, yaml.MappingNode):
             items = {}
@@ -140,7 +147,9 @@ def _fetch(name: str, options: str, parameter: str) -> tuple[Source, str]:
             f"{where}: {' '.join(str(error).split())[:300]}; expected a data set with the split '{split}', in the cache"
             " or on the hub; check the name, ?config=, ?split=, the network and its proxy (and HF_TOKEN for gated ones)"
         ) from None
-    others = tuple(glob.escape(path.name) for path in files[0].parent.iterdir() if path not in files)
+    others = tuple(
+        glob.escape(path.name) for path in files[0].parent.iterdir() if path not in files
+    )
     kept = []
     for key, value in parse_qsl(options):
         if key not in ("config", "revision", "split"):

@@ -14,7 +14,15 @@ from ratchet.jobs.model_checks import check_embedder_model, read_size
 from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, resolve_encoding_config
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Needs, Parents, Resources, Result
+from ratchet.orchestrator.job_interface import (
+    MAP_RESOURCES,
+    Context,
+    Job,
+    Needs,
+    Parents,
+    Resources,
+    Result,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,10 +68,14 @@ def find_encoding_config(config: Config, inputs: Inputs) -> EncodingConfig:
     examples = read_examples(inputs.examples) or None
     # `--set zero_shot/embed_*.task=...` also sets it for the corpus, whose template usually has no {task}.
     uses_task = config.role == "query"
-    return resolve_encoding_config("embed", config, inputs.model, inputs.adapter, examples, uses_task=uses_task)
+    return resolve_encoding_config(
+        "embed", config, inputs.model, inputs.adapter, examples, uses_task=uses_task
+    )
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
     folder = needs.find_model_folder("model", inputs, parents)
     if folder is None:
         return None
@@ -77,7 +89,9 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     else:
         names = ("test/queries",)
     rows = needs.count(parents, "texts", *names, "test/statements")
-    own = needs.estimate_inference(folder, "backbone", config, inputs, resources, parents, length=length, rows=rows)
+    own = needs.estimate_inference(
+        folder, "backbone", config, inputs, resources, parents, length=length, rows=rows
+    )
     size = 4 * config.npy + (4 if config.storage_dtype == "float32" else 2)
     disk = (rows or 0) * read_size(folder, "hidden_size") * size / 1e9
     if disk > 0.05:
@@ -142,7 +156,9 @@ class Worker:
 
         rows = texts["text"].to_pylist()
         own = list_instructions(self.config, texts)
-        vectors_ND = self.encoder.encode(rows, self.config.role, own, batch_tokens=self.batch_tokens, progress=count)
+        vectors_ND = self.encoder.encode(
+            rows, self.config.role, own, batch_tokens=self.batch_tokens, progress=count
+        )
         write_vectors(target, texts["id"], vectors_ND.astype(self.config.storage_dtype))
         return _count(lengths)
 

@@ -26,7 +26,12 @@ from ratchet.data.formats.examples import read_examples
 from ratchet.data.tables import DocumentRows, read_shards, take_texts
 from ratchet.data.triplets import TripletBatch, Triplets, find_corpus_rows, find_own_rows, pad_rows
 from ratchet.jobs.prompt_settings import list_instructions
-from ratchet.jobs.training.embedder_passes import EmbedderPasses, load_current_best, load_encoder, save_encoder
+from ratchet.jobs.training.embedder_passes import (
+    EmbedderPasses,
+    load_current_best,
+    load_encoder,
+    save_encoder,
+)
 from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
 from ratchet.jobs.training.task import Batch, FinetuneTask
 from ratchet.jobs.training.teacher_gate import find_teacher_temperature
@@ -34,7 +39,11 @@ from ratchet.jobs.training.worker import WorkerInfo, gather_objects
 from ratchet.models.embedder.encoder import Encoder
 from ratchet.models.embedder.encoding_config import Example
 from ratchet.models.loading import eval_mode
-from ratchet.models.losses.contrastive import false_negative_mask, gather_with_gradient, scale_for_workers
+from ratchet.models.losses.contrastive import (
+    false_negative_mask,
+    gather_with_gradient,
+    scale_for_workers,
+)
 from ratchet.models.losses.distillation import distillation_loss
 from ratchet.models.losses.grad_cache import CachedGradient
 from ratchet.models.pass_size import CPU_GRAPH
@@ -85,7 +94,9 @@ class EmbedderTask(FinetuneTask):
         self.corpus = read_shards(inputs.corpus, ["id", "text"])
         self.pool = self.corpus
         if pool_rows is not None:  # `take` would copy all texts first, and fails above 2 GB
-            self.pool = self.corpus.filter(pa.array(np.isin(np.arange(len(self.corpus)), pool_rows)))
+            self.pool = self.corpus.filter(
+                pa.array(np.isin(np.arange(len(self.corpus)), pool_rows))
+            )
         self.valid: pa.Table | None = None
         if inputs.valid:
             self.valid = read_shards(inputs.valid)
@@ -138,9 +149,13 @@ class EmbedderTask(FinetuneTask):
         fixed = read_examples(self.inputs.examples)
         if not fixed and self.config.num_fixed_examples:
             # The first queries of a fixed order. A query of the training data may be among its own fixed examples.
-            order = np.random.default_rng([self.config.seed, 0xFFFF]).permutation(len(self.triplets))
+            order = np.random.default_rng([self.config.seed, 0xFFFF]).permutation(
+                len(self.triplets)
+            )
             drawn = order[: self.config.num_fixed_examples].tolist()
-            fixed = tuple(self._get_example(query, int(self.triplets.positives(query)[0])) for query in drawn)
+            fixed = tuple(
+                self._get_example(query, int(self.triplets.positives(query)[0])) for query in drawn
+            )
         if self.config.num_examples or fixed:
             return fixed
         return None
@@ -216,7 +231,9 @@ class EmbedderTask(FinetuneTask):
             for query in batch.query_Q:
                 never = data.text_of_row[data.list_no_negatives(int(query))]
                 known_text_Q.append(np.append(never, data.text_of_query[query]))
-            masks.append(false_negative_mask(data.text_of_row[batch.passage_P], positive_Q, known_text_Q))
+            masks.append(
+                false_negative_mask(data.text_of_row[batch.passage_P], positive_Q, known_text_Q)
+            )
         if not config.in_batch_negatives:
             others_QP = torch.ones((len(batch.query_Q), len(batch.passage_P)), dtype=torch.bool)
             for i, own in enumerate(batch.own_Q):
@@ -267,7 +284,9 @@ class EmbedderTask(FinetuneTask):
         own = self.split_rows(len(self.pool))
         budget = self.resources.batch_tokens
         tasks = [self.valid_tasks[row] for row in asked]
-        own_QD = model.encode(take_texts(self.valid["text"], asked), "query", tasks, batch_tokens=budget)
+        own_QD = model.encode(
+            take_texts(self.valid["text"], asked), "query", tasks, batch_tokens=budget
+        )
         own_ND = model.encode(take_texts(self.pool["text"], own), "passage", batch_tokens=budget)
         self.passes.finish()
         rows = DocumentRows(self.pool["id"])
@@ -276,4 +295,6 @@ class EmbedderTask(FinetuneTask):
         exclude_Q = find_own_rows(self.valid, rows)
         ranks_R, losses_Q = self.passes.rank_held_out(query_QD, relevant, own, own_ND, exclude_Q)
         held_out = HeldOutRows(self.valid)
-        return held_out.evaluate(self.config.metric, ranks_R, relevant, "map@25", "r@25", losses_Q=losses_Q)
+        return held_out.evaluate(
+            self.config.metric, ranks_R, relevant, "map@25", "r@25", losses_Q=losses_Q
+        )

@@ -155,19 +155,30 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         else:
             device = "cpu"
         arguments = {"config": config, "inputs": inputs, "device": device}
-        unscored = map_shards(context, shards, Worker, arguments, ranking, total_rows=total)["unscored"]
+        unscored = map_shards(context, shards, Worker, arguments, ranking, total_rows=total)[
+            "unscored"
+        ]
 
     ranked = read_shards(ranking)
     names, positives, grades = (queries[name].to_pylist() for name in ("id", "positives", "grades"))
     flat_grades = queries["grades"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     ends_Q = np.cumsum(pc.list_value_length(queries["positives"]).to_numpy())
-    relevant = Relevant(np.append(0, ends_Q), np.arange(len(flat_grades)), flat_grades)  # metrics do not use its rows
-    ranks_R = ranked["ranks"].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+    relevant = Relevant(
+        np.append(0, ends_Q), np.arange(len(flat_grades)), flat_grades
+    )  # metrics do not use its rows
+    ranks_R = (
+        ranked["ranks"].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+    )
     metrics = compute_rank_metrics(ranks_R, relevant, list_cutoffs(inputs.selection, config.k))
     columns = zip(*(ranked[name] for name in ("id", "documents", "scores")), strict=True)
-    rankings = ((name.as_py(), list(zip(own.as_py(), scores.as_py(), strict=True))) for name, own, scores in columns)
+    rankings = (
+        (name.as_py(), list(zip(own.as_py(), scores.as_py(), strict=True)))
+        for name, own, scores in columns
+    )
     write_run(context.out / "run.trec", rankings, config.tag)
-    graded = ((n, list(zip(p, g, strict=True))) for n, p, g in zip(names, positives, grades, strict=True))
+    graded = (
+        (n, list(zip(p, g, strict=True))) for n, p, g in zip(names, positives, grades, strict=True)
+    )
     write_qrels(context.out / "qrels.trec", graded)
     # The reciprocal rank is NaN for a query without a relevant document.
     first = []
@@ -177,7 +188,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     per_query = {"id": names, "first_rank": pa.array(first, pa.int64()), "top": shown}
     if "seen" in queries.column_names:
         per_query |= {"seen": queries["seen"]}
-    write_table(context.out / "per_query.parquet", pa.table(per_query | dict(metrics.per_query.items())))
+    write_table(
+        context.out / "per_query.parquet", pa.table(per_query | dict(metrics.per_query.items()))
+    )
     group_Q = number_groups(queries)
     if "seen" in per_query:
         groups = compute_by_seen(metrics, per_query["seen"].to_numpy(), group_Q)
@@ -194,7 +207,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(
         {**list_scalars(metrics), **intervals, **groups, **cost},
         {
-            f"{config.tag}: metrics by cut-off": metrics.list_by_cutoff(("map", "ndcg", "r", "p", "hit"), config.k),
+            f"{config.tag}: metrics by cut-off": metrics.list_by_cutoff(
+                ("map", "ndcg", "r", "p", "hit"), config.k
+            ),
             **compare_dimensions(config, ranked, relevant, metrics),
         },
         cases=show_cases(config, inputs, queries, first, shown),

@@ -61,7 +61,11 @@ def check_settings(config: Config, inputs: Inputs) -> None:
     are_trained = config.num_fixed_examples <= config.num_examples
     rules = [
         ("num_negatives", has_negatives, "1 or more where in_batch_negatives is off"),
-        ("distillation", has_negatives or config.distillation == "none", "none where there are no negatives"),
+        (
+            "distillation",
+            has_negatives or config.distillation == "none",
+            "none where there are no negatives",
+        ),
         ("num_fixed_examples", are_trained, "0 up to num_examples, so that training uses as many"),
     ]
     training.require(job, config, rules)
@@ -70,7 +74,9 @@ def check_settings(config: Config, inputs: Inputs) -> None:
     check_dims(job, config, inputs.base)
     fixed = read_examples(inputs.examples)
     start, adapter = training.find_start(config, inputs)
-    known = config.start_from == "base" or inputs.current_best is not None  # else the adapter may bring a template
+    known = (
+        config.start_from == "base" or inputs.current_best is not None
+    )  # else the adapter may bring a template
     examples = None
     if config.num_examples or fixed:
         examples = fixed
@@ -111,14 +117,18 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     InputError for inputs that are given without their counterpart."""
     check_settings(config, inputs)
     if ("ranking" in parents or inputs.ranking) and not ("valid" in parents or inputs.valid):
-        raise InputError("finetune_embedder: ranking given, without valid; expected both or none; give the other")
+        raise InputError(
+            "finetune_embedder: ranking given, without valid; expected both or none; give the other"
+        )
     if "valid" in parents and parents["valid"].metrics.get("train/queries") == 0:
         said = "the data has queries for test only; expected some to train on; add train.tsv or --set data=PATH"
         raise DataError(f"finetune_embedder: {said}, or evaluate only: --set iterations=0")
     return needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
     folder = needs.find_model_folder("base", inputs, parents)
     if folder is None:
         return None
@@ -136,7 +146,13 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     else:
         passes = 2
     own = (2 + config.num_negatives) * length
-    options: dict[str, Any] = {"tokens": tokens, "passes": passes, "rows": queries, "row_tokens": own, "vectors": texts}
+    options: dict[str, Any] = {
+        "tokens": tokens,
+        "passes": passes,
+        "rows": queries,
+        "row_tokens": own,
+        "vectors": texts,
+    }
     return needs.estimate_training(folder, "backbone", config, resources, length=length, **options)
 
 
@@ -158,13 +174,17 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         ranked = None
         if inputs.ranking is not None:
             ranked = read_shards(inputs.ranking, ["id", "documents"])
-        pool_rows = choose_pool(read_shards(inputs.valid), corpus, ranked, config.eval_pool, config.seed)
+        pool_rows = choose_pool(
+            read_shards(inputs.valid), corpus, ranked, config.eval_pool, config.seed
+        )
         if needs_cross_validation(config, inputs):
 
             def choose_fold_pool(held_out: Any) -> Any:
                 return choose_pool(held_out, corpus, None, config.eval_pool, config.seed)
 
-            cross_validated = cross_validate(context, config, EmbedderTask, inputs, choose_fold_pool)
+            cross_validated = cross_validate(
+                context, config, EmbedderTask, inputs, choose_fold_pool
+            )
     result, _ = run_finetuning(
         context, config, EmbedderTask, inputs, pool_rows=pool_rows, cross_validated=cross_validated
     )

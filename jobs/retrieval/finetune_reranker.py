@@ -38,7 +38,11 @@ def check_settings(config: Config, inputs: Inputs) -> None:
     training.check_retrieval_metric("finetune_reranker", config.metric)
     softmax = config.loss == "softmax"
     rules = [
-        ("loss", softmax or config.distillation != "m3_kd_loss", "softmax with m3_kd_loss, which replaces it"),
+        (
+            "loss",
+            softmax or config.distillation != "m3_kd_loss",
+            "softmax with m3_kd_loss, which replaces it",
+        ),
         ("label_smoothing", softmax or not config.label_smoothing, "0 with loss=lambdarank"),
     ]
     training.require("finetune_reranker", config, rules)
@@ -48,7 +52,10 @@ def check_settings(config: Config, inputs: Inputs) -> None:
         if config.method == "lora":
             answers = given.kind == "yes_no"
             check_target_modules(
-                "finetune_reranker", inputs.base, "causal" if answers else "classifier", config.target_modules
+                "finetune_reranker",
+                inputs.base,
+                "causal" if answers else "classifier",
+                config.target_modules,
             )
 
 
@@ -58,7 +65,9 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
     folder = needs.find_model_folder("base", inputs, parents)
     if folder is None:
         return None
@@ -73,7 +82,14 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     else:
         kind = "classifier"
     return needs.estimate_training(
-        folder, kind, config, resources, length=length, tokens=tokens, rows=queries, row_tokens=group
+        folder,
+        kind,
+        config,
+        resources,
+        length=length,
+        tokens=tokens,
+        rows=queries,
+        row_tokens=group,
     )
 
 
@@ -88,7 +104,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.models.reranker import reranker
 
     if (inputs.valid is None) != (inputs.ranking is None):
-        raise InputError("finetune_reranker: one of valid and ranking given; expected both or none; give the other")
+        raise InputError(
+            "finetune_reranker: one of valid and ranking given; expected both or none; give the other"
+        )
     usable = reranker.can_score(inputs.base)
     config = drop_refused_teacher(config, inputs.mined)
     result, history = run_finetuning(context, config, RerankerTask, inputs, base_is_usable=usable)

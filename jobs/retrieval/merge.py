@@ -13,7 +13,16 @@ from ratchet.jobs import needs
 from ratchet.jobs.model_checks import check_as_used
 from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import read_object
-from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Progress, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    Needs,
+    Parents,
+    Progress,
+    Resources,
+    Result,
+    Unit,
+)
 
 
 @dataclass(frozen=True)
@@ -66,12 +75,16 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return needs.add_architecture(Result(note=note), inputs, parents)
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
     folder = needs.find_model_folder("base", inputs, parents)
     if folder is None:
         return None
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    return Needs(0.0, 0.0, disk=size / 1e9)  # weights are merged file by file, so the memory is small
+    return Needs(
+        0.0, 0.0, disk=size / 1e9
+    )  # weights are merged file by file, so the memory is small
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -87,7 +100,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     target.mkdir()
     missing = merging.merge(inputs.base, inputs.adapter, target, inputs.projection)
     context.progress(Progress(1, 2, "stages", "comparing"))
-    texts = pq.read_table(list_shards(inputs.corpus)[0], columns=["text"])["text"].to_pylist()[: config.probes]
+    texts = pq.read_table(list_shards(inputs.corpus)[0], columns=["text"])["text"].to_pylist()[
+        : config.probes
+    ]
     compared = merging.check(inputs.base, inputs.adapter, target, texts)
     if not compared.drift <= config.tolerance:
         raise ArtifactError(
@@ -100,7 +115,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             " allow_unchanged=true"
         )
     return Result(
-        {"difference": float(f"{compared.drift:.3g}"), "changed": compared.change >= 1e-6, "probes": len(texts)},
+        {
+            "difference": float(f"{compared.drift:.3g}"),
+            "changed": compared.change >= 1e-6,
+            "probes": len(texts),
+        },
         note=f"without the files of sentence-transformers: {missing}" if missing else "",
     )
 

@@ -14,7 +14,16 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Needs, Parents, Resources, Result, Seed
+from ratchet.orchestrator.job_interface import (
+    MAP_RESOURCES,
+    Context,
+    Job,
+    Needs,
+    Parents,
+    Resources,
+    Result,
+    Seed,
+)
 
 SMALL = 3
 """In a smaller corpus the default window may be empty: all negatives are then drawn at random."""
@@ -65,8 +74,14 @@ class Inputs:
 def check_settings(config: Config, inputs: Inputs) -> None:
     start, end = config.window
     if not 0 <= start < end:
-        raise InputError(f"mine.window: {start},{end} given; expected 0 <= first < second, such as 2,200")
-    if config.min_score is not None and config.max_score is not None and config.min_score > config.max_score:
+        raise InputError(
+            f"mine.window: {start},{end} given; expected 0 <= first < second, such as 2,200"
+        )
+    if (
+        config.min_score is not None
+        and config.max_score is not None
+        and config.min_score > config.max_score
+    ):
         raise InputError(
             f"mine.min_score: {config.min_score:g} given, with max_score={config.max_score:g}; expected at most"
             " max_score, since no document has both; correct one"
@@ -89,7 +104,9 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return Result(parents["queries"].metrics if "queries" in parents else {})
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
     if config.min_recall is None or inputs.corpus_embeddings is None:
         return None
     vectors = sum(file.stat().st_size for file in inputs.corpus_embeddings.glob("*.arrow"))
@@ -103,7 +120,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     shards = tables.list_shards(inputs.queries)
     total = count_rows(shards, ["id", "text", "positives"])
-    arguments = {"config": config, "inputs": inputs, "device": "cuda" if context.resources.gpus else "cpu"}
+    arguments = {
+        "config": config,
+        "inputs": inputs,
+        "device": "cuda" if context.resources.gpus else "cpu",
+    }
     recall: dict[str, float] = {}
     if config.min_recall:
         folder = context.work / "index"
@@ -129,7 +150,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             "positive_similarity": positive,
             "negative_similarity": negative,
         },
-        cases={"negatives that are most similar to their query compared with the positives": hardest},
+        cases={
+            "negatives that are most similar to their query compared with the positives": hardest
+        },
     )
 
 

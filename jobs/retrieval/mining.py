@@ -23,7 +23,13 @@ from ratchet.data.triplets import KnownPositives, find_corpus_rows, find_own_row
 from ratchet.data.vectors import read_blocks, read_dim, read_vectors, take_rows
 from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress
-from ratchet.models.search.inverted_lists import VECTORS_PER_LIST, build_lists, choose_probes, count_lists, search_lists
+from ratchet.models.search.inverted_lists import (
+    VECTORS_PER_LIST,
+    build_lists,
+    choose_probes,
+    count_lists,
+    search_lists,
+)
 from ratchet.models.search.ranks import Relevant, score_relevant
 from ratchet.models.search.top_k import top_k
 
@@ -114,7 +120,9 @@ class IndexBuilder:
         if self.candidates.rows is not None:
             rows_QK = self.candidates.rows[rows_QK]
         row_n, place_QK = np.unique(rows_QK, return_inverse=True)
-        nearest_nD = take_rows(read_blocks(self.candidates.folder, self.candidates.ids, mapped=True), row_n)
+        nearest_nD = take_rows(
+            read_blocks(self.candidates.folder, self.candidates.ids, mapped=True), row_n
+        )
         return nearest_nD[place_QK]
 
     def _read(self, report: ReportProgress) -> Iterator[np.ndarray]:
@@ -132,7 +140,9 @@ def draw(number: int, most: int, seed: int) -> np.ndarray:
 class Worker:
     """Mines negatives for shards of queries. index: file of `IndexBuilder`. None: exact search."""
 
-    def __init__(self, config: Config, inputs: Inputs, device: str, index: Path | None = None) -> None:
+    def __init__(
+        self, config: Config, inputs: Inputs, device: str, index: Path | None = None
+    ) -> None:
         self.text_N = tables.hash_shards(inputs.corpus)
         self.config = config
         self.inputs = inputs
@@ -155,7 +165,9 @@ class Worker:
         query_QD = read_vectors(vectors, shard["id"].combine_chunks())
         text_Q = tables.hash_texts(shard["text"])
         hash_Q = tables.hash_queries(shard)
-        positives = Relevant(*find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus))
+        positives = Relevant(
+            *find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus)
+        )
         if len(bad_q := np.flatnonzero(np.diff(positives.indptr) == 0)):
             raise InputError(
                 f"{source}: row {bad_q[0]}, query '{queries[bad_q[0]]['id']}': no positive given; expected at least"
@@ -166,7 +178,11 @@ class Worker:
         for q, query in enumerate(queries):
             relevant = self.candidates.known.find(hash_Q[q])
             own = own_Q[q : q + 1][own_Q[q : q + 1] >= 0]
-            forbidden = {*self.text_N[relevant].tolist(), *self.text_N[own].tolist(), int(text_Q[q])}
+            forbidden = {
+                *self.text_N[relevant].tolist(),
+                *self.text_N[own].tolist(),
+                int(text_Q[q]),
+            }
             best = float(positive_scores[q].max())
             drawn_by = forbidden, self.text_N, self.config.seed, query["id"], self.candidates.rows
             chosen.append(choose_negatives(self.window, rows_QK[q], scores_QK[q], best, *drawn_by))
@@ -185,7 +201,11 @@ class Worker:
             }
             for q, query in enumerate(queries)
         ]
-        columns = [("random_fill", pa.int32()), ("suspects", tables.IDS), ("suspect_scores", tables.SCORES)]
+        columns = [
+            ("random_fill", pa.int32()),
+            ("suspects", tables.IDS),
+            ("suspect_scores", tables.SCORES),
+        ]
         schema = tables.add_carried(pa.schema([*tables.MINED, *columns]), shard.column_names)
         tables.write_table(target, pa.Table.from_pylist(rows, schema=schema))
         return {
@@ -195,7 +215,9 @@ class Worker:
             "suspects": sum(len(c.suspects) for c in chosen),
         }
 
-    def _ranked(self, query_QD: np.ndarray, positives: Relevant) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    def _ranked(
+        self, query_QD: np.ndarray, positives: Relevant
+    ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """Return scores and rows of the best candidates, both [Q, K], and the scores of each query's positives."""
         positive_R = self._score(query_QD, positives)
         if self.index is None:
@@ -213,23 +235,35 @@ class Worker:
         pairs = Relevant(np.arange(len(rows_QK) + 1) * rows_QK.shape[1], rows_QK.ravel())
         scores_QK = self._score(query_QD, pairs).reshape(rows_QK.shape)
         order_QK = np.lexsort((rows_QK, -scores_QK), axis=1)
-        return np.take_along_axis(scores_QK, order_QK, axis=1), np.take_along_axis(rows_QK, order_QK, axis=1)
+        return np.take_along_axis(scores_QK, order_QK, axis=1), np.take_along_axis(
+            rows_QK, order_QK, axis=1
+        )
 
     def _score(self, query_QD: np.ndarray, pairs: Relevant) -> np.ndarray:
-        return score_relevant(query_QD, pairs, read_blocks(self.candidates.folder, self.ids, mapped=True))
+        return score_relevant(
+            query_QD, pairs, read_blocks(self.candidates.folder, self.ids, mapped=True)
+        )
 
     def _scores(
-        self, query_QD: np.ndarray, wanted: list[np.ndarray], rows_QK: np.ndarray, scores_QK: np.ndarray
+        self,
+        query_QD: np.ndarray,
+        wanted: list[np.ndarray],
+        rows_QK: np.ndarray,
+        scores_QK: np.ndarray,
     ) -> list[list[float]]:
         """Return the similarities of each query's `wanted` rows; they are computed for rows outside the ranking."""
         known = []
         for rows, scores in zip(rows_QK, scores_QK, strict=True):
             known.append(dict(zip(rows.tolist(), scores.tolist(), strict=True)))
-        others = [[row for row in rows.tolist() if row not in known[q]] for q, rows in enumerate(wanted)]
+        others = [
+            [row for row in rows.tolist() if row not in known[q]] for q, rows in enumerate(wanted)
+        ]
         if any(others):
             pairs = Relevant.from_lists(others)
             found_R = self._score(query_QD, pairs)
-            for q, row, score in zip(pairs.query_R.tolist(), pairs.indices.tolist(), found_R.tolist(), strict=True):
+            for q, row, score in zip(
+                pairs.query_R.tolist(), pairs.indices.tolist(), found_R.tolist(), strict=True
+            ):
                 known[q][row] = score
         return [[known[q][row] for row in rows.tolist()] for q, rows in enumerate(wanted)]
 
@@ -260,22 +294,32 @@ def write_jsonl(folder: Path, corpus: Path) -> tuple[float, float, list[dict[str
                 yield max(row["negative_scores"]) - max(row["positive_scores"]), -number, row
 
     paths = (folder / "flag_embedding.jsonl", folder / "suspects.jsonl")
-    with paths[0].open("w", encoding="utf-8") as lines, paths[1].open("w", encoding="utf-8") as suspects:
+    with (
+        paths[0].open("w", encoding="utf-8") as lines,
+        paths[1].open("w", encoding="utf-8") as suspects,
+    ):
         cases = [_make_case(row, text_of) for *_, row in heapq.nlargest(NUM_CASES, write())]
     scores = tables.read_shards(folder, ["positive_scores", "negative_scores"]).columns
-    positive, negative = (round(pc.mean(pc.list_flatten(column)).as_py() or 0.0, 6) for column in scores)
+    positive, negative = (
+        round(pc.mean(pc.list_flatten(column)).as_py() or 0.0, 6) for column in scores
+    )
     return positive, negative, cases
 
 
 def _suspects_line(row: dict[str, Any], text_of: tables.Texts) -> dict[str, Any]:
     """Return a line of suspects.jsonl: the suspected false negatives of a query."""
-    suspects = zip(row["suspects"], text_of.find(row["suspects"]), row["suspect_scores"], strict=True)
+    suspects = zip(
+        row["suspects"], text_of.find(row["suspects"]), row["suspect_scores"], strict=True
+    )
     return {
         "query_id": row["id"],
         "query": row["text"],
         "positives": text_of.find(row["positives"]),
         "positive_similarity": round(max(row["positive_scores"]), 6),
-        "suspects": [{"id": name, "text": text, "similarity": round(score, 6)} for name, text, score in suspects],
+        "suspects": [
+            {"id": name, "text": text, "similarity": round(score, 6)}
+            for name, text, score in suspects
+        ],
     }
 
 

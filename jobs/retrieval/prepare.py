@@ -68,7 +68,9 @@ class Inputs:
 
 def check_settings(config: Config, inputs: Inputs) -> None:
     if config.fold >= config.folds:
-        raise InputError(f"prepare.fold: {config.fold} given; expected less than folds, which is {config.folds}")
+        raise InputError(
+            f"prepare.fold: {config.fold} given; expected less than folds, which is {config.folds}"
+        )
     if config.unseen_fraction and not config.validation_fraction:
         raise InputError(
             f"prepare.unseen_fraction: {config.unseen_fraction} given, with validation_fraction=0; expected held-out"
@@ -115,7 +117,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from ratchet.data import tables
     from ratchet.data.retrieval.splits import find_seen
-    from ratchet.jobs.retrieval.splits import describe_repeated, describe_unread, load_data, split_data
+    from ratchet.jobs.retrieval.splits import (
+        describe_repeated,
+        describe_unread,
+        load_data,
+        split_data,
+    )
 
     data = load_data(config, inputs)
     splits = split_data(data, config)
@@ -141,7 +148,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         else:
             columns = tables.HELD_OUT
         schema = pa.schema([*columns, *((score, tables.SCORES) for score in scores)])
-        tables.write_shards(context.out / name, rows, tables.add_carried(schema, instructions), config.shard_rows)
+        tables.write_shards(
+            context.out / name, rows, tables.add_carried(schema, instructions), config.shard_rows
+        )
         statistics.append(_statistics(name, queries, sum(seen)))
     context.progress(Progress(len(data.queries), len(data.queries), "queries"))
     counts = {f"{name}/queries": len(queries) for name, queries in splits.items()}
@@ -149,7 +158,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     notes = [describe_unread(data), describe_repeated(splits)]
     if repeated:
         counts["documents with the text of another one"] = repeated
-        notes.append(f"{repeated:,} of {documents:,} documents have the text of another one: equal scores rank by id")
+        notes.append(
+            f"{repeated:,} of {documents:,} documents have the text of another one: equal scores rank by id"
+        )
     return Result(
         {"documents": documents, "queries": len(data.queries), **counts, **data.notes},
         {"splits": statistics},
@@ -174,13 +185,15 @@ def _copy_corpus(context: Context, config: Config, data: RetrievalData) -> tuple
 def _statistics(name: str, queries: Sequence[Query], seen: int) -> dict[str, float | int | str]:
     from ratchet.data.rankings import summarize_counts
 
-    return {
+    row: dict[str, float | int | str] = {
         "split": name,
         "queries": len(queries),
         "groups": len({query.group for query in queries}),
         "with a label seen in training": seen,
-        **{f"relevant, {key}": value for key, value in summarize_counts([len(q.positives) for q in queries]).items()},
     }
+    for key, value in summarize_counts([len(query.positives) for query in queries]).items():
+        row[f"relevant, {key}"] = value
+    return row
 
 
 JOB = Job(

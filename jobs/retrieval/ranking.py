@@ -64,13 +64,17 @@ class Worker:
         if config.system == "knn" and inputs.train:
             train = read_shards(inputs.train, ["id", "positives"])
             self.train_ids: pa.Array = train["id"].combine_chunks()
-            self.labels = Relevant(*find_corpus_rows(train, "positives", self.corpus, "train", inputs.corpus))
+            self.labels = Relevant(
+                *find_corpus_rows(train, "positives", self.corpus, "train", inputs.corpus)
+            )
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         shard = read_queries(source)
         queries = shard.to_pylist()
         own_Q = find_own_rows(shard, self.corpus)
-        relevant = Relevant(*find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus))
+        relevant = Relevant(
+            *find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus)
+        )
         truncated: dict[str, np.ndarray] = {}
         unscored = 0
         top = self.config.top
@@ -88,7 +92,12 @@ class Worker:
             if self.config.system == "knn":
                 votes_QN = self._vote(query_QD)
                 ranks_R, scores_QK, rows_QK = rank_in_blocks(
-                    lambda some: votes_QN[some].toarray(), len(self.ids), relevant, own_Q, top, report
+                    lambda some: votes_QN[some].toarray(),
+                    len(self.ids),
+                    relevant,
+                    own_Q,
+                    top,
+                    report,
                 )
             else:
                 ranks_R, scores_QK, rows_QK = rank_and_search(
@@ -100,7 +109,9 @@ class Worker:
             kept.append(np.flatnonzero(rows != own))
         ranks_of = np.split(ranks_R, relevant.indptr[1:-1])[: len(queries)]
         ranked = []
-        for query, rows, scores, at, ranks in zip(queries, rows_QK, scores_QK, kept, ranks_of, strict=True):
+        for query, rows, scores, at, ranks in zip(
+            queries, rows_QK, scores_QK, kept, ranks_of, strict=True
+        ):
             ranked.append(
                 {
                     **query,
@@ -111,7 +122,9 @@ class Worker:
             )
         table = pa.Table.from_pylist(ranked, schema=add_carried(RANKED, shard.column_names))
         for name, own_R in truncated.items():
-            table = table.append_column(name, pa.ListArray.from_arrays(relevant.indptr.astype(np.int32), own_R))
+            table = table.append_column(
+                name, pa.ListArray.from_arrays(relevant.indptr.astype(np.int32), own_R)
+            )
         write_table(target, table)
         return {"rows": len(queries), "unscored": unscored}
 
@@ -127,7 +140,9 @@ class Worker:
         assert self.inputs.corpus_embeddings is not None
         return read_blocks(self.inputs.corpus_embeddings, self.ids, mapped=True)
 
-    def _rank_truncated(self, query_QD: np.ndarray, relevant: Relevant, own_Q: np.ndarray) -> dict[str, np.ndarray]:
+    def _rank_truncated(
+        self, query_QD: np.ndarray, relevant: Relevant, own_Q: np.ndarray
+    ) -> dict[str, np.ndarray]:
         """Return column -> ranks of the relevant documents by leading dimensions, [R]; see `rank_truncated`."""
         config = self.config
         found = dict[str, np.ndarray]()
@@ -137,7 +152,9 @@ class Worker:
                 " expected fewer; lower it"
             )
         for dim in config.dims:
-            ranks = rank_truncated(query_QD, relevant, self._read_blocks, dim, config.rescore, own_Q, self.device)
+            ranks = rank_truncated(
+                query_QD, relevant, self._read_blocks, dim, config.rescore, own_Q, self.device
+            )
             found |= dict(zip(_name_columns(dim), ranks, strict=True))
         return found
 
@@ -147,14 +164,25 @@ def write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: Pa
     schema = add_carried(RANKED, pq.read_schema(list_shards(inputs.scored)[0]).names)
     table = read_shards(inputs.scored, [*schema.names, "teacher_scores"])
     if table["id"].to_pylist() != queries["id"].to_pylist():
-        raise InputError(f"{inputs.scored}: ranks other queries; expected those of {inputs.queries} in the same order")
+        raise InputError(
+            f"{inputs.scored}: ranks other queries; expected those of {inputs.queries} in the same order"
+        )
     rows = []
     for row, positives in zip(table.to_pylist(), queries["positives"].to_pylist(), strict=True):
         scores = np.array(row["teacher_scores"], np.float32)
         order, ranks = reorder(row["documents"], scores, positives, row["ranks"])
         documents = [row["documents"][i] for i in order]
-        rows.append(row | {"documents": documents[: config.top], "scores": scores[order][: config.top], "ranks": ranks})
-    write_table(target / list_shards(inputs.scored)[0].name, pa.Table.from_pylist(rows, schema=schema))
+        rows.append(
+            row
+            | {
+                "documents": documents[: config.top],
+                "scores": scores[order][: config.top],
+                "ranks": ranks,
+            }
+        )
+    write_table(
+        target / list_shards(inputs.scored)[0].name, pa.Table.from_pylist(rows, schema=schema)
+    )
 
 
 def list_scalars(metrics: RankMetrics) -> dict[str, float | int | str]:
@@ -167,10 +195,17 @@ def list_scalars(metrics: RankMetrics) -> dict[str, float | int | str]:
         if name in rounded:
             first[name] = rounded[name]
     about = {"queries": metrics.queries, "queries_without_relevant": metrics.empty}
-    return {**first, **rounded, **about, **{f"first_rank/{k}": round(v, 2) for k, v in metrics.ranks.items()}}
+    return {
+        **first,
+        **rounded,
+        **about,
+        **{f"first_rank/{k}": round(v, 2) for k, v in metrics.ranks.items()},
+    }
 
 
-def compute_by_seen(metrics: RankMetrics, seen_Q: np.ndarray, group_Q: np.ndarray) -> dict[str, float | int | str]:
+def compute_by_seen(
+    metrics: RankMetrics, seen_Q: np.ndarray, group_Q: np.ndarray
+) -> dict[str, float | int | str]:
     """Return the metrics of seen and unseen queries separately, such as `seen/map@25`. If there are no seen (or unseen)
     queries, their metrics are left out. Queries without a relevant document do not count, as in the other metrics."""
     found: dict[str, float | int | str] = {}
@@ -181,7 +216,10 @@ def compute_by_seen(metrics: RankMetrics, seen_Q: np.ndarray, group_Q: np.ndarra
             for name, value_Q in metrics.per_query.items():
                 values[name] = value_Q[own_Q]
             found |= {f"{group}/queries": int(own_Q.sum())}
-            found |= {f"{group}/{name}": round(float(value_q.mean()), 6) for name, value_q in values.items()}
+            found |= {
+                f"{group}/{name}": round(float(value_q.mean()), 6)
+                for name, value_q in values.items()
+            }
             found |= list_half_widths(values, WITH_INTERVAL, group_Q[own_Q], f"{group}/")
     return found
 
@@ -200,7 +238,11 @@ def compare_dimensions(
         for name, end in zip(_name_columns(dim), ("", ", rescored"), strict=True):
             ranks_R = ranked[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
             found = compute_rank_metrics(ranks_R, relevant, config.k)
-            row |= {f"{one.upper()}{end}": round(found.values[one], 6) for one in TRUNCATED if one in found.values}
+            row |= {
+                f"{one.upper()}{end}": round(found.values[one], 6)
+                for one in TRUNCATED
+                if one in found.values
+            }
         rows.append(row)
     every = {}
     for one in TRUNCATED:
@@ -212,39 +254,52 @@ def compare_dimensions(
 
 
 def show_cases(
-    config: Config, inputs: Inputs, queries: pa.Table, first: list[int | None], shown: list[list[str]]
+    config: Config,
+    inputs: Inputs,
+    queries: pa.Table,
+    first: list[int | None],
+    shown: list[list[str]],
 ) -> dict[str, list[dict[str, Any]]]:
     """Return cases of the queries whose first relevant document rose or fell most since the evaluation `before`."""
     if inputs.before is None or not config.num_cases:
         return {}
     before = pq.read_table(inputs.before / "per_query.parquet", columns=["id", "first_rank", "top"])
     if before["id"].to_pylist() != queries["id"].to_pylist():
-        raise InputError(f"{inputs.before}: evaluates other queries; expected those of {inputs.queries}")
+        raise InputError(
+            f"{inputs.before}: evaluates other queries; expected those of {inputs.queries}"
+        )
     ranks = before["first_rank"].to_pylist()
     tops = pc.list_slice(before["top"], 0, config.case_documents).to_pylist()
     # By ratio, so that 40 -> 2 counts more than 400 -> 300.
-    if not (pairs := [(a / b, q) for q, (a, b) in enumerate(zip(ranks, first, strict=True)) if a and b and a != b]):
+    pairs = []
+    for q, (old, new) in enumerate(zip(ranks, first, strict=True)):
+        if old and new and old != new:
+            pairs.append((old / new, q))
+    if not pairs:
         return {}  # without reading the corpus
     worst = [q for ratio, q in sorted(pairs) if ratio < 1][: max(1, config.num_cases // 3)]
     rose = [q for ratio, q in sorted(pairs, key=lambda pair: (-pair[0], pair[1])) if ratio > 1]
     better = rose[: max(1, config.num_cases - len(worst))]
-    named = [name for q in (*better, *worst) for name in (*tops[q], *shown[q])]
+    named = []
+    for q in (*better, *worst):
+        named += [*tops[q], *shown[q]]
     text_of = read_texts(inputs.corpus, pa.chunked_array([named], pa.string()))
 
     def make_case(q: int) -> dict[str, Any]:
         right = set(queries["positives"][q].as_py())
-        columns = {f"before: answer at rank {ranks[q]}": tops[q], f"{config.tag}: answer at rank {first[q]}": shown[q]}
-        return {
-            "title": queries["text"][q].as_py(),
-            "columns": {
-                title: [{"text": t, "good": n in right} for n, t in zip(names, text_of.find(names), strict=True)]
-                for title, names in columns.items()
-            },
+        columns = {
+            f"before: answer at rank {ranks[q]}": tops[q],
+            f"{config.tag}: answer at rank {first[q]}": shown[q],
         }
+        cards: dict[str, list[dict[str, Any]]] = {}
+        for title, names in columns.items():
+            cards[title] = []
+            for name, text in zip(names, text_of.find(names), strict=True):
+                cards[title].append({"text": text, "good": name in right})
+        return {"title": queries["text"][q].as_py(), "columns": cards}
 
-    found = {"answer rose most": [make_case(q) for q in better], "answer fell most": [make_case(q) for q in worst]}
-    made: dict[str, list[dict[str, Any]]] = {}
-    for title, cards in found.items():
-        if cards:
-            made[title] = cards
-    return made
+    found: dict[str, list[dict[str, Any]]] = {}
+    for title, chosen in (("answer rose most", better), ("answer fell most", worst)):
+        if chosen:
+            found[title] = [make_case(q) for q in chosen]
+    return found

@@ -22,7 +22,16 @@ from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantiz
 from ratchet.jobs.model_checks import check_reranker_model
 from ratchet.jobs.prompt_settings import RerankerSettings, describe_prompts, resolve_reranker_config
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Needs, Parents, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import (
+    MAP_RESOURCES,
+    Context,
+    Job,
+    Needs,
+    Parents,
+    Resources,
+    Result,
+    Unit,
+)
 
 if TYPE_CHECKING:
     from ratchet.jobs.distributed.shard_map import ReportProgress
@@ -53,12 +62,16 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     check_adapter("rerank", inputs.adapter, inputs.model, "reranker")
     if inputs.model is not None:
         check_folder(inputs.model)
-        check_reranker_model(inputs.model, resolve_reranker_config(config, inputs.model, inputs.adapter))
+        check_reranker_model(
+            inputs.model, resolve_reranker_config(config, inputs.model, inputs.adapter)
+        )
     check_quantization("rerank", config.quantization, inputs.model)
     return describe_prompts(config, inputs, parents)
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
     folder = needs.find_model_folder("model", inputs, parents)
     if folder is None:
         return None
@@ -89,7 +102,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
                 shutil.copyfile(path, context.out / path.name)
             gate.write(context.out)
             why = f"the teacher is not used: {str(gate).removeprefix('no: ')}"
-            return Result({"queries": rows, "pairs": 0, "tokens": 0, "teacher_gate": str(gate)}, note=why)
+            return Result(
+                {"queries": rows, "pairs": 0, "tokens": 0, "teacher_gate": str(gate)}, note=why
+            )
     config = resolve_dtype(context, config)
     # At plan time the model may not have existed.
     check_quantization("rerank", config.quantization, inputs.model)
@@ -135,7 +150,9 @@ class Worker:
 
         queries = table["text"].to_pylist()
         own = list_instructions(self.config, table)
-        scores = self.reranker.score(queries, texts, own, batch_tokens=self.batch_tokens, progress=count)
+        scores = self.reranker.score(
+            queries, texts, own, batch_tokens=self.batch_tokens, progress=count
+        )
         return write_scores(target, table, scores, tokens)
 
 

@@ -79,7 +79,14 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result({**made, **accuracy, "model": config.model or config.url}, note=note)
 
 
-def _ask(context: Context, config: Config, lists: Lists, rows: int, targets: Mapping[Path, Path], done: int) -> None:
+def _ask(
+    context: Context,
+    config: Config,
+    lists: Lists,
+    rows: int,
+    targets: Mapping[Path, Path],
+    done: int,
+) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     from ratchet.data.scored_lists import write_scores
@@ -93,7 +100,11 @@ def _ask(context: Context, config: Config, lists: Lists, rows: int, targets: Map
         answers = Answers(target.with_suffix(".answers.jsonl"))
 
         def ask(
-            row: int, query: str, passages: list[str], answers: Answers = answers, before: int = done
+            row: int,
+            query: str,
+            passages: list[str],
+            answers: Answers = answers,
+            before: int = done,
         ) -> np.ndarray:
             if row not in answers.known:
                 answers.keep(row, server.score(query, passages))

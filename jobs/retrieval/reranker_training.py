@@ -61,7 +61,9 @@ class RerankerTask(FinetuneTask):
 
     job = "finetune_reranker"
 
-    def __init__(self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources) -> None:
+    def __init__(
+        self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources
+    ) -> None:
         super().__init__(worker, config, inputs, resources)
         corpus = read_shards(inputs.corpus, ["id", "text"])
         self.text_of = Texts(corpus)
@@ -100,24 +102,38 @@ class RerankerTask(FinetuneTask):
         decodes = self.reranker_config.kind == "yes_no"
         # PEFT copies a head that is trained. This works only if ZeRO-3 has not partitioned its weights.
         options = {"zero_stage": None if decodes else 0, "seed": config.seed}
-        self.reranker = self.load(reranker.load, start, reranker_config=self.reranker_config, **options)
+        self.reranker = self.load(
+            reranker.load, start, reranker_config=self.reranker_config, **options
+        )
         heads = reranker.find_heads(self.reranker)
         if decodes:
             task = "CAUSAL_LM"
         else:
             task = "SEQ_CLS"
-        self.model = self.reranker.model = self.make_trainable(self.reranker.model, modules_to_save=heads, task=task)
-        self.zero3_sync = Zero3Sync(self.reranker.backbone, self.device, needed=config.zero_stage == 3)
+        self.model = self.reranker.model = self.make_trainable(
+            self.reranker.model, modules_to_save=heads, task=task
+        )
+        self.zero3_sync = Zero3Sync(
+            self.reranker.backbone, self.device, needed=config.zero_stage == 3
+        )
 
     def evaluate_start(self) -> Evaluation:
-        if self.lists and self.inputs.current_best is None and not reranker.can_score(self.inputs.base):
-            return evaluate_lists(self.config.metric, self.valid_table, [row["ranks"] for row in self.lists])
+        if (
+            self.lists
+            and self.inputs.current_best is None
+            and not reranker.can_score(self.inputs.base)
+        ):
+            return evaluate_lists(
+                self.config.metric, self.valid_table, [row["ranks"] for row in self.lists]
+            )
         return super().evaluate_start()
 
     def evaluate_current_best(self) -> Evaluation:
         current_best = self.inputs.current_best
         if self.config.method == "full":
-            return self._evaluate_reranked(reranker.load(current_best, dtype=self.config.dtype, device=self.device))
+            return self._evaluate_reranked(
+                reranker.load(current_best, dtype=self.config.dtype, device=self.device)
+            )
         config = read_reranker_config(find_config_folder(self.inputs.base, current_best))
         return self._evaluate_reranked(self.reranker.with_config(config))
 
@@ -126,7 +142,9 @@ class RerankerTask(FinetuneTask):
             return self._evaluate_reranked(self.reranker)
 
     def save(self, folder: Path) -> None:
-        if self.reranker_config.kind == "cross_encoder":  # other libraries need a padding token for batches
+        if (
+            self.reranker_config.kind == "cross_encoder"
+        ):  # other libraries need a padding token for batches
             reranker.set_filler(self.reranker.model.config, self.reranker.tokens.tokenizer)
         super().save(folder)
         self.reranker_config.write(folder)
@@ -151,8 +169,12 @@ class RerankerTask(FinetuneTask):
             if drawn.teacher_Q is not None:
                 teacher = [drawn.teacher_Q[q] for q in chosen]
             rows = self.reranker.tokenize(queries, passages, prompts)
-            microbatches.append(Groups(rows, [len(own) for own in passages], teacher, drawn.queries))
-        return Batch(microbatches, sum(len(row.ids) for groups in microbatches for row in groups.rows))
+            microbatches.append(
+                Groups(rows, [len(own) for own in passages], teacher, drawn.queries)
+            )
+        return Batch(
+            microbatches, sum(len(row.ids) for groups in microbatches for row in groups.rows)
+        )
 
     def loss(self, microbatch: Groups) -> Tensor:
         config = self.config
@@ -214,7 +236,9 @@ class RerankerTask(FinetuneTask):
         ranks = [own for part in gather_objects(ranks) for own in part]
         scores = [own for part in gather_objects(scores) for own in part]
         places = [own for part in gather_objects(places) for own in part]
-        return evaluate_lists(self.config.metric, self.valid_table, ranks, compute_list_losses(scores, places))
+        return evaluate_lists(
+            self.config.metric, self.valid_table, ranks, compute_list_losses(scores, places)
+        )
 
 
 def evaluate_lists(
@@ -225,4 +249,6 @@ def evaluate_lists(
     # The metrics depend only on the number of relevant documents and on their ranks, so any row numbers do.
     relevant = Relevant.from_lists([list(range(len(own))) for own in ranks])
     flat_R = np.array([rank for own in ranks for rank in own], np.int64)
-    return HeldOutRows(valid).evaluate(metric, flat_R, relevant, "map@25", "r@25", losses_Q=losses_Q)
+    return HeldOutRows(valid).evaluate(
+        metric, flat_R, relevant, "map@25", "r@25", losses_Q=losses_Q
+    )

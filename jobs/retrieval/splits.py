@@ -40,7 +40,12 @@ def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> Retri
     parts = []
     for (path, split), text in zip(found, config.reading or [""] * len(found), strict=True):
         parts.append(
-            (str(path), load_retrieval(path, text, least, sampled=sampled), split, parse_options(text, str(path)))
+            (
+                str(path),
+                load_retrieval(path, text, least, sampled=sampled),
+                split,
+                parse_options(text, str(path)),
+            )
         )
     if parts:
         data = unite(parts)
@@ -57,9 +62,16 @@ def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> Retri
 
 def split_data(data: RetrievalData, config: Config) -> Splits:
     """Return the queries of train, and of valid and test unless they have a fraction of 0."""
-    source = next((query.where.rpartition(":")[0] for query in data.queries if query.where), "example questions")
+    source = next(
+        (query.where.rpartition(":")[0] for query in data.queries if query.where),
+        "example questions",
+    )
     fractions = config.test_fraction, config.validation_fraction
-    options: dict[str, Any] = {"split_by": config.split_by, "folds": config.folds, "fold": config.fold}
+    options: dict[str, Any] = {
+        "split_by": config.split_by,
+        "folds": config.folds,
+        "fold": config.fold,
+    }
     if data.share != 1:
         options["least_valid"] = 0  # the counts of a sample are multiplied
     splits = split_queries(data.queries, *fractions, config.seed, source, **options)
@@ -98,7 +110,10 @@ def describe_unread(data: RetrievalData) -> str:
 def describe_repeated(splits: Splits) -> str:
     """Return a note on the training queries that have the text of a test query; an empty string if there are none."""
     known = {query.text for query in splits.get("test", ())}
-    repeated = [query for query in splits["train"] if query.text in known]
+    repeated = []
+    for query in splits["train"]:
+        if query.text in known:
+            repeated.append(query)
     if not repeated:
         return ""
     where = repeated[0].where

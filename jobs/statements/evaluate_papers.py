@@ -53,7 +53,16 @@ def list_metrics(config: Config) -> list[str]:
     for kind in ("p", "r"):
         for k in config.k:
             cutoffs.append(f"{kind}@{k}")
-    return ["mrr", "map", *cutoffs, "statements", "queries", "*/interval", "merging_cost", "merging_cost/queries"]
+    return [
+        "mrr",
+        "map",
+        *cutoffs,
+        "statements",
+        "queries",
+        "*/interval",
+        "merging_cost",
+        "merging_cost/queries",
+    ]
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -83,7 +92,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     map_shards(context, shards, Worker, arguments, context.out / "ranks", total_rows=total)
 
     paper_S = number_papers(read_shards(inputs.statements, ["paper"]))
-    flat_R = read_shards(context.out / "ranks")["ranks"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    flat_R = (
+        read_shards(context.out / "ranks")["ranks"]
+        .combine_chunks()
+        .flatten()
+        .to_numpy(zero_copy_only=False)
+    )
     row_Q = np.flatnonzero(_queries_mask(config, paper_S))
     relevant = Relevant(*other_statements(paper_S, row_Q))
     metrics = compute_rank_metrics(flat_R, relevant, list_cutoffs(inputs.selection, config.k))
@@ -94,7 +108,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shown |= list_half_widths(metrics.per_query, names, paper_S[row_Q])
     counts = {"statements": total, "queries": metrics.queries}
     return Result(
-        {**shown, **counts, **compute_merging_cost(inputs.selection, metrics.values, metrics.queries)},
+        {
+            **shown,
+            **counts,
+            **compute_merging_cost(inputs.selection, metrics.values, metrics.queries),
+        },
         {
             "metrics by cut-off": metrics.list_by_cutoff(("p", "r"), config.k),
             "true positives in the top k": _true_positives(metrics, config.k),
@@ -119,7 +137,9 @@ class Worker:
             self.embeddings = inputs.embeddings
         else:
             self.embeddings = None
-        table = read_shards(inputs.statements, ["id", "paper"] if self.embeddings else ["id", "paper", "text"])
+        table = read_shards(
+            inputs.statements, ["id", "paper"] if self.embeddings else ["id", "paper", "text"]
+        )
         self.paper_S = number_papers(table)
         self.ids = table["id"].combine_chunks()
         self.texts: list[str] = [] if self.embeddings else table["text"].to_pylist()
@@ -147,14 +167,22 @@ class Worker:
         if self.bm25:
             texts = [self.texts[row] for row in row_Q]
             score = self.bm25.score
-            ranks_R, *_ = rank_in_blocks(lambda some: score(texts[some]), len(self.texts), relevant, row_Q, 1, report)
+            ranks_R, *_ = rank_in_blocks(
+                lambda some: score(texts[some]), len(self.texts), relevant, row_Q, 1, report
+            )
         else:
             assert self.embeddings is not None
-            query_QD = read_vectors(self.embeddings / f"{source.stem}.arrow", names.combine_chunks())[query_q]
+            query_QD = read_vectors(
+                self.embeddings / f"{source.stem}.arrow", names.combine_chunks()
+            )[query_q]
             read = partial(read_blocks, self.embeddings, self.ids)
             ranks_R = rank_relevant(query_QD, relevant, read, exclude_Q=row_Q, device=self.device)
-        lists = pa.ListArray.from_arrays(pa.array(relevant.indptr, pa.int32()), pa.array(ranks_R, pa.int64()))
-        write_table(target, pa.table({"id": names.take(pa.array(query_q)).combine_chunks(), "ranks": lists}))
+        lists = pa.ListArray.from_arrays(
+            pa.array(relevant.indptr, pa.int32()), pa.array(ranks_R, pa.int64())
+        )
+        write_table(
+            target, pa.table({"id": names.take(pa.array(query_q)).combine_chunks(), "ranks": lists})
+        )
         return {"rows": len(names), "queries": len(row_Q)}
 
 
@@ -169,7 +197,9 @@ def _queries_mask(config: Config, paper_S: np.ndarray) -> np.ndarray:
     if config.max_queries is not None and config.max_queries < query_S.sum():
         rows = np.flatnonzero(query_S)
         query_S = np.zeros_like(query_S)
-        query_S[np.random.default_rng(config.seed).choice(rows, config.max_queries, replace=False)] = True
+        query_S[
+            np.random.default_rng(config.seed).choice(rows, config.max_queries, replace=False)
+        ] = True
     return query_S
 
 
@@ -189,11 +219,15 @@ def _true_positives(metrics: RankMetrics, ks: tuple[int, ...]) -> list[dict[str,
             mean = round(float(found_Q.mean()), 4)
         else:
             mean = 0.0
-        rows.append({"k": k, "mean": mean, **dict(zip(names, spread.round(4).tolist(), strict=True))})
+        rows.append(
+            {"k": k, "mean": mean, **dict(zip(names, spread.round(4).tolist(), strict=True))}
+        )
     return rows
 
 
-def _queries(metrics: RankMetrics, relevant_Q: np.ndarray, statements: int) -> dict[str, float | int | str]:
+def _queries(
+    metrics: RankMetrics, relevant_Q: np.ndarray, statements: int
+) -> dict[str, float | int | str]:
     from ratchet.data.rankings import summarize_counts
 
     relevant = {}

@@ -50,13 +50,17 @@ class Inputs:
 def check_settings(config: Config, inputs: Inputs) -> None:
     job = "finetune_embedder_pairs"
     adapts = config.method == "lora"
-    training.require(job, config, [("method", adapts, "lora, since the theorem recipe merges an adapter")])
+    training.require(
+        job, config, [("method", adapts, "lora, since the theorem recipe merges an adapter")]
+    )
     training.check_config(job, config, inputs.base, inputs.current_best)
     training.check_retrieval_metric(job, config.metric)
     if inputs.base is None:
         return
     start, adapter = training.find_start(config, inputs)
-    known = config.start_from == "base" or inputs.current_best is not None  # else the adapter may bring a template
+    known = (
+        config.start_from == "base" or inputs.current_best is not None
+    )  # else the adapter may bring a template
     found = resolve_encoding_config(job, config, start, adapter, uses_task=known)
     check_embedder_model(start, found, adapter)
     check_target_modules(job, inputs.base, "backbone", config.target_modules)
@@ -85,7 +89,9 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return describe_prompts(config, inputs, parents, "passage")
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
     folder = needs.find_model_folder("base", inputs, parents)
     if folder is None:
         return None
@@ -93,7 +99,13 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
     texts = 2 * max(config.batch_size)
     tokens = needs.graph_tokens(config, resources, texts, length)
     pairs = needs.count(parents, "train", "train/pairs")
-    options: dict[str, Any] = {"tokens": tokens, "rows": pairs, "row_tokens": 2 * length, "passes": 2, "vectors": texts}
+    options: dict[str, Any] = {
+        "tokens": tokens,
+        "rows": pairs,
+        "row_tokens": 2 * length,
+        "passes": 2,
+        "vectors": texts,
+    }
     return needs.estimate_training(folder, "backbone", config, resources, length=length, **options)
 
 

@@ -23,7 +23,12 @@ from ratchet.data.formats.papers import STATEMENTS, number_papers, other_stateme
 from ratchet.data.pair_batches import PairBatch, PairSampler
 from ratchet.data.tables import open_mapped, read_shards, take_texts
 from ratchet.errors import InputError
-from ratchet.jobs.training.embedder_passes import EmbedderPasses, load_current_best, load_encoder, save_encoder
+from ratchet.jobs.training.embedder_passes import (
+    EmbedderPasses,
+    load_current_best,
+    load_encoder,
+    save_encoder,
+)
 from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
 from ratchet.jobs.training.task import Batch, FinetuneTask
 from ratchet.jobs.training.worker import WorkerInfo, gather_objects
@@ -54,10 +59,14 @@ class PairTask(FinetuneTask):
     config: Config
     inputs: Inputs
 
-    def __init__(self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources) -> None:
+    def __init__(
+        self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources
+    ) -> None:
         super().__init__(worker, config, inputs, resources)
         statements = open_mapped(inputs.train)
-        self.sampler = PairSampler(statements, config.batch_size, drop_last=config.drop_last, seed=config.seed)
+        self.sampler = PairSampler(
+            statements, config.batch_size, drop_last=config.drop_last, seed=config.seed
+        )
         if config.mask_paper and self.sampler.papers < 2:
             raise InputError(
                 f"finetune_embedder_pairs.mask_paper: true given, for {inputs.train} where only one paper has pairs;"
@@ -80,7 +89,9 @@ class PairTask(FinetuneTask):
             one.projection = projection.init(one.dim, dim, self.config.seed).to(one.device)
             one.encoding_config = replace(one.encoding_config, projection=projection.FOLDER)
         if self.projects and one.projection is not None:
-            self.model.projection = one.projection.float().requires_grad_()  # the model contains all trained parameters
+            self.model.projection = (
+                one.projection.float().requires_grad_()
+            )  # the model contains all trained parameters
 
     def evaluate_start(self) -> Evaluation:
         if self.inputs.current_best is not None or not self.is_new:
@@ -101,7 +112,9 @@ class PairTask(FinetuneTask):
     def save(self, folder: Path) -> None:
         save_encoder(self, self.encoder, folder)
         if self.projects and self.encoder.projection is not None:
-            projection.save(self.encoder.projection, folder / self.encoder.encoding_config.projection)
+            projection.save(
+                self.encoder.projection, folder / self.encoder.encoding_config.projection
+            )
 
     def batch(self, epoch: int, step: int) -> Batch:
         drawn = self.sampler.batch(epoch, step, self.worker.rank, self.worker.world_size)

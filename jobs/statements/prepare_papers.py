@@ -131,7 +131,9 @@ class SplitWriter:
 
     def add(self, paper: str, texts: list[str]) -> None:
         self.counts.append(len(texts))
-        self.rows += [{"id": f"{paper}#{n}", "text": text, "paper": paper} for n, text in enumerate(texts)]
+        self.rows += [
+            {"id": f"{paper}#{n}", "text": text, "paper": paper} for n, text in enumerate(texts)
+        ]
         while len(self.rows) >= self.shard_rows:
             self._write()
 
@@ -162,7 +164,9 @@ def _statistics(name: str, counts: np.ndarray) -> dict[str, float | int | str]:
 
     from ratchet.data.rankings import summarize_counts
 
-    relevant = summarize_counts(np.repeat(counts - 1, counts))  # for each statement, the other statements of its paper
+    relevant = summarize_counts(
+        np.repeat(counts - 1, counts)
+    )  # for each statement, the other statements of its paper
     return {
         "split": name,
         "papers": len(counts),

@@ -39,7 +39,14 @@ class Inputs:
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import pyarrow.parquet as pq
 
-    from ratchet.data.tables import INSTRUCTIONS, QUERIES, add_carried, list_shards, read_shards, write_shards
+    from ratchet.data.tables import (
+        INSTRUCTIONS,
+        QUERIES,
+        add_carried,
+        list_shards,
+        read_shards,
+        write_shards,
+    )
     from ratchet.data.tasks import query_generation
     from ratchet.data.tasks.task import CORRECT, read_task_name
 
@@ -76,8 +83,14 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
                     continue
                 seen.add(folded)
                 own = {"id": f"synthetic/{row['id']}/{number}", "text": query, "group": row["id"]}
-                rows.append({**own, "positives": [row["id"]], "grades": [1], "negatives": [], **common})
-    found = {"completions": counts["completions"], "empty": counts["empty"], "copies": counts["copy"]}
+                rows.append(
+                    {**own, "positives": [row["id"]], "grades": [1], "negatives": [], **common}
+                )
+    found = {
+        "completions": counts["completions"],
+        "empty": counts["empty"],
+        "copies": counts["copy"],
+    }
     found |= {"duplicates": counts["duplicates"], "queries": len(rows)}
     if not rows:
         shown = ", ".join(f"{name} {number}" for name, number in found.items())
@@ -90,4 +103,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(dict(found))
 
 
-JOB = Job("clean_queries", config=Config, inputs=Inputs, run=run, resources=("retries",), metrics=lambda config: COUNTS)
+JOB = Job(
+    "clean_queries",
+    config=Config,
+    inputs=Inputs,
+    run=run,
+    resources=("retries",),
+    metrics=lambda config: COUNTS,
+)

@@ -84,19 +84,26 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     metrics: dict[str, float | int | str] = {
         "kept": len(kept),
         "failed_round_trip": found.count(False),
-        "failed_reranker": sum(one and not other for one, other in zip(found, confirmed, strict=True)),
+        "failed_reranker": sum(
+            one and not other for one, other in zip(found, confirmed, strict=True)
+        ),
         **counts,
         "queries": len(rows),
         "documents_with_queries": len({queries[number]["positives"][0] for number in kept}),
     }
     failed = sorted({*range(len(queries))} - {*passed})
-    shown = {"kept queries": kept[: config.num_cases], "queries that failed": failed[: config.num_cases]}
+    shown = {
+        "kept queries": kept[: config.num_cases],
+        "queries that failed": failed[: config.num_cases],
+    }
     named = [queries[number]["positives"][0] for numbers in shown.values() for number in numbers]
     text_of = read_texts(inputs.corpus, pa.chunked_array([named], pa.string()))
     cases = {}
     for title, numbers in shown.items():
         if numbers:
-            cases[title] = [_make_case(queries[number], ranks[number], text_of) for number in numbers]
+            cases[title] = [
+                _make_case(queries[number], ranks[number], text_of) for number in numbers
+            ]
     return Result(metrics, cases=cases)
 
 
@@ -106,7 +113,9 @@ def _read_ranks(ranking: Path, names: Sequence[str]) -> list[int]:
 
     table = read_shards(ranking, ["id", "ranks"])
     if table["id"].to_pylist() != names:
-        raise InputError(f"{ranking}: ranks other queries; expected those of filter_queries.queries in the same order")
+        raise InputError(
+            f"{ranking}: ranks other queries; expected those of filter_queries.queries in the same order"
+        )
     found: list[int] = []
     for ranks in table["ranks"].to_pylist():
         found.append(int(ranks[0]))
@@ -115,7 +124,10 @@ def _read_ranks(ranking: Path, names: Sequence[str]) -> list[int]:
 
 def _make_case(query: dict[str, Any], rank: int, text_of: Mapping[str, str]) -> dict[str, Any]:
     text = text_of[query["positives"][0]]
-    return {"title": query["text"], "columns": {f"document, at rank {rank}": [{"text": text, "good": rank == 1}]}}
+    return {
+        "title": query["text"],
+        "columns": {f"document, at rank {rank}": [{"text": text, "good": rank == 1}]},
+    }
 
 
 JOB = Job(
@@ -125,5 +137,11 @@ JOB = Job(
     run=run,
     resources=("retries",),
     check=check,
-    metrics=lambda config: ("kept", "failed_round_trip", "failed_reranker", *COUNTS, "documents_with_queries"),
+    metrics=lambda config: (
+        "kept",
+        "failed_round_trip",
+        "failed_reranker",
+        *COUNTS,
+        "documents_with_queries",
+    ),
 )

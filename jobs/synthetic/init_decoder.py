@@ -54,7 +54,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         "num_attention_heads": config.num_attention_heads,
         "max_position_embeddings": config.max_position_embeddings,
     }
-    parameters = save_decoder(context.out, texts, vocab_size=config.vocab_size, seed=config.seed, **sizes)
+    parameters = save_decoder(
+        context.out, texts, vocab_size=config.vocab_size, seed=config.seed, **sizes
+    )
     return Result({"parameters": parameters})
 
 

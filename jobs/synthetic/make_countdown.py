@@ -33,7 +33,9 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     if config.targets[0] > config.targets[1]:
-        raise InputError(f"make_countdown.targets: {config.targets} given; expected the smallest target first")
+        raise InputError(
+            f"make_countdown.targets: {config.targets} given; expected the smallest target first"
+        )
     return Result({"tasks": config.tasks})
 
 
@@ -41,12 +43,19 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tasks.solver import generate_tasks
 
     try:
-        tasks = generate_tasks(config.tasks, config.sizes, config.largest, config.targets, config.seed)
+        tasks = generate_tasks(
+            config.tasks, config.sizes, config.largest, config.targets, config.seed
+        )
     except ValueError as error:
         raise InputError(f"make_countdown: {error}") from None
-    rows = ({"nums": list(numbers), "target": target, "solution": text} for numbers, target, text in tasks)
+    rows = (
+        {"nums": list(numbers), "target": target, "solution": text}
+        for numbers, target, text in tasks
+    )
     (context.out / "tasks").mkdir()
-    (context.out / "tasks" / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (context.out / "tasks" / "tasks.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows)
+    )
     return Result({"tasks": len(tasks)})
 
 

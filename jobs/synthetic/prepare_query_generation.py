@@ -62,13 +62,20 @@ def find_template(config: Config) -> str:
     needed: tuple[str, ...] = ("document",)
     if config.num_examples:
         needed = ("document", "examples")
-    check_template("prepare_query_generation.prompt_template", template, needed, ("examples",)[: 2 - len(needed)])
+    check_template(
+        "prepare_query_generation.prompt_template",
+        template,
+        needed,
+        ("examples",)[: 2 - len(needed)],
+    )
     return template
 
 
 def find_chat(config: Config) -> dict[str, str]:
     """Return the metric `chat`; see `describe_chat`."""
-    return describe_chat(config, [text.replace("\\n", "\n") for text in config.stop], "prepare_query_generation")
+    return describe_chat(
+        config, [text.replace("\\n", "\n") for text in config.stop], "prepare_query_generation"
+    )
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
@@ -94,7 +101,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             " training query; expected some without one; set prepare_query_generation.documents=all"
         )
     if config.max_documents is not None and len(wanted) > config.max_documents:
-        kept = set(sorted(wanted, key=lambda name: _draw(config.seed, name))[: config.max_documents])
+        kept = set(
+            sorted(wanted, key=lambda name: _draw(config.seed, name))[: config.max_documents]
+        )
         wanted = [name for name in wanted if name in kept]
     examples = _draw_examples(train, config)
     known = []
@@ -119,7 +128,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if chat:
         (context.out / CHAT_FILE).write_text(chat["chat"] + "\n")
     unlabelled = len(text_of.keys() - labelled)
-    counts = {"documents": len(text_of), "unlabelled": unlabelled, "prompts": len(wanted), "examples": len(examples)}
+    counts = {
+        "documents": len(text_of),
+        "unlabelled": unlabelled,
+        "prompts": len(wanted),
+        "examples": len(examples),
+    }
     column = [{"text": make_row(wanted[0])["questions"][0], "good": False}]
     return Result(
         {"task": NAME, **counts, **chat},

@@ -74,7 +74,12 @@ class Checkpoints:
     """Writes and restores the checkpoints of one worker."""
 
     def __init__(
-        self, context: Context, config: FinetuneConfig, worker: WorkerInfo, task: FinetuneTask, engine: Any
+        self,
+        context: Context,
+        config: FinetuneConfig,
+        worker: WorkerInfo,
+        task: FinetuneTask,
+        engine: Any,
     ) -> None:
         self.context = context
         self.config = config
@@ -110,9 +115,15 @@ class Checkpoints:
         fresh = self.folder / f"unfinished-{name}"
         own = fresh / f"worker-{self.worker.rank}"
         own.mkdir(parents=True)
-        self.engine.save_checkpoint(str(own), tag="engine", exclude_frozen_parameters=True, save_latest=False)
+        self.engine.save_checkpoint(
+            str(own), tag="engine", exclude_frozen_parameters=True, save_latest=False
+        )
         if self.worker.rank == 0:
-            state = {"workers": self.worker.world_size, "dtype": self.config.dtype, "history": vars(history)}
+            state = {
+                "workers": self.worker.world_size,
+                "dtype": self.config.dtype,
+                "history": vars(history),
+            }
             (own / "history.json").write_text(json.dumps(state))
             if self.best is not None:
                 if self.best == self.made:
@@ -127,7 +138,11 @@ class Checkpoints:
                     (fresh / file).parent.mkdir(parents=True, exist_ok=True)
                     (fresh / f"worker-{rank}" / file).rename(fresh / file)
                 shutil.rmtree(fresh / f"worker-{rank}")
-            publish(fresh, self.folder / name, {file: digest for files in digests for file, digest in files.items()})
+            publish(
+                fresh,
+                self.folder / name,
+                {file: digest for files in digests for file, digest in files.items()},
+            )
             for old in list_checkpoints(self.folder)[:-KEPT]:
                 shutil.rmtree(old, ignore_errors=True)
 
@@ -151,7 +166,9 @@ class Checkpoints:
             if one:
                 found.append(one)
         if found and self.worker.rank == 0:
-            LOG.warning("step %s: checkpoint %s is not used: %s", self.context.step, folder.name, found[0])
+            LOG.warning(
+                "step %s: checkpoint %s is not used: %s", self.context.step, folder.name, found[0]
+            )
             shutil.rmtree(folder, ignore_errors=True)
         return not found
 

@@ -11,7 +11,12 @@ from annotated_types import Ge, Gt, Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs.inference import check_quantization
-from ratchet.models.model_files import check_folder, check_no_experts, read_header, read_weight_names
+from ratchet.models.model_files import (
+    check_folder,
+    check_no_experts,
+    read_header,
+    read_weight_names,
+)
 from ratchet.models.model_kind import read_object
 from ratchet.orchestrator.job_interface import Parents, Seed, Unit
 
@@ -176,7 +181,9 @@ def find_start(config: FinetuneConfig, inputs: Any) -> tuple[Path, Path | None]:
     return (inputs.base, current_best)
 
 
-def check_config(job: str, config: FinetuneConfig, base: Path | None, current_best: Path | None = None) -> None:
+def check_config(
+    job: str, config: FinetuneConfig, base: Path | None, current_best: Path | None = None
+) -> None:
     """Raise InputError for settings that exclude each other or need an extra that is not installed, and for an
     unusable base or current best."""
     check_quantization(job, config.quantization, None)
@@ -187,7 +194,11 @@ def check_config(job: str, config: FinetuneConfig, base: Path | None, current_be
     expected = f"at most epochs, which is {config.epochs}, and none with eval_steps or checkpoints; lower it"
     whole = "2 or less with nf4, since quantized blocks cannot be sharded; lower it, or set quantization=none"
     rules = [
-        ("method", not full or config.quantization == "none", "lora with nf4, whose weights cannot be trained"),
+        (
+            "method",
+            not full or config.quantization == "none",
+            "lora with nf4, whose weights cannot be trained",
+        ),
         ("epoch", config.epoch is None or config.epoch <= last, expected),
         ("zero_stage", config.quantization == "none" or config.zero_stage < 3, whole),
     ]
@@ -232,15 +243,26 @@ def check_adapter(job: str, config: FinetuneConfig, adapter: Path | None) -> str
         return ""
     about = read_object(adapter / "adapter_config.json")
     notes = list[str]()
-    own = {"lora_r": about.get("r", config.lora_r), "lora_alpha": about.get("lora_alpha", config.lora_alpha)}
+    own = {
+        "lora_r": about.get("r", config.lora_r),
+        "lora_alpha": about.get("lora_alpha", config.lora_alpha),
+    }
     names = {name.strip() for name in config.target_modules.split(",")}
     weights = adapter / "adapter_model.safetensors"
     if names != {"all-linear"} and weights.is_file():
-        layers = [f".{name.partition('.lora_A')[0]}" for name in read_header(weights)[1] if ".lora_A" in name]
+        layers = [
+            f".{name.partition('.lora_A')[0]}"
+            for name in read_header(weights)[1]
+            if ".lora_A" in name
+        ]
         used = []
         for layer in layers:
             used.append({name for name in names if layer.endswith(f".{name}")})
-        own |= {} if all(used) and names == set().union(*used) else {"target_modules": about["target_modules"]}
+        own |= (
+            {}
+            if all(used) and names == set().union(*used)
+            else {"target_modules": about["target_modules"]}
+        )
     defaults = {one.name: one.default for one in fields(config)}
     for name, stays in own.items():
         given = getattr(config, name)
@@ -259,7 +281,12 @@ def check_target_modules(job: str, base: Path, target_modules: str) -> None:
     """Raise InputError for a module name that the model does not have."""
     if target_modules == "all-linear":
         return
-    known = {part for name in read_weight_names(base) for part in name.split(".")[:-1] if not part.isdecimal()}
+    known = {
+        part
+        for name in read_weight_names(base)
+        for part in name.split(".")[:-1]
+        if not part.isdecimal()
+    }
     for name in target_modules.split(","):
         if known and name.strip().rpartition(".")[2] not in known:
             raise InputError(

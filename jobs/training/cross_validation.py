@@ -65,8 +65,12 @@ def cross_validate(
         write_table(folder / "valid" / "shard-00000.parquet", held_out)
         own_inputs = replace(inputs, mined=folder / "mined", valid=folder / "valid", ranking=None)
         pool_rows = choose_pool(held_out)
-        make_task = partial(task_class, inputs=own_inputs, resources=context.resources, pool_rows=pool_rows)
-        own_context = replace(context, work=folder, logs=None, progress=_name_fold(context.progress, fold))
+        make_task = partial(
+            task_class, inputs=own_inputs, resources=context.resources, pool_rows=pool_rows
+        )
+        own_context = replace(
+            context, work=folder, logs=None, progress=_name_fold(context.progress, fold)
+        )
         histories.append(train(own_context, config, make_task, folder / "best"))
     return join_histories(config.metric, histories, len(rows))
 

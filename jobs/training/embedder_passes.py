@@ -30,7 +30,9 @@ def load_encoder(task: FinetuneTask, examples: Sequence[Example] | None = None) 
     start, adapter = find_start(task.config, task.inputs)
     encoding_config = resolve_encoding_config(task.job, task.config, start, adapter, examples)
     folder = find_config_folder(start, adapter)
-    found: encoder.Encoder = task.load(encoder.load, start, encoding_config=encoding_config, config_folder=folder)
+    found: encoder.Encoder = task.load(
+        encoder.load, start, encoding_config=encoding_config, config_folder=folder
+    )
     found.model = task.make_trainable(found.model)
     return found
 
@@ -84,7 +86,9 @@ class EmbedderPasses:
         """Return the microbatches of a training step by gradient caching: all texts of this worker are embedded without
         gradient now. gradient: see `ratchet.models.losses.grad_cache.cache_gradients`. Collective."""
         batches = self._split_micro_batches([len(ids) for ids in ids_R])
-        return cache_gradients(partial(self.embed, ids_R), batches, gradient, self.worker.world_size)
+        return cache_gradients(
+            partial(self.embed, ids_R), batches, gradient, self.worker.world_size
+        )
 
     def compute_surrogate_loss(self, ids_R: Sequence[list[int]], cached: CachedGradient) -> Tensor:
         """Embed a microbatch again, with gradient, and return the scalar to call backward on."""
@@ -96,7 +100,12 @@ class EmbedderPasses:
             self.zero3_sync.finish(self._run_filler)
 
     def rank_held_out(
-        self, query_QD: np.ndarray, relevant: Relevant, own: np.ndarray, own_ND: np.ndarray, exclude_Q: np.ndarray
+        self,
+        query_QD: np.ndarray,
+        relevant: Relevant,
+        own: np.ndarray,
+        own_ND: np.ndarray,
+        exclude_Q: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the exact rank of every relevant document, [R], and the loss of each query, [Q]; None if there are too
         many scores for a loss. Each worker counts over its own documents. Collective.
@@ -106,7 +115,9 @@ class EmbedderPasses:
         first = 0
         if len(own):
             first = int(own[0])
-        scores_R = np.fmax.reduce(gather_objects(score_relevant(query_QD, relevant, [(first, own_ND)])))
+        scores_R = np.fmax.reduce(
+            gather_objects(score_relevant(query_QD, relevant, [(first, own_ND)]))
+        )
         counter = RankCounter(relevant, scores_R)
         for tile in multiply(query_QD, [(first, own_ND)], self.device, exclude_Q):
             counter.add(*tile)

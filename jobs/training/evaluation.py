@@ -14,7 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ratchet.data.significance import compute_p_value, find_smallest_p_value, loses, number_groups, sum_by_group
+from ratchet.data.significance import (
+    compute_p_value,
+    find_smallest_p_value,
+    loses,
+    number_groups,
+    sum_by_group,
+)
 from ratchet.jobs.training.config import FinetuneConfig, RankFinetuneConfig
 from ratchet.jobs.training.schedule import TrainHistory, is_better
 from ratchet.models.search.rank_metrics import compute_rank_metrics
@@ -46,7 +52,12 @@ class HeldOutRows:
             self.grades_R = pc.list_flatten(table["grades"]).to_numpy().astype(np.float64)
 
     def evaluate(
-        self, metric: str, ranks_R: np.ndarray, relevant: Relevant, *names: str, losses_Q: np.ndarray | None = None
+        self,
+        metric: str,
+        ranks_R: np.ndarray,
+        relevant: Relevant,
+        *names: str,
+        losses_Q: np.ndarray | None = None,
     ) -> Evaluation:
         """Return the selecting metric and the other metrics `names`, from the ranks of all relevant documents, [R]. The
         documents have the order of the column `positives`, and its grades, if the rows have some.
@@ -110,7 +121,9 @@ def decide(config: FinetuneConfig, history: TrainHistory, *, by_loss: bool = Fal
         name = "loss"
     else:
         name = "all"
-    p_value = compute_p_value(np.array(before[name]), np.array([one[name] for one in after]), chosen=history.best)
+    p_value = compute_p_value(
+        np.array(before[name]), np.array([one[name] for one in after]), chosen=history.best
+    )
     if p_value > level:
         groups = len(before["all"])
         if by_loss:
@@ -121,7 +134,9 @@ def decide(config: FinetuneConfig, history: TrainHistory, *, by_loss: bool = Fal
             few = f": {groups} groups are too few to tell"
         else:
             few = ""
-        return Decision(f"no {unit} was significantly better{measure}, p {p_value:.2g}{few}", p_value, by_loss)
+        return Decision(
+            f"no {unit} was significantly better{measure}, p {p_value:.2g}{few}", p_value, by_loss
+        )
     if "unseen" in before and loses(np.array(before["unseen"]), np.array(best["unseen"])):
         return Decision(f"the best {unit} is worse on unseen labels", p_value, by_loss)
     return Decision("", p_value, by_loss)

@@ -61,7 +61,9 @@ def run_finetuning(
     cross_validated: the history that decides, and chooses the epoch, instead of that on `valid`; see
     `cross_validation`. arguments: further arguments of `task_class`."""
     config = resolve_dtype(context, config)
-    continued = check_adapter(task_class.job, config, inputs.current_best)  # at plan time it may not have existed
+    continued = check_adapter(
+        task_class.job, config, inputs.current_best
+    )  # at plan time it may not have existed
     if pool_rows is not None:
         arguments["pool_rows"] = pool_rows
     make_task = partial(task_class, inputs=inputs, resources=context.resources, **arguments)
@@ -98,14 +100,17 @@ def run_finetuning(
     metrics |= {
         f"best_{config.unit}": _find_best(config, history),
         "kept": kept.name,
-        "changed": is_new or (kept.name == "current_best" and _differs_from_base(inputs, best_folder)),
+        "changed": is_new
+        or (kept.name == "current_best" and _differs_from_base(inputs, best_folder)),
         "dtype": config.dtype,
         "trainable_weights": trainable_weights,
         "weights": weights,
         "trainable_percent": round(100 * trainable_weights / weights, 4),
     }
     tables = {f"{config.unit}s": _tabulate(config, history, kept)}
-    return Result(metrics, tables, _draw_curves(history), note="; ".join(filter(None, notes))), history
+    return Result(
+        metrics, tables, _draw_curves(history), note="; ".join(filter(None, notes))
+    ), history
 
 
 def _copy_checkpoints(context: Context, config: FinetuneConfig, history: TrainHistory) -> None:
@@ -130,7 +135,11 @@ def _find_best(config: FinetuneConfig, history: TrainHistory) -> int:
 
 
 def _choose(
-    config: FinetuneConfig, history: TrainHistory, decision: Decision, current_best: Path | None, start_is_usable: bool
+    config: FinetuneConfig,
+    history: TrainHistory,
+    decision: Decision,
+    current_best: Path | None,
+    start_is_usable: bool,
 ) -> Kept:
     assert history.best is not None
     is_given = config.allow_regression or config.epoch is not None
@@ -149,7 +158,11 @@ def _choose(
 
 
 def _compare(
-    config: FinetuneConfig, history: TrainHistory, decision: Decision, kept: Kept, is_cross_validated: bool
+    config: FinetuneConfig,
+    history: TrainHistory,
+    decision: Decision,
+    kept: Kept,
+    is_cross_validated: bool,
 ) -> dict[str, float | int | str]:
     """Return the metrics that compare the best evaluation with the start."""
     assert history.best is not None
@@ -197,8 +210,14 @@ def _tabulate(config: FinetuneConfig, history: TrainHistory, kept: Kept) -> list
 
 
 def _draw_curves(history: TrainHistory) -> dict[str, dict[str, list[float]]]:
-    curves = {"loss": history.loss, "learning rate": history.learning_rate, "gradient norm": history.gradient_norm}
-    steps = [float(number) for number in range(1, len(history.loss) + 1)]
+    curves = {
+        "loss": history.loss,
+        "learning rate": history.learning_rate,
+        "gradient norm": history.gradient_norm,
+    }
+    steps = []
+    for number in range(1, len(history.loss) + 1):
+        steps.append(float(number))
     found = {}
     for name, values in (curves | history.others).items():
         found[f"{name} against step"] = {"x": steps, "y": [_round(value) for value in values]}
@@ -219,7 +238,9 @@ def _keep_start(config: FinetuneConfig, inputs: Any, folder: Path) -> None:
             shutil.copyfile(path, folder / path.name)
     else:
         weights = load_file(folder / lora.WEIGHTS)
-        stored = {f"base_model.model.{one.name}": one for one in list_tensors(inputs.base)}
+        stored = {}
+        for one in list_tensors(inputs.base):
+            stored[f"base_model.model.{one.name}"] = one
         for name, value in weights.items():
             if "lora_B" in name:
                 weights[name] = value * 0

@@ -14,7 +14,9 @@ MERGING_COST = "merging_cost"
 
 def write_selection(folder: Path, metric: str, value: float, *, exact: bool = True) -> None:
     """Write the held-out metric of the kept model. exact: whether it is over the whole corpus, not `eval_pool`."""
-    (folder / NAME).write_text(json.dumps({"metric": metric, "value": value, "exact": exact}) + "\n")
+    (folder / NAME).write_text(
+        json.dumps({"metric": metric, "value": value, "exact": exact}) + "\n"
+    )
 
 
 def list_cutoffs(selection: Path | None, ks: tuple[int, ...]) -> list[int]:
@@ -26,7 +28,9 @@ def list_cutoffs(selection: Path | None, ks: tuple[int, ...]) -> list[int]:
     return sorted(wanted)
 
 
-def compute_merging_cost(selection: Path | None, values: Mapping[str, float], queries: int) -> dict[str, float]:
+def compute_merging_cost(
+    selection: Path | None, values: Mapping[str, float], queries: int
+) -> dict[str, float]:
     """Return the metrics `MERGING_COST` and its number of queries. values: metrics of the merged model on the held-out
     rows. Empty if the model was not selected by a metric over the whole corpus."""
     if selection is None:

@@ -35,7 +35,12 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ratchet.errors import ArtifactError, InputError, RatchetError
 from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
 from ratchet.jobs.distributed.resolve_dtype import check_dtype
-from ratchet.jobs.training.checkpoints import find_model_damage, list_checkpoints, read_history, run_folder
+from ratchet.jobs.training.checkpoints import (
+    find_model_damage,
+    list_checkpoints,
+    read_history,
+    run_folder,
+)
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.train_cleanup import install_cleanup
@@ -52,12 +57,22 @@ WAIT_FOR_SOME_SECONDS = "60"
 """Time to wait for all workers if fewer are enough (`Resources.min_workers`)."""
 
 RETRYABLE = frozenset(
-    ["RuntimeError", "DistBackendError", "DistNetworkError", "OSError", "ConnectionError", "TimeoutError", "EOFError"]
+    [
+        "RuntimeError",
+        "DistBackendError",
+        "DistNetworkError",
+        "OSError",
+        "ConnectionError",
+        "TimeoutError",
+        "EOFError",
+    ]
 )
 """Names of errors that a worker may raise because another worker was lost."""
 
 
-def train(context: Context, config: FinetuneConfig, make_task: partial[Any], best: Path) -> TrainHistory:
+def train(
+    context: Context, config: FinetuneConfig, make_task: partial[Any], best: Path
+) -> TrainHistory:
     """Train, or resume training, and copy the best model (written by `FinetuneTask.save`) into the folder `best`.
 
     make_task: a class of tasks, with its arguments besides `worker` and `config`. Workers run `Trainer`, or the
@@ -91,7 +106,9 @@ def _current_resources(resources: Resources) -> Resources:
     """Return the resources. If `min_workers` is set, their workers are as many as fit on the cluster's machines."""
     if resources.min_workers is None:
         return resources
-    return replace(resources, workers=choose_workers(list_machines(), resources) or resources.min_workers)
+    return replace(
+        resources, workers=choose_workers(list_machines(), resources) or resources.min_workers
+    )
 
 
 def _find_finished(context: Context, config: FinetuneConfig) -> Path | None:
@@ -126,7 +143,9 @@ def _fit(context: Context, config: FinetuneConfig, make_task: partial[Any]) -> N
     trainer = TorchTrainer(
         _run_worker,
         train_loop_config=loop_config,
-        torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=int(resources.timeout)),
+        torch_config=TorchConfig(
+            backend="nccl" if gpus else "gloo", timeout_s=int(resources.timeout)
+        ),
         scaling_config=ScalingConfig(  # type: ignore[call-arg]  # mypy sees that of ray.air
             num_workers=workers,
             use_gpu=bool(gpus),
@@ -148,7 +167,9 @@ def _fit(context: Context, config: FinetuneConfig, make_task: partial[Any]) -> N
         trainer.fit()
     except WorkerGroupError as group:
         # A worker that cannot see the folder of the failure file raises an InputError.
-        raised = [getattr(failure, "_base_exc", failure) for failure in group.worker_failures.values()]
+        raised = [
+            getattr(failure, "_base_exc", failure) for failure in group.worker_failures.values()
+        ]
         raise next((one for one in raised if isinstance(one, InputError)), group) from None
     finally:
         if failure.exists():  # the error that a worker has written down
@@ -166,14 +187,20 @@ def _train_here(context: Context, config: FinetuneConfig, make_task: partial[Any
 
     check_dtype(context)
     gpu = bool(context.resources.gpus)
-    if not torch.distributed.is_initialized():  # it stays initialised for later steps: DeepSpeed keeps its groups
+    if (
+        not torch.distributed.is_initialized()
+    ):  # it stays initialised for later steps: DeepSpeed keeps its groups
         store = torch.distributed.HashStore()  # type: ignore[attr-defined]
-        torch.distributed.init_process_group("nccl" if gpu else "gloo", store=store, rank=0, world_size=1)
+        torch.distributed.init_process_group(
+            "nccl" if gpu else "gloo", store=store, rank=0, world_size=1
+        )
     worker = WorkerInfo(0, 1, "cuda:0" if gpu else "cpu")
     try:
         trainer_class = getattr(make_task.func, "trainer", Trainer)
         trainer_class(context, config, make_task, worker, _is_node_draining).run()
-    except Exception as error:  # converted as an error of another process, with the traceback as text
+    except (
+        Exception
+    ) as error:  # converted as an error of another process, with the traceback as text
         raise error_from_json(error_to_json(error)) from None
     finally:
         release_memory()
@@ -181,7 +208,9 @@ def _train_here(context: Context, config: FinetuneConfig, make_task: partial[Any
 
 def _is_node_draining() -> bool:
     """Return whether this machine is about to be taken away, by the same source as Ray Train's preemption info."""
-    return ray.get_runtime_context().get_node_id() in (ray._private.state.state.get_draining_nodes() or {})
+    return ray.get_runtime_context().get_node_id() in (
+        ray._private.state.state.get_draining_nodes() or {}
+    )
 
 
 def _run_worker(loop_config: dict[str, Any]) -> None:
@@ -205,6 +234,8 @@ def _run_worker(loop_config: dict[str, Any]) -> None:
         trainer_class = getattr(make_task.func, "trainer", Trainer)
         trainer_class(context, config, make_task, worker, get_preemption_info).run()
     except Exception as error:
-        if type(error).__name__ not in RETRYABLE or isinstance(error, RatchetError):  # not caused by a lost worker
+        if type(error).__name__ not in RETRYABLE or isinstance(
+            error, RatchetError
+        ):  # not caused by a lost worker
             write_atomically(Path(failure), error_to_json(error))
         raise  # so that Ray ends the other workers, which may wait for this one

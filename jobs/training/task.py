@@ -26,7 +26,13 @@ from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models.adapters import lora
 from ratchet.models.batching import find_overhead, group_by_length
 from ratchet.models.engine import load_partitioned
-from ratchet.models.loading import add_other_adapter, eval_mode, other_adapter, save_weights, train_in_float32
+from ratchet.models.loading import (
+    add_other_adapter,
+    eval_mode,
+    other_adapter,
+    save_weights,
+    train_in_float32,
+)
 from ratchet.models.pass_size import size_passes
 from ratchet.orchestrator.job_interface import Resources
 
@@ -62,7 +68,9 @@ class FinetuneTask:
             self.device = "cpu"
         else:
             self.device = "cuda"
-        self.multiple, self.pass_tokens = size_passes(self.device, resources.batch_tokens, training=True)
+        self.multiple, self.pass_tokens = size_passes(
+            self.device, resources.batch_tokens, training=True
+        )
 
     def batch(self, epoch: int, step: int) -> Batch:
         """Return this worker's part of a training step. Collective."""
@@ -98,13 +106,26 @@ class FinetuneTask:
         """Evaluate the current best where training starts from the base. If it is an adapter, the model has it now."""
         return self.evaluate()
 
-    def load(self, load_model: Callable[..., Any], base: Path, *, zero_stage: int | None = None, **options: Any) -> Any:
+    def load(
+        self,
+        load_model: Callable[..., Any],
+        base: Path,
+        *,
+        zero_stage: int | None = None,
+        **options: Any,
+    ) -> Any:
         """Load a model to train. zero_stage: None: `config.zero_stage`. options: further arguments of `load_model`."""
         config = self.config
-        options = {"dtype": config.dtype, "device": self.device, "quantization": config.quantization} | options
+        options = {
+            "dtype": config.dtype,
+            "device": self.device,
+            "quantization": config.quantization,
+        } | options
         if zero_stage is None:
             zero_stage = config.zero_stage
-        with load_partitioned(options["dtype"], self.device, zero_stage=zero_stage, offload=config.offload):
+        with load_partitioned(
+            options["dtype"], self.device, zero_stage=zero_stage, offload=config.offload
+        ):
             return load_model(base, training=True, **options)
 
     def make_trainable(self, model: Any, **options: Any) -> Any:
@@ -121,7 +142,9 @@ class FinetuneTask:
         current_best = self.inputs.current_best
         continues = current_best is not None and config.start_from == "current_best"
         if continues:
-            with_adapter = lora.load(model, current_best, trainable=True, lora_dropout=config.lora_dropout)
+            with_adapter = lora.load(
+                model, current_best, trainable=True, lora_dropout=config.lora_dropout
+            )
         else:
             with_adapter = lora.attach(
                 model,

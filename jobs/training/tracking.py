@@ -42,7 +42,10 @@ class TensorBoard:
         # Names of event files contain only the second: two attempts within one second would share a file.
         suffix = f".{os.getpid()}-{first_step}"
         self.writer = SummaryWriter(
-            str(folder / name.replace("/", "-")), purge_step=first_step, flush_secs=10, filename_suffix=suffix
+            str(folder / name.replace("/", "-")),
+            purge_step=first_step,
+            flush_secs=10,
+            filename_suffix=suffix,
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -83,7 +86,12 @@ class WandB:
         folder.mkdir(parents=True, exist_ok=True)
         settings = wandb.Settings(console="off", silent=True, init_timeout=CLOSE_SECONDS)
         self.run: Any = wandb.init(
-            project=project, id=run_id[:32], name=name, resume="allow", dir=str(folder), settings=settings
+            project=project,
+            id=run_id[:32],
+            name=name,
+            resume="allow",
+            dir=str(folder),
+            settings=settings,
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -151,7 +159,9 @@ class BackgroundSink:
         self.failing = True
         # A full disk is no reason to end the training.
         with suppress(OSError), self.log_file.open("a") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.name}: {' '.join(what.split())}\n")
+            file.write(
+                f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.name}: {' '.join(what.split())}\n"
+            )
 
 
 class Tracker(AbstractContextManager["Tracker"]):
@@ -165,10 +175,14 @@ class Tracker(AbstractContextManager["Tracker"]):
         if folder is None:
             return
         log = folder / "tracking.log"
-        self.sinks.append(BackgroundSink("TensorBoard", lambda: TensorBoard(folder, name, first_step), log))
+        self.sinks.append(
+            BackgroundSink("TensorBoard", lambda: TensorBoard(folder, name, first_step), log)
+        )
         if os.environ.get("MLFLOW_TRACKING_URI") and importlib.util.find_spec("mlflow"):
             self.sinks.append(BackgroundSink("MLflow", lambda: MLflow(name, run_id), log))
-        if (os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE")) and importlib.util.find_spec("wandb"):
+        if (
+            os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE")
+        ) and importlib.util.find_spec("wandb"):
             self.sinks.append(BackgroundSink("W&B", lambda: WandB(folder, name, run_id), log))
 
     @property
@@ -185,6 +199,8 @@ class Tracker(AbstractContextManager["Tracker"]):
         for sink in self.sinks:
             sink.log(step, dict(values))
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for sink in self.sinks:
             sink.close(failed=kind is not None)

@@ -159,7 +159,9 @@ class Trainer:
             engine.start_part(self.engine)
             loss = self.task.loss(microbatch)
             is_last = number == len(batch.microbatches)
-            self.engine.set_gradient_accumulation_boundary(is_last)  # gradients are all-reduced once
+            self.engine.set_gradient_accumulation_boundary(
+                is_last
+            )  # gradients are all-reduced once
             self.engine.backward(loss)
             loss_sum = loss_sum + loss.detach()
 
@@ -167,7 +169,9 @@ class Trainer:
         overdue = float(is_first_worker and self._is_overdue())
         poll = float(is_first_worker and self.preemption.is_due())
         share = float(loss_sum) / self.worker.world_size
-        mean_loss, num_tokens, overdue, poll = self._all_reduce([share, batch.num_tokens, overdue, poll])
+        mean_loss, num_tokens, overdue, poll = self._all_reduce(
+            [share, batch.num_tokens, overdue, poll]
+        )
         self._check_finite(mean_loss)
 
         learning_rate = learning_rate_at(done, self.total_steps, config)
@@ -261,7 +265,12 @@ class Trainer:
             )
 
     def _record(
-        self, num_tokens: float, loss: float, learning_rate: float, gradient_norm: float, **others: float
+        self,
+        num_tokens: float,
+        loss: float,
+        learning_rate: float,
+        gradient_norm: float,
+        **others: float,
     ) -> None:
         """Append the values of a training step to the history, and report them. others: `TrainHistory.others`."""
         history = self.history
@@ -271,7 +280,12 @@ class Trainer:
         for name, value in others.items():
             history.others.setdefault(name, []).append(value)
         done = len(history.loss)
-        numbers = {"loss": loss, "learning_rate": learning_rate, "gradient_norm": gradient_norm, **others}
+        numbers = {
+            "loss": loss,
+            "learning_rate": learning_rate,
+            "gradient_norm": gradient_norm,
+            **others,
+        }
         self._log(done, "train", numbers)
         self.tokens += num_tokens
         if time.monotonic() - self.reported_at > 0.5 or done == self.total_steps:
@@ -279,7 +293,9 @@ class Trainer:
 
     def _is_overdue(self) -> bool:
         """Return whether a checkpoint is due by this worker's clock."""
-        return self.config.save_steps is None and time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
+        return (
+            self.config.save_steps is None and time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
+        )
 
     def _is_save_due(self, overdue: bool, poll: bool) -> bool:
         """Return whether a checkpoint is due after a recorded training step. overdue, poll: whether a checkpoint, or a
@@ -316,7 +332,9 @@ class Trainer:
         if self.tracker.failing:
             stage += f" ({', '.join(self.tracker.failing)} failed: see tracking.log)"
         done = len(history.loss)
-        self.context.progress(Progress(done, self.total_steps, "steps", stage, numbers, tuple(evaluations)))
+        self.context.progress(
+            Progress(done, self.total_steps, "steps", stage, numbers, tuple(evaluations))
+        )
 
     def _all_reduce(self, numbers: list[float]) -> list[float]:
         """Return the sums over workers. Collective."""

@@ -61,7 +61,9 @@ def read_main_dtype(folder: Path) -> str:
     sizes: dict[str, int] = {}
     for tensor in list_tensors(folder):
         sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + prod(tensor.shape)
-    return str(DTYPES.get(max(sizes, key=lambda name: sizes[name]), torch.float32)).removeprefix("torch.")
+    return str(DTYPES.get(max(sizes, key=lambda name: sizes[name]), torch.float32)).removeprefix(
+        "torch."
+    )
 
 
 def merge_shards(base: Path, adapter: Path, target: Path) -> None:
@@ -142,7 +144,9 @@ def check_not_tied(where: str, base: Path, names: Iterable[str]) -> None:
     tied = about.tie_word_embeddings or about.get_text_config().tie_word_embeddings
     for name in names:
         if tied and name.split(".")[-2] in TIED:
-            raise ModelError(f"{where}: it changes {name}, which is tied; expected other layers; train anew")
+            raise ModelError(
+                f"{where}: it changes {name}, which is tied; expected other layers; train anew"
+            )
 
 
 def check_base_is_kept(adapter: Path) -> None:
@@ -154,7 +158,9 @@ def check_base_is_kept(adapter: Path) -> None:
 def _check_variant(adapter: Path, config: Mapping[str, Any]) -> None:
     for name, expected in REFUSED.items():
         if (config.get(name) or expected) not in (expected, *SAME_BASE):
-            raise ModelError(f"adapter {adapter}: {name}={config[name]}; expected {expected}; train another adapter")
+            raise ModelError(
+                f"adapter {adapter}: {name}={config[name]}; expected {expected}; train another adapter"
+            )
 
 
 def read_changes(adapter: Path) -> Changes:
@@ -163,12 +169,16 @@ def read_changes(adapter: Path) -> Changes:
     for name, value in load_file(adapter / lora.WEIGHTS).items():
         module, _, part = name.removeprefix(PLAIN).partition(".lora_")
         if part not in ("", "A.weight", "B.weight"):
-            raise ModelError(f"adapter {adapter}: {name} given; expected lora_A and lora_B of linear layers")
+            raise ModelError(
+                f"adapter {adapter}: {name} given; expected lora_A and lora_B of linear layers"
+            )
         changes.setdefault(f"{module}.weight" if part else module, {})[part[:1] or "whole"] = value
     return changes
 
 
-def _match(adapter: Path, changes: Mapping[str, Any], stored: list[str]) -> tuple[str, dict[str, str]]:
+def _match(
+    adapter: Path, changes: Mapping[str, Any], stored: list[str]
+) -> tuple[str, dict[str, str]]:
     """Return the prefix that the stored names lack, and stored name -> name in `changes`.
 
     A checkpoint of a causal language model, loaded as its backbone, has a prefix that the adapter lacks. A checkpoint
@@ -176,7 +186,11 @@ def _match(adapter: Path, changes: Mapping[str, Any], stored: list[str]) -> tupl
     found: dict[str, str] = {}
     prefixes = set()
     for name, parts in changes.items():
-        fitting = [one for one in stored if f".{one}".endswith(f".{name}") or f".{name}".endswith(f".{one}")]
+        fitting = [
+            one
+            for one in stored
+            if f".{one}".endswith(f".{name}") or f".{name}".endswith(f".{one}")
+        ]
         if len(fitting) > 1 or (not fitting and "whole" not in parts):
             raise ModelError(
                 f"adapter {adapter}: does not fit the model ({name} is {len(fitting)} times in it); expected an adapter"
@@ -186,7 +200,9 @@ def _match(adapter: Path, changes: Mapping[str, Any], stored: list[str]) -> tupl
             found[one] = name
             prefixes.add(name.removesuffix(one) if len(name) > len(one) else "")
     if len(prefixes) > 1:
-        raise ModelError(f"adapter {adapter}: does not fit the model (prefixes {sorted(prefixes)}); expected one")
+        raise ModelError(
+            f"adapter {adapter}: does not fit the model (prefixes {sorted(prefixes)}); expected one"
+        )
     return next(iter(prefixes), ""), found
 
 

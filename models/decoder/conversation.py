@@ -58,7 +58,10 @@ class Conversations:
     of the conversations that it renders."""
 
     def __init__(
-        self, tokenizer: Any, template_arguments: Mapping[str, Any] | None = None, generation_ends: Iterable[int] = ()
+        self,
+        tokenizer: Any,
+        template_arguments: Mapping[str, Any] | None = None,
+        generation_ends: Iterable[int] = (),
     ) -> None:
         if tokenizer.eos_token_id is None:
             raise ModelError(
@@ -83,14 +86,18 @@ class Conversations:
         self.end, self.begins_turn = self._find_end()
         """The text of the token that ends an answer, and whether it also begins the next turn (GLM)."""
         known = set(tokenizer.get_added_vocab().values()).intersection(generation_ends)
-        self.ends = frozenset([tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(self.end), *known])
+        self.ends = frozenset(
+            [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(self.end), *known]
+        )
         """Tokens that end an answer in generation."""
         pad = tokenizer.pad_token_id
         special = tokenizer.all_special_ids
         # Padding after an answer's end. If possible it ends no answer, so that it differs from the answer's last token.
         self.filler = next((token for token in (pad, *special) if token not in self.ends), pad)
 
-    def tokenize_sample(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> Tokens:
+    def tokenize_sample(
+        self, system: str, questions: Sequence[str], answers: Sequence[str]
+    ) -> Tokens:
         """Tokenize a conversation. Labels are the answers, each with the token that ends it. With one answer fewer than
         questions, the conversation stops where the next answer begins."""
         return self.tokenize_samples([(system, questions, answers)])[0]
@@ -149,20 +156,30 @@ class Conversations:
         """Raise ModelError for a template that cannot render conversations of so many turns, or with a system
         message."""
         question, answer, _ = PROBE
-        self.tokenize_sample("Be brief." if system else "", [question] * turns, [answer] * (turns - 1))
+        self.tokenize_sample(
+            "Be brief." if system else "", [question] * turns, [answer] * (turns - 1)
+        )
 
     def check_labels(self, turns: int = 1, system: bool = False) -> None:
         """Raise ModelError for a template with which the labels of a sample are not its answers, each with its end.
         turns, system: the number of its turns, and whether it has a system message."""
         question, answer, _ = PROBE
-        tokens = self.tokenize_sample("Be brief." if system else "", [question] * turns, [answer] * turns)
+        tokens = self.tokenize_sample(
+            "Be brief." if system else "", [question] * turns, [answer] * turns
+        )
         pairs = zip(tokens.ids, tokens.trained, strict=True)
         spans = []
         for trained, own in groupby(pairs, key=itemgetter(1)):
             if trained:
                 spans.append([token for token, _ in own])
-        answer = self.tokenizer.decode(self.tokenizer(answer, add_special_tokens=False)["input_ids"])
-        wrong = [labels for labels in spans if self.tokenizer.decode(labels[:-1]).strip() != answer.strip()]
+        answer = self.tokenizer.decode(
+            self.tokenizer(answer, add_special_tokens=False)["input_ids"]
+        )
+        wrong = [
+            labels
+            for labels in spans
+            if self.tokenizer.decode(labels[:-1]).strip() != answer.strip()
+        ]
         if wrong or len(spans) != turns:
             if wrong:
                 labels = wrong[0]
@@ -187,7 +204,9 @@ class Conversations:
         sample = self._render([asked, answered], False)
         header, found, _ = self._remove_prefix(sample, prompt).partition(answer)
         if not found:
-            raise self._refuse(f"does not render the answer {answer!r}; expected its text; give another template")
+            raise self._refuse(
+                f"does not render the answer {answer!r}; expected its text; give another template"
+            )
         if header.strip() and prompt == self._render([asked], False):
             raise self._refuse(
                 f"writes {header!r} before an answer, and nothing for add_generation_prompt; expected the same text"
@@ -220,7 +239,9 @@ class Conversations:
     def _find_first_token(self, text: str) -> str | None:
         """Return the added token, special or not, with which a text begins."""
         return max(
-            (token for token in self.tokenizer.get_added_vocab() if text.startswith(token)), key=len, default=None
+            (token for token in self.tokenizer.get_added_vocab() if text.startswith(token)),
+            key=len,
+            default=None,
         )
 
     def _split_segments(
@@ -234,7 +255,9 @@ class Conversations:
             messages = []
         segments: list[tuple[str, bool]] = []
         done = ""
-        texts = [text for turn in zip_longest(questions, answers) for text in turn if text is not None]
+        texts = [
+            text for turn in zip_longest(questions, answers) for text in turn if text is not None
+        ]
         for text, role in zip(texts, cycle(("user", "assistant")), strict=False):
             messages.append({"role": role, "content": text})
             rendered = self._render(messages, role == "user")

@@ -46,13 +46,17 @@ class Decoder:
 
     def hidden(self, ids_BL: Tensor, **options: Any) -> Tensor:
         """Return the last layer's states [B, L, D], before the head, on the device of the ids."""
-        return self.causal.base_model(input_ids=ids_BL, use_cache=False, **options).last_hidden_state.to(ids_BL.device)
+        return self.causal.base_model(
+            input_ids=ids_BL, use_cache=False, **options
+        ).last_hidden_state.to(ids_BL.device)
 
     def logits(self, hidden_TD: Tensor) -> Tensor:
         """Return logits [T, V]; V is the number of rows of the head."""
         return self.causal.get_output_embeddings()(hidden_TD)
 
-    def call_head(self, compute: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor], hidden_TD: Tensor) -> Tensor:
+    def call_head(
+        self, compute: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor], hidden_TD: Tensor
+    ) -> Tensor:
         """Return compute(head, hidden_TD), where `head` maps states to logits, in one call of the head's module. Under
         ZeRO-3 a call gathers the head's weights once, and once more in the backward pass, on all workers together."""
         head = self.causal.get_output_embeddings()
@@ -64,7 +68,11 @@ class Decoder:
 
 
 def load(
-    base: Path, adapter: Path | None = None, *, template_arguments: Mapping[str, Any] | None = None, **options: Any
+    base: Path,
+    adapter: Path | None = None,
+    *,
+    template_arguments: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> Decoder:
     """Load a model folder. A LoRA adapter is merged in float32, before the cast; when training, it is not loaded.
 
@@ -74,7 +82,9 @@ def load(
     return Decoder(model, load_conversations(base, template_arguments))
 
 
-def load_conversations(base: Path, template_arguments: Mapping[str, Any] | None = None) -> Conversations:
+def load_conversations(
+    base: Path, template_arguments: Mapping[str, Any] | None = None
+) -> Conversations:
     """Load the chat tokenizer only. Raises ModelError as `Conversations` does."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     return Conversations(tokenizer, template_arguments, read_generation_ends(base))
@@ -106,7 +116,9 @@ def write_generation_ends(folder: Path) -> None:
     for name in ("bos_token_id", "pad_token_id"):
         if name in config:
             other[name] = config[name]
-    settings = (read_optional(file) or other) | {"eos_token_id": [*known, *sorted(ends.difference(known))]}
+    settings = (read_optional(file) or other) | {
+        "eos_token_id": [*known, *sorted(ends.difference(known))]
+    }
     file.write_text(json.dumps(settings, indent=2) + "\n")
 
 
@@ -176,7 +188,12 @@ def check_same_tokens(one: Path, other: Path) -> None:
     for at, (token, peer) in enumerate(zip_longest(*pairs, fillvalue="nothing")):
         if token != peer:
             how = f"samples differ at token {at} ({token} and {peer})"
-            raise _differ(one, other, how, "give both the same chat template and eos_token in tokenizer_config.json")
+            raise _differ(
+                one,
+                other,
+                how,
+                "give both the same chat template and eos_token in tokenizer_config.json",
+            )
 
 
 def _describe_tokens(conversations: Conversations, text: str) -> list[str]:

@@ -74,7 +74,9 @@ def draw_uniforms(seed: int, name: str, steps: int) -> np.ndarray:
 
 def derive_key(seed: int, name: str) -> int:
     """Return the 128-bit seed of an answer with this name."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=16).digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=16).digest(), "little"
+    )
 
 
 def generate(
@@ -95,7 +97,9 @@ def generate(
     for prompt in prompts:
         lengths.append(len(prompt) + sampling.max_new_tokens)
     for batch in batch_by_tokens(lengths, batch_tokens, 1):
-        found = _generate_batch(decoder, [prompts[i] for i in batch], [names[i] for i in batch], sampling)
+        found = _generate_batch(
+            decoder, [prompts[i] for i in batch], [names[i] for i in batch], sampling
+        )
         for i, own in zip(batch, found, strict=True):
             answers[i] = own
         if progress:
@@ -110,8 +114,12 @@ def _generate_batch(
     ids_BL, mask_BL = pad(prompts, decoder.tokenizer.pad_token_id, "left", 1)
     options: dict[str, Any] = dict.fromkeys(("temperature", "top_p", "top_k"))
     if sampling.temperature > 0:
-        drawn = np.stack([draw_uniforms(sampling.seed, name, sampling.max_new_tokens) for name in names])
-        options["logits_processor"] = LogitsProcessorList([InverseTransformSampler(drawn, sampling, ids_BL.shape[1])])
+        drawn = np.stack(
+            [draw_uniforms(sampling.seed, name, sampling.max_new_tokens) for name in names]
+        )
+        options["logits_processor"] = LogitsProcessorList(
+            [InverseTransformSampler(drawn, sampling, ids_BL.shape[1])]
+        )
     if sampling.stop:
         options |= {"stop_strings": list(sampling.stop), "tokenizer": decoder.tokenizer}
     with eval_mode(decoder.model):

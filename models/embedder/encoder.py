@@ -37,7 +37,11 @@ class Encoder:
     """An embedder: model, tokenizer and encoding config."""
 
     def __init__(
-        self, model: Any, tokenizer: Any, encoding_config: EncodingConfig, projection: torch.nn.Linear | None = None
+        self,
+        model: Any,
+        tokenizer: Any,
+        encoding_config: EncodingConfig,
+        projection: torch.nn.Linear | None = None,
     ) -> None:
         self.model = model
         if hasattr(model.config, "use_cache"):
@@ -137,7 +141,9 @@ class Encoder:
             windows.append(order[start : start + WINDOW])
 
         def tokenize(places: np.ndarray) -> list[list[int]]:
-            return self.tokenize([texts[i] for i in places], role, tasks=tasks and [tasks[i] for i in places])
+            return self.tokenize(
+                [texts[i] for i in places], role, tasks=tasks and [tasks[i] for i in places]
+            )
 
         with ThreadPoolExecutor(1) as ahead:
             waiting = [ahead.submit(tokenize, places) for places in windows[:1]]
@@ -166,13 +172,22 @@ def load(
     `training` and `quantization`, see `open_model`. Raises ModelError for an unusable folder."""
     config_folder = config_folder or find_config_folder(base, adapter)
     encoding_config = encoding_config or read_encoding_config(config_folder)
-    model, _ = open_model(transformers.AutoModel, base, adapter, dtype=dtype, device=device, **options)
+    model, _ = open_model(
+        transformers.AutoModel, base, adapter, dtype=dtype, device=device, **options
+    )
     where = resolve_device(device)
-    return _assemble(model, base, encoding_config, config_folder, where, resolve_dtype(dtype, where))
+    return _assemble(
+        model, base, encoding_config, config_folder, where, resolve_dtype(dtype, where)
+    )
 
 
 def _assemble(
-    model: Any, base: Path, encoding_config: EncodingConfig, folder: Path, device: torch.device, dtype: torch.dtype
+    model: Any,
+    base: Path,
+    encoding_config: EncodingConfig,
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> Encoder:
     """Return an encoder with the tokenizer of the base and the projection of a folder."""
     tokenizer = load_tokenizer(base, encoding_config)
@@ -189,8 +204,12 @@ def load_tokenizer(base: Path, encoding_config: EncodingConfig) -> Any:
     sides = {"padding_side": encoding_config.padding_side, "truncation_side": "right"}
     tokenizer = transformers.AutoTokenizer.from_pretrained(base, **sides)
     file = base / "sentence_bert_config.json"
-    if read_optional(file).get("do_lower_case") and tokenizer.tokenize("A") != tokenizer.tokenize("a"):
-        raise ModelError(f"{file}: do_lower_case, but the tokenizer keeps capitals; expected both alike; correct one")
+    if read_optional(file).get("do_lower_case") and tokenizer.tokenize("A") != tokenizer.tokenize(
+        "a"
+    ):
+        raise ModelError(
+            f"{file}: do_lower_case, but the tokenizer keeps capitals; expected both alike; correct one"
+        )
     return tokenizer
 
 
@@ -209,7 +228,9 @@ def pool(hidden_BLD: Tensor, attention_mask_BL: Tensor, pooling: str) -> Tensor:
     tokens, summed in float32. Padding may be on either side."""
     if pooling == "mean":
         mask_BL1 = attention_mask_BL.unsqueeze(-1).to(hidden_BLD.dtype)
-        return (hidden_BLD * mask_BL1).sum(dim=1, dtype=torch.float32) / attention_mask_BL.sum(dim=1, keepdim=True)
+        return (hidden_BLD * mask_BL1).sum(dim=1, dtype=torch.float32) / attention_mask_BL.sum(
+            dim=1, keepdim=True
+        )
     if pooling == "cls":
         place_B = attention_mask_BL.argmax(dim=1)
     else:

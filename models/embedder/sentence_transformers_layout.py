@@ -100,14 +100,20 @@ def _write_files(encoding_config: EncodingConfig, dim: int, folder: Path) -> Non
     modes = {"cls": "cls_token", "mean": "mean_tokens", "last_token": "lasttoken"}
     documents = {
         "modules.json": modules,
-        "sentence_bert_config.json": {"max_seq_length": encoding_config.max_length, "do_lower_case": False},
+        "sentence_bert_config.json": {
+            "max_seq_length": encoding_config.max_length,
+            "do_lower_case": False,
+        },
         "config_sentence_transformers.json": {
             "prompts": {name: encoding_config.format_prompt(role) for role, name in ROLES.items()},
             "similarity_fn_name": "cosine" if encoding_config.normalize else "dot",
         },
         "1_Pooling/config.json": {
             "word_embedding_dimension": dim,
-            **{f"pooling_mode_{mode}": ours == encoding_config.pooling for ours, mode in modes.items()},
+            **{
+                f"pooling_mode_{mode}": ours == encoding_config.pooling
+                for ours, mode in modes.items()
+            },
             "include_prompt": True,
         },
     }

@@ -34,16 +34,24 @@ class TextTokenizer:
         self.encoding_config = encoding_config
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
-        self.encoding_config = replace(encoding_config, examples=self._truncate_examples(encoding_config.examples))
+        self.encoding_config = replace(
+            encoding_config, examples=self._truncate_examples(encoding_config.examples)
+        )
         # Some tokenizers append the token themselves, and count it when they truncate.
-        lacks = encoding_config.add_eos and tokenizer("x")["input_ids"][-1:] != [tokenizer.eos_token_id]
+        lacks = encoding_config.add_eos and tokenizer("x")["input_ids"][-1:] != [
+            tokenizer.eos_token_id
+        ]
         self.end: int | None = tokenizer.eos_token_id if lacks else None
         self.limit = encoding_config.max_length - (self.end is not None)
         if encoding_config.examples or encoding_config.split_template("query")[1]:
             self(["x"], "query")
 
     def __call__(
-        self, texts: Sequence[str], role: Role, examples: Examples | None = None, tasks: Sequence[str] | None = None
+        self,
+        texts: Sequence[str],
+        role: Role,
+        examples: Examples | None = None,
+        tasks: Sequence[str] | None = None,
     ) -> list[list[int]]:
         """Return the token ids of each text with special tokens: at least one, at most `max_length`.
 
@@ -59,7 +67,9 @@ class TextTokenizer:
         config_of = {}
         for task in dict.fromkeys(tasks):
             config_of[task] = replace(own, task=task or own.task)
-        heads, tails = map(list, zip(*(config_of[task].split_template(role) for task in tasks), strict=True))
+        heads, tails = map(
+            list, zip(*(config_of[task].split_template(role) for task in tasks), strict=True)
+        )
         if role == "query":
             if examples is None:
                 drawn = [own.examples] * len(texts)
@@ -78,7 +88,9 @@ class TextTokenizer:
             for i, row in zip(open_ended, found, strict=True):
                 rows[i] = row
         if enclosed:
-            found = self._tokenize_in_template(*([part[i] for i in enclosed] for part in (heads, texts, tails)))
+            found = self._tokenize_in_template(
+                *([part[i] for i in enclosed] for part in (heads, texts, tails))
+            )
             for i, row in zip(enclosed, found, strict=True):
                 rows[i] = row
         if self.end is not None:
@@ -92,7 +104,9 @@ class TextTokenizer:
     def truncate(self, texts: Sequence[str], tokens: int) -> list[str]:
         """Truncate texts to at most `tokens` tokens."""
         options = {"truncation": True, "max_length": tokens, "add_special_tokens": False}
-        found = self.tokenizer(list(texts), **options, return_offsets_mapping=True, return_attention_mask=False)
+        found = self.tokenizer(
+            list(texts), **options, return_offsets_mapping=True, return_attention_mask=False
+        )
         pairs = zip(texts, found["offset_mapping"], strict=True)
         made: list[str] = []
         for text, offsets in pairs:
@@ -102,8 +116,12 @@ class TextTokenizer:
     def _truncate_examples(self, examples: Sequence[Example]) -> tuple[Example, ...]:
         if not examples:
             return ()
-        queries = self.truncate([query for query, _ in examples], self.encoding_config.example_query_max_length)
-        answers = self.truncate([answer for _, answer in examples], self.encoding_config.example_answer_max_length)
+        queries = self.truncate(
+            [query for query, _ in examples], self.encoding_config.example_query_max_length
+        )
+        answers = self.truncate(
+            [answer for _, answer in examples], self.encoding_config.example_answer_max_length
+        )
         return tuple(zip(queries, answers, strict=True))
 
     def _tokenize_in_template(
@@ -135,11 +153,15 @@ class TextTokenizer:
                 rows[i] = row
         return rows
 
-    def _tokenize(self, texts: Sequence[str], limit: int | None, special: bool = True) -> list[list[int]]:
+    def _tokenize(
+        self, texts: Sequence[str], limit: int | None, special: bool = True
+    ) -> list[list[int]]:
         options: dict[str, Any]
         if limit is None:
             options = {"verbose": False}
         else:
             options = {"truncation": True, "max_length": limit}
-        ids = self.tokenizer(list(texts), add_special_tokens=special, return_attention_mask=False, **options)
+        ids = self.tokenizer(
+            list(texts), add_special_tokens=special, return_attention_mask=False, **options
+        )
         return [list(row) for row in ids["input_ids"]]

@@ -25,7 +25,11 @@ from torch import Tensor
 
 
 def cross_entropy(
-    logits_QP: Tensor, positive_Q: Tensor, *, mask_QP: Tensor | None = None, label_smoothing: float = 0.0
+    logits_QP: Tensor,
+    positive_Q: Tensor,
+    *,
+    mask_QP: Tensor | None = None,
+    label_smoothing: float = 0.0,
 ) -> Tensor:
     """Return the cross-entropy of each query's positive among all passages, [Q] (van den Oord et al. 2018,
     "Representation learning with contrastive predictive coding").

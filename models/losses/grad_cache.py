@@ -58,7 +58,10 @@ class CachedGradient:
 
 
 def cache_gradients(
-    embed: Embed, batches: Sequence[np.ndarray], gradient: Callable[[Tensor], tuple[Tensor, Tensor]], workers: int = 1
+    embed: Embed,
+    batches: Sequence[np.ndarray],
+    gradient: Callable[[Tensor], tuple[Tensor, Tensor]],
+    workers: int = 1,
 ) -> list[CachedGradient]:
     """Do steps 1 and 2.
 
@@ -89,4 +92,6 @@ def compute_surrogate_loss(embed: Embed, cached: CachedGradient) -> Tensor:
     with cached.random_state.replay():
         vector_BD = embed(cached.rows)
     surrogate = (vector_BD.float() * cached.gradient_BD).sum()
-    return surrogate - surrogate.detach() + cached.loss_share  # the loss's value, the surrogate's gradient
+    return (
+        surrogate - surrogate.detach() + cached.loss_share
+    )  # the loss's value, the surrogate's gradient

@@ -37,7 +37,9 @@ class PrefixRow:
     """End (exclusive) of each pair's own tokens, which begin at the end of the previous pair."""
 
 
-def make_pair_row(first: Sequence[int], second: Sequence[int], token_types: tuple[int, int] | None) -> PrefixRow:
+def make_pair_row(
+    first: Sequence[int], second: Sequence[int], token_types: tuple[int, int] | None
+) -> PrefixRow:
     """Return the row of one pair."""
     both = [*first, *second]
     if token_types is None:
@@ -87,8 +89,33 @@ def make_tree_attention(rows: Sequence[PrefixRow], length: int) -> tuple[np.ndar
 
 
 ARCHITECTURES = (
-    *("ernie4_5", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "gpt2", "gpt_neox", "gpt_oss", "granite", "helium"),
-    *("llama", "ministral", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "opt", "phi", "phi3", "qwen2"),
+    *(
+        "ernie4_5",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "glm",
+        "glm4",
+        "gpt2",
+        "gpt_neox",
+        "gpt_oss",
+        "granite",
+        "helium",
+    ),
+    *(
+        "llama",
+        "ministral",
+        "mistral",
+        "mixtral",
+        "nemotron",
+        "olmo",
+        "olmo2",
+        "olmo3",
+        "opt",
+        "phi",
+        "phi3",
+        "qwen2",
+    ),
     *("qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm", "starcoder2"),
 )
 """The `model_type` of models in which a mask and positions keep the parts of a row apart, as tests show. Convolutions

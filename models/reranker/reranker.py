@@ -35,7 +35,11 @@ from ratchet.models.reranker.prefix_sharing import (
     make_shared_rows,
     make_tree_attention,
 )
-from ratchet.models.reranker.reranker_config import PairTokenizer, RerankerConfig, read_reranker_config
+from ratchet.models.reranker.reranker_config import (
+    PairTokenizer,
+    RerankerConfig,
+    read_reranker_config,
+)
 
 
 class Reranker:
@@ -52,7 +56,9 @@ class Reranker:
         else:
             self.filler = tokenizer.pad_token_id
         """The padding token. None: the config has none, and each batch gets one with which none of its rows ends."""
-        self.shares_prefixes = reranker_config.kind == "yes_no" and can_share_prefix(model, reranker_config.max_length)
+        self.shares_prefixes = reranker_config.kind == "yes_no" and can_share_prefix(
+            model, reranker_config.max_length
+        )
         """Whether pairs of a query share a row."""
         self.head: tuple[Tensor, Tensor | None] | None = None
         if reranker_config.kind == "yes_no":
@@ -82,7 +88,10 @@ class Reranker:
         return causal.base_model
 
     def tokenize(
-        self, queries: Sequence[str], passages: Sequence[Sequence[str]], prompts: Sequence[str] | None = None
+        self,
+        queries: Sequence[str],
+        passages: Sequence[Sequence[str]],
+        prompts: Sequence[str] | None = None,
     ) -> list[PrefixRow]:
         """Return the rows of all pairs, by query and passage. prompts: see `PairTokenizer.tokenize_pairs`."""
         rows: list[PrefixRow] = []
@@ -110,7 +119,10 @@ class Reranker:
             types_BL, _ = pad([row.token_types or [] for row in rows], 0, multiple=multiple)
             options["token_type_ids"] = types_BL.to(self.device)
         config = self.model.config.get_text_config()
-        before, config.pad_token_id = config.pad_token_id, filler  # the score is that of the last token before it
+        before, config.pad_token_id = (
+            config.pad_token_id,
+            filler,
+        )  # the score is that of the last token before it
         try:
             logits_B1 = self.backbone(input_ids=given, **options).logits
         finally:
@@ -121,10 +133,16 @@ class Reranker:
         # Padding is on the right, which a causal model does not attend to: single pairs need no mask.
         options: dict[str, Tensor] = {}
         if any(len(row.ends) > 1 for row in rows):
-            options = make_attention_options(self.model, *make_tree_attention(rows, ids_BL.shape[1]), self.device)
+            options = make_attention_options(
+                self.model, *make_tree_attention(rows, ids_BL.shape[1]), self.device
+            )
         hidden_BLD = self.backbone(input_ids=ids_BL, use_cache=False, **options).last_hidden_state
-        row_P = torch.tensor([b for b, row in enumerate(rows) for _ in row.ends], device=hidden_BLD.device)
-        last_P = torch.tensor([end - 1 for row in rows for end in row.ends], device=hidden_BLD.device)
+        row_P = torch.tensor(
+            [b for b, row in enumerate(rows) for _ in row.ends], device=hidden_BLD.device
+        )
+        last_P = torch.tensor(
+            [end - 1 for row in rows for end in row.ends], device=hidden_BLD.device
+        )
         assert self.head is not None
         # The last layer and the head may be on two GPUs.
         last_PD = hidden_BLD[row_P, last_P].to(self.head[0])
@@ -190,11 +208,15 @@ def load(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model, missing = open_model(
-            transformers.AutoModelForCausalLM if decoder else transformers.AutoModelForSequenceClassification,
+            transformers.AutoModelForCausalLM
+            if decoder
+            else transformers.AutoModelForSequenceClassification,
             base,
             adapter,
             training=training,
-            may_lack=lambda name: not decoder and (training or adapter is not None) and _of_head(name),
+            may_lack=lambda name: (
+                not decoder and (training or adapter is not None) and _of_head(name)
+            ),
             settings=None if decoder else {"num_labels": 1},
             **options,
         )
@@ -235,7 +257,10 @@ def check_filler(base: Path, config: Any, tokenizer: Any) -> None:
     """Raise ModelError for a decoder as a classifier whose config names no padding token, and whose tokenizer pads with
     the token that ends a pair: with a config that names it, as other libraries need it, the token before would be
     scored."""
-    if find_filler(config) is not None or describe_kind({"model_type": config.model_type}) == "an encoder":
+    if (
+        find_filler(config) is not None
+        or describe_kind({"model_type": config.model_type}) == "an encoder"
+    ):
         return
     if tokenizer.pad_token_id is None:
         padding = tokenizer.eos_token_id
@@ -252,7 +277,10 @@ def check_filler(base: Path, config: Any, tokenizer: Any) -> None:
 
 def can_score(base: Path) -> bool:
     """Whether a model folder can score without an adapter: a decoder, or an encoder with a classification head."""
-    return read_reranker_config(base).kind == "yes_no" or describe_kind(read_config(base)) == "a reranker"
+    return (
+        read_reranker_config(base).kind == "yes_no"
+        or describe_kind(read_config(base)) == "a reranker"
+    )
 
 
 def find_heads(reranker: Reranker) -> list[str]:
@@ -261,7 +289,9 @@ def find_heads(reranker: Reranker) -> list[str]:
     for name in HEADS:
         if hasattr(reranker.model, name):
             heads.append(name)
-    return sorted({*heads, *(name for name in reranker.new_layers if name.partition(".")[0] not in heads)})
+    return sorted(
+        {*heads, *(name for name in reranker.new_layers if name.partition(".")[0] not in heads)}
+    )
 
 
 def _rows_of_head(model: Any, answers: Sequence[int]) -> tuple[Tensor, Tensor | None]:
@@ -269,7 +299,9 @@ def _rows_of_head(model: Any, answers: Sequence[int]) -> tuple[Tensor, Tensor | 
     logits of about 20 that are rounded to bfloat16 differ by 0.125 or not at all."""
     head = model.get_output_embeddings()
     if not isinstance(head, torch.nn.Linear):
-        raise ModelError(f"model: its head is a {type(head).__name__}; expected nn.Linear; use another model")
+        raise ModelError(
+            f"model: its head is a {type(head).__name__}; expected nn.Linear; use another model"
+        )
     head.requires_grad_(False)  # else a tied embedding would be trained, but not these rows
     with gather_weights(list(head.parameters())), align_module_device(head):
         if head.bias is None:

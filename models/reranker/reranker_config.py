@@ -48,7 +48,9 @@ class RerankerConfig:
 
     def __post_init__(self) -> None:
         if self.kind not in ("yes_no", "cross_encoder"):
-            raise ModelError(f"reranker_config.kind: '{self.kind}' given; expected yes_no or cross_encoder")
+            raise ModelError(
+                f"reranker_config.kind: '{self.kind}' given; expected yes_no or cross_encoder"
+            )
         if self.max_length < 8:
             raise ModelError(
                 f"reranker_config.max_length: {self.max_length} given; expected 8 or more tokens for a pair"
@@ -58,12 +60,16 @@ class RerankerConfig:
                 f"reranker_config.query_max_length: {self.query_max_length} given; expected 1 up to below max_length,"
                 f" which is {self.max_length}"
             )
-        check_template("reranker_config.query_template", self.query_template, ("text",), ("prompt",))
+        check_template(
+            "reranker_config.query_template", self.query_template, ("text",), ("prompt",)
+        )
         check_template("reranker_config.passage_template", self.passage_template, ("text",))
 
     def write(self, folder: Path) -> None:
         """Write `reranker_config.json`."""
-        (folder / RERANKER_CONFIG_FILE).write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
+        (folder / RERANKER_CONFIG_FILE).write_text(
+            json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
+        )
 
 
 YES_NO = RerankerConfig(**presets.YES_NO)
@@ -81,12 +87,16 @@ def read_reranker_config(folder: Path) -> RerankerConfig:
             known.add(field.name)
         if isinstance(values, dict) and not set(values) - known and "kind" in values:
             return RerankerConfig(**values)
-        raise ModelError(f"{own}: not a reranker config; expected the fields {', '.join(sorted(known))}")
+        raise ModelError(
+            f"{own}: not a reranker config; expected the fields {', '.join(sorted(known))}"
+        )
     config = read_config(folder)
     architectures = " ".join(config.get("architectures") or [])
     outputs = len(config.get("id2label") or range(config.get("num_labels", 2)))  # 2 is not written
     if "SequenceClassification" in architectures and outputs != 1:
-        raise ModelError(f"model {folder}: a classifier of {outputs} classes; expected one output; give another model")
+        raise ModelError(
+            f"model {folder}: a classifier of {outputs} classes; expected one output; give another model"
+        )
     positions = count_learned_positions(folder) or count_positions(config)
     if "CausalLM" in architectures:
         plain = YES_NO
@@ -125,12 +135,20 @@ class PairTokenizer:
                 self.after = [*self.between, *self._ids(reranker_config.prompt)]
             self.after += self._ids(reranker_config.suffix)
             self.types: tuple[int, int] | None = None
-            self.answers = [self._answer(text) for text in (reranker_config.answer, reranker_config.against) if text]
+            self.answers = [
+                self._answer(text)
+                for text in (reranker_config.answer, reranker_config.against)
+                if text
+            ]
         else:
             self.before, self.between, self.after, self.types = _pair_frame(tokenizer)
             self.answers = []
-        self.room = reranker_config.max_length - len(self.before) - len(self.between) - len(self.after)
-        self.query_limit = reranker_config.query_max_length or min(reranker_config.max_length // 2, self.room * 3 // 4)
+        self.room = (
+            reranker_config.max_length - len(self.before) - len(self.between) - len(self.after)
+        )
+        self.query_limit = reranker_config.query_max_length or min(
+            reranker_config.max_length // 2, self.room * 3 // 4
+        )
         if self.query_limit < 1 or self.room - self.query_limit < 1:
             raise ModelError(
                 f"reranker_config: max_length {reranker_config.max_length} leaves {max(0, self.room)} tokens for query"
@@ -153,8 +171,14 @@ class PairTokenizer:
             limit = self.query_limit
         else:
             limit = own.max_length
-        options = {"truncation": True, "max_length": limit + bool(tail), "add_special_tokens": False}
-        found = self.tokenizer([head + text + tail for text in texts], **options, return_attention_mask=False)
+        options = {
+            "truncation": True,
+            "max_length": limit + bool(tail),
+            "add_special_tokens": False,
+        }
+        found = self.tokenizer(
+            [head + text + tail for text in texts], **options, return_attention_mask=False
+        )
         ids = found["input_ids"]
         if any(len(row) > limit for row in ids):
             end = self._ids(tail)[:limit]
@@ -168,28 +192,44 @@ class PairTokenizer:
     def with_prompt(self, prompt: str) -> PairTokenizer:
         """Return the tokenizer of pairs with another prompt. An empty prompt, and any prompt of a cross-encoder, change
         nothing."""
-        if not prompt or prompt == self.reranker_config.prompt or self.reranker_config.kind == "cross_encoder":
+        if (
+            not prompt
+            or prompt == self.reranker_config.prompt
+            or self.reranker_config.kind == "cross_encoder"
+        ):
             return self
         if prompt not in self._others:
-            self._others[prompt] = PairTokenizer(self.tokenizer, replace(self.reranker_config, prompt=prompt))
+            self._others[prompt] = PairTokenizer(
+                self.tokenizer, replace(self.reranker_config, prompt=prompt)
+            )
         return self._others[prompt]
 
     def tokenize_pairs(
-        self, queries: Sequence[str], passages: Sequence[Sequence[str]], prompts: Sequence[str] | None = None
+        self,
+        queries: Sequence[str],
+        passages: Sequence[Sequence[str]],
+        prompts: Sequence[str] | None = None,
     ) -> Iterator[list[tuple[list[int], list[int]]]]:
         """Yield the pairs of each query, as `split_pair` returns them. Each distinct passage is tokenized once.
 
         prompts: one per query, see `with_prompt`. None: that of the reranker config."""
         distinct = list(dict.fromkeys(text for own in passages for text in own))
         ids_of = dict(zip(distinct, self.tokenize(distinct, "passage"), strict=True))
-        for query, own, prompt in zip(queries, passages, prompts or [""] * len(queries), strict=True):
+        for query, own, prompt in zip(
+            queries, passages, prompts or [""] * len(queries), strict=True
+        ):
             tokens = self.with_prompt(prompt)
             (ids,) = tokens.tokenize([query], "query")
             yield [tokens.split_pair(ids, ids_of[text]) for text in own]
 
-    def split_pair(self, query: Sequence[int], passage: Sequence[int]) -> tuple[list[int], list[int]]:
+    def split_pair(
+        self, query: Sequence[int], passage: Sequence[int]
+    ) -> tuple[list[int], list[int]]:
         """Return a pair's ids in two parts: the prefix that all pairs of the query share, and the rest."""
-        return [*self.before, *query, *self.between], [*passage[: self.room - len(query)], *self.after]
+        return [*self.before, *query, *self.between], [
+            *passage[: self.room - len(query)],
+            *self.after,
+        ]
 
     def _ids(self, text: str) -> list[int]:
         if text:
@@ -222,4 +262,9 @@ def _pair_frame(tokenizer: Any) -> tuple[list[int], list[int], list[int], tuple[
             " the former twice in the latter; use the tokenizer that the model was trained with"
         )
     (first, second), size = starts, len(own)
-    return ids[:first], ids[first + size : second], ids[second + size :], types and (types[first], types[second])
+    return (
+        ids[:first],
+        ids[first + size : second],
+        ids[second + size :],
+        types and (types[first], types[second]),
+    )

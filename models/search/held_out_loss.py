@@ -25,7 +25,11 @@ MAX_SCORES = 1 << 24
 
 
 def sum_exponentials(
-    query_QD: np.ndarray, document_ND: np.ndarray, first_row: int, exclude_Q: np.ndarray, device: str
+    query_QD: np.ndarray,
+    document_ND: np.ndarray,
+    first_row: int,
+    exclude_Q: np.ndarray,
+    device: str,
 ) -> np.ndarray:
     """Return log sum_d exp(score / t) over documents, float64 [Q, T]; add parts of a corpus with np.logaddexp.
 
@@ -38,7 +42,9 @@ def sum_exponentials(
     return found_QT
 
 
-def compute_losses(exponentials_QT: np.ndarray, scores_R: np.ndarray, relevant: Relevant) -> np.ndarray:
+def compute_losses(
+    exponentials_QT: np.ndarray, scores_R: np.ndarray, relevant: Relevant
+) -> np.ndarray:
     """Return the loss of each query at the temperature whose mean is lowest, float64 [Q]. NaN: nothing is relevant.
 
     exponentials_QT: see `sum_exponentials`. scores_R: the scores of the relevant documents."""
@@ -62,5 +68,7 @@ def compute_list_losses(lists: Sequence[np.ndarray], positives: Sequence[np.ndar
     for row, scores in enumerate(lists):
         if len(scores):
             exponentials_QT[row] = np.logaddexp.reduce(scores[:, None] / TEMPERATURES, axis=0)
-    scores_R = np.concatenate([scores[places] for scores, places in zip(lists, positives, strict=True)])
+    scores_R = np.concatenate(
+        [scores[places] for scores, places in zip(lists, positives, strict=True)]
+    )
     return compute_losses(exponentials_QT, scores_R, relevant)

@@ -31,7 +31,9 @@ def build_lists(sample_SD: np.ndarray, blocks: Iterable[np.ndarray], lists: int,
 
     sample_SD: float32, rows of the corpus for k-means."""
     faiss.omp_set_num_threads(torch.get_num_threads())
-    index: Any = faiss.index_factory(sample_SD.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT)
+    index: Any = faiss.index_factory(
+        sample_SD.shape[1], f"IVF{lists},Flat", faiss.METRIC_INNER_PRODUCT
+    )
     index.cp.seed = seed
     index.train(sample_SD)
     for block_nD in blocks:
@@ -39,7 +41,9 @@ def build_lists(sample_SD: np.ndarray, blocks: Iterable[np.ndarray], lists: int,
     return index
 
 
-def choose_probes(index: Any, query_QD: np.ndarray, nearest_QKD: np.ndarray, min_recall: float) -> tuple[int, int]:
+def choose_probes(
+    index: Any, query_QD: np.ndarray, nearest_QKD: np.ndarray, min_recall: float
+) -> tuple[int, int]:
     """Set `index.nprobe`, the number of lists searched per query, to the smallest with which they hold a fraction of
     `min_recall` of the nearest neighbours of every second query. Return (neighbours of the remaining queries that the
     searched lists hold, all neighbours of the remaining queries).
@@ -47,7 +51,9 @@ def choose_probes(index: Any, query_QD: np.ndarray, nearest_QKD: np.ndarray, min
     query_QD: a sample, float32. nearest_QKD: the vectors of its exact nearest neighbours, float32."""
     order_QL = index.quantizer.search(query_QD, index.nlist)[1]
     place_QL = np.argsort(order_QL, axis=1)
-    list_QK = index.quantizer.search(nearest_QKD.reshape(-1, query_QD.shape[1]), 1)[1].reshape(len(query_QD), -1)
+    list_QK = index.quantizer.search(nearest_QKD.reshape(-1, query_QD.shape[1]), 1)[1].reshape(
+        len(query_QD), -1
+    )
     place_QK = np.take_along_axis(place_QL, list_QK, axis=1)
     chosen = np.sort(place_QK[::2], axis=None)
     index.nprobe = int(chosen[int(np.ceil(min_recall * len(chosen))) - 1]) + 1

@@ -32,7 +32,9 @@ class RankMetrics:
         """Return the rows of a table of means: column `k`, and a column per kind in upper case, such as `P` for `p`."""
         found: list[dict[str, float]] = []
         for k in ks:
-            found.append({"k": k} | {kind.upper(): round(self.values[f"{kind}@{k}"], 6) for kind in kinds})
+            found.append(
+                {"k": k} | {kind.upper(): round(self.values[f"{kind}@{k}"], 6) for kind in kinds}
+            )
         return found
 
 
@@ -51,7 +53,9 @@ def compute_rank_metrics(
     count_Q = np.diff(relevant.indptr)
     order = np.lexsort((ranks_R, query_R))
     rank = ranks_R[order].astype(np.float64)
-    place = np.arange(len(rank)) - relevant.indptr[query_R] + 1.0  # position among the query's relevant documents
+    place = (
+        np.arange(len(rank)) - relevant.indptr[query_R] + 1.0
+    )  # position among the query's relevant documents
     precision = place / rank
     if relevant.grades is None:
         grades_R = np.ones(len(rank))
@@ -78,7 +82,10 @@ def compute_rank_metrics(
     none_Q = count_Q == 0
     per_query = {name: np.where(none_Q, np.nan, value_Q) for name, value_Q in per_query.items()}
     return RankMetrics(
-        values={name: float(value[~none_Q].mean()) if not none_Q.all() else 0.0 for name, value in per_query.items()},
+        values={
+            name: float(value[~none_Q].mean()) if not none_Q.all() else 0.0
+            for name, value in per_query.items()
+        },
         per_query=per_query,
         queries=queries,
         empty=int(none_Q.sum()),

@@ -52,11 +52,17 @@ class Relevant:
             )
 
     @classmethod
-    def from_lists(cls, lists: Sequence[Sequence[int]], grades: Sequence[Sequence[float]] | None = None) -> Relevant:
+    def from_lists(
+        cls, lists: Sequence[Sequence[int]], grades: Sequence[Sequence[float]] | None = None
+    ) -> Relevant:
         """Make an instance from one list of corpus rows per query, and their grades in the same order."""
         indptr = np.cumsum([0, *(len(rows) for rows in lists)])
         flat = np.fromiter((row for rows in lists for row in rows), np.int64, int(indptr[-1]))
-        return cls(indptr, flat, None if grades is None else np.array([grade for part in grades for grade in part]))
+        return cls(
+            indptr,
+            flat,
+            None if grades is None else np.array([grade for part in grades for grade in part]),
+        )
 
     @property
     def query_R(self) -> np.ndarray:
@@ -85,7 +91,9 @@ class RankCounter:
             pairs = slice(start, min(start + PAIRS_AT_ONCE, last))
             column_P = self.relevant.indices[pairs] - offset
             own_P = self.scores_R[pairs]
-            rows_Pn = scores_qn[torch.from_numpy(self.query_R[pairs] - queries.start).to(scores_qn.device)]
+            rows_Pn = scores_qn[
+                torch.from_numpy(self.query_R[pairs] - queries.start).to(scores_qn.device)
+            ]
             exclude(rows_Pn, column_P)  # a document is not before itself
             for p in np.flatnonzero((column_P >= 0) & (column_P < columns)):
                 self.before_R[start + p] += int((rows_Pn[p, : column_P[p]] == own_P[p]).sum())
@@ -102,7 +110,9 @@ def score_relevant(query_QD: np.ndarray, relevant: Relevant, corpus: Blocks) -> 
     scores_R = np.full(len(relevant.indices), np.nan, np.float32)
     query_R = relevant.query_R
     for offset, block in corpus:
-        here = np.flatnonzero((relevant.indices >= offset) & (relevant.indices < offset + len(block)))
+        here = np.flatnonzero(
+            (relevant.indices >= offset) & (relevant.indices < offset + len(block))
+        )
         for start in range(0, len(here), PAIRS_AT_ONCE):
             some = here[start : start + PAIRS_AT_ONCE]
             row_PD = block[relevant.indices[some] - offset].astype(np.float64)

@@ -68,7 +68,9 @@ class TopK:
         self.waiting = 0
 
 
-def top_k(query_QD: np.ndarray, corpus: Blocks, k: int, *, device: str = "cpu") -> tuple[np.ndarray, np.ndarray]:
+def top_k(
+    query_QD: np.ndarray, corpus: Blocks, k: int, *, device: str = "cpu"
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the k best rows of the corpus (k >= 1) for each query: scores float32 and rows int64, both [Q, min(k, N)],
     best first. One block of the corpus is in memory at a time. Raises ModelError like `multiply`."""
     best = TopK(len(query_QD), k)

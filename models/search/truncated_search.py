@@ -39,7 +39,9 @@ def rank_truncated(
             yield first, truncate(block_ND)
 
     few_Qd = truncate(query_QD)
-    rank_R, few_QK, row_QK = rank_and_search(few_Qd, relevant, read_truncated, depth, exclude_Q=own_Q, device=device)
+    rank_R, few_QK, row_QK = rank_and_search(
+        few_Qd, relevant, read_truncated, depth, exclude_Q=own_Q, device=device
+    )
     found = Relevant(np.arange(len(row_QK) + 1) * row_QK.shape[1], row_QK.ravel())
     score_QK = score_relevant(query_QD, found, read_blocks()).reshape(row_QK.shape)
     score_QK[np.isneginf(few_QK)] = -np.inf  # the query itself
@@ -48,6 +50,8 @@ def rank_truncated(
         row_K = row_QK[relevant.query_R[r]]
         score_K = score_QK[relevant.query_R[r]]
         own = score_K[row_K == relevant.indices[r]]
-        before_K = (score_K > own) | ((score_K == own) & (row_K < relevant.indices[r]))  # ties as in a whole ranking
+        before_K = (score_K > own) | (
+            (score_K == own) & (row_K < relevant.indices[r])
+        )  # ties as in a whole ranking
         again_R[r] = 1 + before_K.sum()
     return rank_R, again_R

@@ -22,7 +22,9 @@ class Parser(argparse.ArgumentParser):
         command = self.prog.removeprefix("ratchet").strip()
         raise InputError(f"{command} {_explain(message, self)}".strip())
 
-    def _print_message(self, message: str, file: Any = None) -> None:  # help; flushed, to notice errors of the stream
+    def _print_message(
+        self, message: str, file: Any = None
+    ) -> None:  # help; flushed, to notice errors of the stream
         print_clean(message, file, end="")
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
@@ -34,13 +36,21 @@ class Parser(argparse.ArgumentParser):
 
     def list_commands(self) -> dict[str, argparse.ArgumentParser]:
         """Return command -> its parser. The parser of a single command has none."""
-        found = (action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction))
+        found = (
+            action.choices
+            for action in self._actions
+            if isinstance(action, argparse._SubParsersAction)
+        )
         return dict(next(found, {}))
 
     def _refuse(self, arguments: argparse.Namespace, unknown: Sequence[str]) -> NoReturn:
         """Raise InputError for the first unknown word: a misspelt option, a setting without --set, or one too many."""
         command = arguments.command
-        options = [name for action in self.list_commands()[command]._actions for name in action.option_strings]
+        options = [
+            name
+            for action in self.list_commands()[command]._actions
+            for name in action.option_strings
+        ]
         option, _, value = unknown[0].partition("=")
         if not value and option.startswith("-") and len(unknown) > 1:
             value = unknown[1]
@@ -52,12 +62,17 @@ class Parser(argparse.ArgumentParser):
             todo = f"did you mean '{near[0]}'?"
         elif "--set" in options and value:
             expected = "expected settings after --set"
-            is_parameter = arguments.recipe in recipe.names() and name in recipe.find(arguments.recipe).parameters
+            is_parameter = (
+                arguments.recipe in recipe.names()
+                and name in recipe.find(arguments.recipe).parameters
+            )
             todo = f"write --set {'' if '.' in name or is_parameter else 'JOB.'}{name}={value}"
         raise InputError(f"{command} {unknown[0]}: not an option; {expected}; {todo}")
 
 
-def number(kind: type[int] | type[float], least: float, most: float = math.inf) -> Callable[[str], int | float]:
+def number(
+    kind: type[int] | type[float], least: float, most: float = math.inf
+) -> Callable[[str], int | float]:
     """Return a function for argparse's `type` that reads a finite number from `least` to `most`, both included."""
 
     def read(text: str) -> int | float:
@@ -69,7 +84,9 @@ def number(kind: type[int] | type[float], least: float, most: float = math.inf) 
             return value
         what = "a whole number" if kind is int else "a number"
         limits = f"{least:g} or more" if math.isinf(most) else f"from {least:g} to {most:g}"
-        raise argparse.ArgumentTypeError(f"{text or '(empty)'}: expected {what}, {limits}; correct it")
+        raise argparse.ArgumentTypeError(
+            f"{text or '(empty)'}: expected {what}, {limits}; correct it"
+        )
 
     return read
 
@@ -77,7 +94,9 @@ def number(kind: type[int] | type[float], least: float, most: float = math.inf) 
 def _explain(message: str, parser: Parser) -> str:
     """Return argparse's message with a suggestion for a misspelt command or value."""
     help = f"`{parser.prog} --help` explains them"
-    choice = re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL)
+    choice = re.fullmatch(
+        r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL
+    )
     if choice is None:
         return f"{message.removeprefix('argument ')}; {help}"
     known = re.findall(r"'([^']*)'", choice[3])

@@ -53,7 +53,9 @@ def _run(arguments: argparse.Namespace) -> int:
     argv = ["ratchet", *sys.argv[1:]]
     url = getattr(arguments, "notify", None)
     if url:
-        argv = [part.replace(url, "URL") for part in argv]  # the run records its command, and a URL may hold a secret
+        argv = [
+            part.replace(url, "URL") for part in argv
+        ]  # the run records its command, and a URL may hold a secret
     options: dict[str, Any] = {}
     for name in ("address", "repair", "notify"):
         options[name] = getattr(arguments, name)
@@ -90,14 +92,18 @@ def _submit(arguments: argparse.Namespace) -> int:
         from ratchet.orchestrator.execution.submit import submit
 
     if not arguments.store:
-        raise InputError("submit --store: not given; expected a folder that all machines of the cluster share")
+        raise InputError(
+            "submit --store: not given; expected a folder that all machines of the cluster share"
+        )
     options = ["--store", arguments.store, "--seeds", str(arguments.seeds)]
     options += [part for line in arguments.set for part in ("--set", line)]
     if arguments.settings is not None:
         options += ["--settings", arguments.settings.name]
     for name in arguments.env:
         if name not in os.environ:
-            raise InputError(f"submit --env {name}: not set here; expected an environment variable; export it first")
+            raise InputError(
+                f"submit --env {name}: not set here; expected an environment variable; export it first"
+            )
         if is_secret_variable(name) or contains_secret(os.environ[name]):
             raise InputError(
                 f"submit --env {name}: looks like a secret; expected none, since jobs show their variables;"
@@ -111,7 +117,8 @@ def _submit(arguments: argparse.Namespace) -> int:
         Snapshot.take([found.module]),
         [arguments.settings] if arguments.settings else [],
         address=arguments.address,
-        environment=environment | ({"RATCHET_NOTIFY": arguments.notify} if arguments.notify else {}),
+        environment=environment
+        | ({"RATCHET_NOTIFY": arguments.notify} if arguments.notify else {}),
         wait=not arguments.no_wait,
     )
 
@@ -135,7 +142,9 @@ def _plan(arguments: argparse.Namespace) -> None:
 
 def _recipes(arguments: argparse.Namespace) -> None:
     if arguments.json and not arguments.recipe:
-        raise InputError("recipes --json: no recipe given; expected the name of one; give it before --json")
+        raise InputError(
+            "recipes --json: no recipe given; expected the name of one; give it before --json"
+        )
     if not arguments.recipe:
         console.print_recipes([recipe.find(name) for name in recipe.names()], recipe.job_names())
         return

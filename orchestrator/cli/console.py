@@ -16,10 +16,14 @@ from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.reporting.formatting import format_duration, pluralize
 from ratchet.orchestrator.step import Step
 
-HELP = textwrap.TextWrapper(112, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False)
+HELP = textwrap.TextWrapper(
+    112, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False
+)
 
 
-def print_plan(plan: Plan, before: Mapping[str, str], needs: Mapping[str, StepNeeds], *, explain: bool) -> None:
+def print_plan(
+    plan: Plan, before: Mapping[str, str], needs: Mapping[str, StepNeeds], *, explain: bool
+) -> None:
     """Print a line per step with its state (done, to run, open), and needs. before: step name -> step id in
     the last run. needs: step name -> its needs. explain: also print why steps are not done."""
     console = CleanConsole(soft_wrap=True, highlight=False)
@@ -60,9 +64,13 @@ def print_recipe(recipe: Recipe, steps: Sequence[Step]) -> None:
     """Print the documentation and the parameters of a recipe, and `steps` by job if there are any."""
     print_clean(f"{recipe.name}\n\n{recipe.doc}\n\nParameters (--set NAME=VALUE):")
     settings = describe_settings(recipe.function)
-    name_width, type_width = (max((len(getattr(s, part)) for s in settings), default=0) for part in ("name", "type"))
+    name_width, type_width = (
+        max((len(getattr(s, part)) for s in settings), default=0) for part in ("name", "type")
+    )
     for s in settings:
-        default = s.default or ("required" if recipe.parameters[s.name].default is Parameter.empty else "''")
+        default = s.default or (
+            "required" if recipe.parameters[s.name].default is Parameter.empty else "''"
+        )
         print_clean(f"  {s.name:<{name_width}}  {s.type:<{type_width}}  {default}")
         if s.help:
             print_clean(HELP.fill(s.help))

@@ -34,7 +34,9 @@ def report_error(error: BaseException, store: str | None, debug: bool) -> int:
         # Otherwise, Python fails again when it flushes the stream at exit.
         with suppress(OSError, ValueError, AttributeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):  # as if ended by SIGPIPE: the reader, such as `head`, is done
+    if isinstance(
+        error, BrokenPipeError
+    ):  # as if ended by SIGPIPE: the reader, such as `head`, is done
         return 141
     with suppress(OSError):  # the standard error may be full or gone too
         if debug:
@@ -50,7 +52,9 @@ def _explain(error: BaseException, store: str | None, trace: str) -> tuple[str, 
     if isinstance(error, KeyboardInterrupt):
         return "stopped; give the same command again to continue", 130
     if isinstance(error, errors.RatchetError):
-        ours_to_mend = isinstance(error, errors.InputError | errors.StoreError | errors.CanonicalError)
+        ours_to_mend = isinstance(
+            error, errors.InputError | errors.StoreError | errors.CanonicalError
+        )
         is_outside = isinstance(error, errors.DamagedError | errors.TransientError)
         return str(error), 2 if ours_to_mend and not is_outside else 1
     if isinstance(error, OSError) and error.errno in errors.DISK_FULL:
@@ -71,7 +75,9 @@ def find_places(error: BaseException) -> list[str]:
     """Return the places in the user's code that an error comes from, as `FILE:LINE in FUNCTION`, the innermost last."""
     places: list[str] = []
     for frame in traceback.extract_tb(error.__traceback__):
-        place = f"{_shorten(frame.filename)}:{frame.lineno} in {frame.name}".removesuffix(" in <module>")
+        place = f"{_shorten(frame.filename)}:{frame.lineno} in {frame.name}".removesuffix(
+            " in <module>"
+        )
         if _is_users(frame.filename) and places[-1:] != [place]:
             places.append(place)
     if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
@@ -96,7 +102,9 @@ def _save(trace: str, store: str | None) -> str:
     if store and (Path(store) / FORMAT_NAME).is_file():
         folders.insert(0, f"{store}/errors")
     for folder in folders:
-        path = Path(folder, f"ratchet-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}.txt")
+        path = Path(
+            folder, f"ratchet-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}.txt"
+        )
         with suppress(OSError):
             path.parent.mkdir(exist_ok=True)
             path.write_text(trace, "utf-8", "replace")

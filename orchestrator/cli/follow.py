@@ -38,7 +38,9 @@ def follow_run(store: Store, run_log: RunLog) -> int:
             ended = run_log.find_end(events)
             if ended or gone:
                 break
-            gone = not _is_running(store, run_log)  # one more pass: its last events may not have been read
+            gone = not _is_running(
+                store, run_log
+            )  # one more pass: its last events may not have been read
             with suppress(FileNotFoundError):
                 changed = (run_log.folder / PROGRESS).stat().st_mtime
                 if changed != stamp:
@@ -48,7 +50,9 @@ def follow_run(store: Store, run_log: RunLog) -> int:
             time.sleep(INTERVAL)
             store.pull("runs")
     if not ended:
-        print_clean(f"run {run_log.run_id}: its driver is gone; give the command of the run again to continue it")
+        print_clean(
+            f"run {run_log.run_id}: its driver is gone; give the command of the run again to continue it"
+        )
     elif (page := run_log.folder / "report.html").exists():
         print_clean(f"report: {page}")
     return STATUS.get(ended, 1)

@@ -257,7 +257,10 @@ def _complete(parser: Parser) -> None:
         store = Store.view(parsed_args.store, missing_ok=True)
         if action.dest in ("model", "models"):
             return [model.name for model in list_models(store)]
-        return [run_log.run_id for run_log in list_run_logs(store)]
+        found: list[str] = []
+        for run_log in list_run_logs(store):
+            found.append(run_log.run_id)
+        return found
 
     for command in parser.list_commands().values():
         for action in command._actions:

@@ -11,7 +11,12 @@ from ratchet.errors import DamagedError, StoreError
 from ratchet.orchestrator import gc
 from ratchet.orchestrator.cli.follow import follow_run
 from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
-from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, format_local_time, pluralize
+from ratchet.orchestrator.reporting.formatting import (
+    NOTHING,
+    format_duration,
+    format_local_time,
+    pluralize,
+)
 from ratchet.orchestrator.reporting.run_diff import compare_runs
 from ratchet.orchestrator.reporting.tables import build_table, print_table
 from ratchet.orchestrator.run_log import RunLog, find_run_log, list_run_logs, list_sweeps
@@ -62,16 +67,30 @@ def list_run_steps(run_log: RunLog) -> list[dict[str, Any]]:
     for step in run_log.steps():
         event = latest.get(step["name"], {"event": "pending"})
         note = event.get("reason") or event.get("on") or event.get("because") or ""
-        rows.append({"step": step["name"], "status": event["event"], "seconds": event.get("seconds"), "note": note})
+        rows.append(
+            {
+                "step": step["name"],
+                "status": event["event"],
+                "seconds": event.get("seconds"),
+                "note": note,
+            }
+        )
     return rows
 
 
 def list_run_states(store: Store) -> list[dict[str, Any]]:
     """Return id, recipe, start, steps and state of each run, the newest first."""
-    running = {mark["run"] for mark in list_open_runs(store)}
+    running = set()
+    for mark in list_open_runs(store):
+        running.add(mark["run"])
     rows = []
     for run_log in list_run_logs(store):
-        row: dict[str, Any] = {"run": run_log.run_id, "recipe": NOTHING, "started": None, "steps": NOTHING}
+        row: dict[str, Any] = {
+            "run": run_log.run_id,
+            "recipe": NOTHING,
+            "started": None,
+            "steps": NOTHING,
+        }
         try:
             about = run_log.read("about.json") or {}
             steps = run_log.steps()
@@ -79,8 +98,14 @@ def list_run_states(store: Store) -> list[dict[str, Any]]:
             rows.append({**row, "state": f"damaged: {error}"})
             continue
         done = sum(step.get("status") == "done" for step in steps)
-        state = run_log.find_end() or ("running" if f"runs/{run_log.run_id}" in running else "killed")
-        row |= {"recipe": str(about.get("recipe")), "started": about.get("started", 0), "steps": f"{done}/{len(steps)}"}
+        state = run_log.find_end() or (
+            "running" if f"runs/{run_log.run_id}" in running else "killed"
+        )
+        row |= {
+            "recipe": str(about.get("recipe")),
+            "started": about.get("started", 0),
+            "steps": f"{done}/{len(steps)}",
+        }
         rows.append({**row, "state": state})
     return rows
 
@@ -111,9 +136,15 @@ def print_models(arguments: argparse.Namespace) -> None:
         return
     rows = []
     for one in models:
-        row = {"model": f"{one.name} ({one.remark})" if one.remark else one.name, "kind": one.kind, "row": one.row}
+        row = {
+            "model": f"{one.name} ({one.remark})" if one.remark else one.name,
+            "kind": one.kind,
+            "row": one.row,
+        }
         row |= {"metric": one.format_metric(), "base": one.base or NOTHING}
-        rows.append({**row, "MB": round(one.bytes / 1e6, 1), "run started": format_local_time(one.started)})
+        rows.append(
+            {**row, "MB": round(one.bytes / 1e6, 1), "run started": format_local_time(one.started)}
+        )
     if rows:
         print_table(build_table(rows))
     else:
@@ -126,8 +157,12 @@ def print_report(arguments: argparse.Namespace) -> None:
     run_log = find_run_log(store, arguments.run or "")
     path = run_log.folder / "report.md"
     if not path.exists():
-        others = (other.run_id for other in list_run_logs(store) if (other.folder / "report.md").exists())
-        other = next((f"; `ratchet report {run_id}` shows the newest report" for run_id in others), "")
+        others = (
+            other.run_id for other in list_run_logs(store) if (other.folder / "report.md").exists()
+        )
+        other = next(
+            (f"; `ratchet report {run_id}` shows the newest report" for run_id in others), ""
+        )
         raise StoreError(
             f"run {run_log.run_id}: no report; expected a run that ended; give its command again to continue it{other}"
         )
@@ -138,7 +173,9 @@ def print_report(arguments: argparse.Namespace) -> None:
 def print_diff(arguments: argparse.Namespace) -> None:
     """Print what differs between two runs."""
     store = Store.view(arguments.store)
-    found = compare_runs(store, find_run_log(store, arguments.before), find_run_log(store, arguments.after))
+    found = compare_runs(
+        store, find_run_log(store, arguments.before), find_run_log(store, arguments.after)
+    )
     if arguments.json:
         print_clean(json.dumps(asdict(found), indent=1))
         return

@@ -26,7 +26,9 @@ def check_cluster_address(address: str | None) -> None:
             f"address {address}: the address of a dashboard, which takes jobs; {expected}; use `ratchet submit` with it"
         )
     if scheme == "ray":
-        raise InputError(f"address {address}: an address of Ray Client, which is not used; {expected}; give that")
+        raise InputError(
+            f"address {address}: an address of Ray Client, which is not used; {expected}; give that"
+        )
     _connect(address, *_split(address, expected), expected)
 
 

@@ -25,7 +25,14 @@ from ratchet.orchestrator.execution.needs import count_cpus, read_machines
 from ratchet.orchestrator.execution.schedule import Demand
 from ratchet.orchestrator.job_interface import placement
 from ratchet.orchestrator.job_interface.code import Code
-from ratchet.orchestrator.job_interface.job import Context, Job, Progress, RequiredCode, Resources, Result
+from ratchet.orchestrator.job_interface.job import (
+    Context,
+    Job,
+    Progress,
+    RequiredCode,
+    Resources,
+    Result,
+)
 from ratchet.orchestrator.job_interface.progress import ProgressReporter, start_progress_actor
 from ratchet.orchestrator.job_interface.snapshot import freeze_code
 from ratchet.orchestrator.job_interface.worker import find_existing_paths, run_job
@@ -87,14 +94,20 @@ class Cluster:
             # would lack the snapshot. Two idle processes may stay, since imports take seconds: one that has used a GPU
             # and one that has not.
             system = {"prestart_worker_first_driver": False, "num_workers_soft_limit": 2}
-            options |= {"include_dashboard": False, "num_cpus": count_cpus(), "_system_config": system}
+            options |= {
+                "include_dashboard": False,
+                "num_cpus": count_cpus(),
+                "_system_config": system,
+            }
             folder = choose_ray_folder()
             if folder is not None:
                 options["_temp_dir"] = folder
         self.owns_ray = not ray.is_initialized()  # a trial runs in the Ray of its sweep
         with freeze_code(self.modules) as (self.snapshot, runtime_env):
             if self.owns_ray:
-                handler = signal.getsignal(signal.SIGTERM)  # Ray sets its own, which ends the process at once
+                handler = signal.getsignal(
+                    signal.SIGTERM
+                )  # Ray sets its own, which ends the process at once
                 try:
                     self._init_ray(runtime_env=runtime_env, **options)
                 except (ConnectionError, RuntimeError, ValueError) as error:
@@ -137,7 +150,9 @@ class Cluster:
     def maximum(self) -> Demand:
         """Return the CPUs and GPUs of all `machines` together."""
         machines = self.machines()
-        return Demand(sum(m.cpus * m.count for m in machines), sum(m.gpus * m.count for m in machines))
+        return Demand(
+            sum(m.cpus * m.count for m in machines), sum(m.gpus * m.count for m in machines)
+        )
 
     def place(self, step: Step) -> Resources:
         """Resolve the resources of a step, with as many workers as fit. Raises InputError if too few fit."""
@@ -147,7 +162,9 @@ class Cluster:
         if workers == 0:
             have = ", ".join(f"{m.count} of {m.cpus:g} CPUs and {m.gpus:g} GPUs" for m in machines)
             memory = f"{asked.memory:g} GB" if asked.memory else ""
-            wanted = "".join(f", {part}" for part in (memory, asked.accelerator, *asked.labels) if part)
+            wanted = "".join(
+                f", {part}" for part in (memory, asked.accelerator, *asked.labels) if part
+            )
             raise InputError(
                 f"step {step.name}: {asked.workers} workers of {asked.cpus:g} CPUs and {asked.gpus:g} GPUs"
                 f"{wanted} given; expected at most the {placement.count_fitting(machines, asked)} that fit on the"
@@ -157,7 +174,13 @@ class Cluster:
         return replace(asked, workers=workers)
 
     def run(
-        self, job: Job, code: Code, context: Context, config: Any, inputs: Any, stopping: threading.Event
+        self,
+        job: Job,
+        code: Code,
+        context: Context,
+        config: Any,
+        inputs: Any,
+        stopping: threading.Event,
     ) -> Result:
         """Run a step on the cluster and wait for its result.
 
@@ -175,12 +198,20 @@ class Cluster:
         options: dict[str, Any] = {"num_cpus": 0}
         if holds:
             asked = context.resources
-            options = {"num_cpus": asked.cpus, "num_gpus": asked.gpus, **placement.make_ray_options(asked)}
+            options = {
+                "num_cpus": asked.cpus,
+                "num_gpus": asked.gpus,
+                **placement.make_ray_options(asked),
+            }
         # A process keeps the first GPU that it used. With several GPUs, it ends, as the next step may get another GPU.
-        ends = bool(options.get("num_gpus")) and any(machine.gpus > 1 for machine in self.machines())
+        ends = bool(options.get("num_gpus")) and any(
+            machine.gpus > 1 for machine in self.machines()
+        )
         process = ray.remote(max_retries=0, max_calls=int(ends))(run_job)
         task = process.options(name=context.step, scheduling_strategy=free, **options)
-        running = task.remote(job, context, config, inputs, find_existing_paths(context.work, inputs))
+        running = task.remote(
+            job, context, config, inputs, find_existing_paths(context.work, inputs)
+        )
         try:
             while not ray.wait([running], timeout=0.5)[0]:
                 if stopping.is_set():

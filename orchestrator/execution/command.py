@@ -54,7 +54,9 @@ def run_recipe(
 
     about = {"recipe": name, "store": store.where, "command": shlex.join(argv)}
     with ExitStack() as stack:
-        notifier = stack.enter_context(Notifier(notify or os.environ.get("RATCHET_NOTIFY"), **about))
+        notifier = stack.enter_context(
+            Notifier(notify or os.environ.get("RATCHET_NOTIFY"), **about)
+        )
         found = recipe.find(name)
         steps, summary, parameters = recipe.build(found, settings, store)
         if target and not summary.results:
@@ -92,7 +94,9 @@ def print_warnings(plan: Plan, summary: Summary) -> None:
     """Print the steps that no row or goal of the summary depends on, and the warnings of the plan."""
     if summary.unreached:
         names = ", ".join(summary.unreached)
-        print_error(f"warning: {names}: no row or goal of the Summary depends on it; it does not run")
+        print_error(
+            f"warning: {names}: no row or goal of the Summary depends on it; it does not run"
+        )
     for warning in plan.warnings:
         print_error(f"warning: {warning}")
 

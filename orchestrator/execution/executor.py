@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 
 from ray.exceptions import WorkerCrashedError
 
-from ratchet.errors import InputError, Interrupted, JobError, LeaseLost, RatchetError, TransientError, describe
+from ratchet.errors import (
+    InputError,
+    Interrupted,
+    JobError,
+    LeaseLost,
+    RatchetError,
+    TransientError,
+    describe,
+)
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.needs import check_step_disk
 from ratchet.orchestrator.execution.run_listener import RunListener
@@ -28,10 +36,17 @@ POLL = 1.0
 MAX_PLACES = 3
 """Maximum number of places in the user's code that the message of a failed step names, the innermost last."""
 
-_IN_USERS_CODE = re.compile(r'File "[^"\n]*/working_dir_files/[^/"\n]+/(?!ratchet/)([^"\n]+)", line (\d+), in (\S+)')
+_IN_USERS_CODE = re.compile(
+    r'File "[^"\n]*/working_dir_files/[^/"\n]+/(?!ratchet/)([^"\n]+)", line (\d+), in (\S+)'
+)
 """Pattern of a frame in a worker's traceback that is in the user's code: in the run's snapshot, outside Ratchet."""
 
-PERMANENT_IN_RAY = {"RuntimeEnvSetupError", "TaskCancelledError", "TaskUnschedulableError", "ActorUnschedulableError"}
+PERMANENT_IN_RAY = {
+    "RuntimeEnvSetupError",
+    "TaskCancelledError",
+    "TaskUnschedulableError",
+    "ActorUnschedulableError",
+}
 """Names of Ray's exceptions after which a retry cannot succeed."""
 
 LIBRARIES = ("ray", "torch", "transformers", "peft", "deepspeed", "pyarrow")
@@ -65,14 +80,18 @@ class Executor:
             except BaseException as error:
                 failed = lease.fail(describe(error))
                 if self.stopping.is_set():
-                    raise Interrupted(f"step {name}: stopped; give the same command again to resume") from None
+                    raise Interrupted(
+                        f"step {name}: stopped; give the same command again to resume"
+                    ) from None
                 if isinstance(error, LeaseLost) or not failed:
                     # Another driver took the step over while this process was suspended, and may have removed its
                     # output. This does not count as a try: the result of the other driver is used.
                     self.run_log.event("lease_lost", name, reason=describe(error))
                     continue
                 if not is_transient(error) or tries > retries:
-                    trace = getattr(error, "remote_traceback", None) or "".join(traceback.format_exception(error))
+                    trace = getattr(error, "remote_traceback", None) or "".join(
+                        traceback.format_exception(error)
+                    )
                     file = self.run_log.trace_file(name)
                     file.parent.mkdir(exist_ok=True)
                     file.write_text(trace)
@@ -124,7 +143,9 @@ class Executor:
             resources=step.place(machines),
             logs=self.plan.store.local("steps", step_id, "logs"),
         )
-        result = self.cluster.run(step.job, self.plan.code[step.job], context, step.config, inputs, self.stopping)
+        result = self.cluster.run(
+            step.job, self.plan.code[step.job], context, step.config, inputs, self.stopping
+        )
         self.plan.check_sources(name)
         record = {
             "name": name,
@@ -166,4 +187,6 @@ def describe_failure(error: BaseException) -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that influence results."""
-    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in LIBRARIES}
+    return {"python": platform.python_version()} | {
+        name: importlib.metadata.version(name) for name in LIBRARIES
+    }

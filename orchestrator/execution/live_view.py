@@ -22,7 +22,12 @@ from rich.text import Text
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.job_interface.clean_output import CleanConsole, OutputError
 from ratchet.orchestrator.job_interface.job import Progress
-from ratchet.orchestrator.reporting.formatting import format_compact, format_duration, pluralize, shorten
+from ratchet.orchestrator.reporting.formatting import (
+    format_compact,
+    format_duration,
+    pluralize,
+    shorten,
+)
 
 LOG_INTERVAL = 15.0
 """Seconds between progress lines of one step in a log."""
@@ -48,7 +53,13 @@ class LiveView(RunListener):
     """Context manager that shows the progress of a run. total: number of steps (or trials) of the plan."""
 
     def __init__(
-        self, total: int, title: str, run_id: str, *, noun: str = "step", console: Console | None = None
+        self,
+        total: int,
+        title: str,
+        run_id: str,
+        *,
+        noun: str = "step",
+        console: Console | None = None,
     ) -> None:
         self.total = total
         self.title = f"{title} {run_id}"
@@ -85,7 +96,9 @@ class LiveView(RunListener):
             word = "finished"
         elif self.counts["failed"]:
             word = "failed"
-        self._print(word, f"{self._format_totals()}, {format_duration(time.monotonic() - self.begin)}")
+        self._print(
+            word, f"{self._format_totals()}, {format_duration(time.monotonic() - self.begin)}"
+        )
 
     def hit(self, name: str) -> None:
         """Record a reused step. Consecutive hits are shown in one line, with the next event."""
@@ -169,7 +182,9 @@ class LiveView(RunListener):
             facts.append(progress.stage)
         if progress.total:
             share = min(1.0, progress.done / progress.total)
-            facts.append(f"{progress.done:,.0f}/{progress.total:,.0f} {progress.unit} ({share:.0%})")
+            facts.append(
+                f"{progress.done:,.0f}/{progress.total:,.0f} {progress.unit} ({share:.0%})"
+            )
         else:
             facts.append(f"{progress.done:,.0f} {progress.unit}")
         numbers = dict(progress.numbers)
@@ -211,4 +226,9 @@ def can_erase(console: Console) -> bool:
         return importlib.util.find_spec("ipywidgets") is not None
     # With FORCE_COLOR rich assumes a terminal; only a real one can erase lines.
     has_signs = (console.encoding or "").lower().startswith("utf")
-    return has_signs and console.is_interactive and console.file.isatty() and not console.is_dumb_terminal
+    return (
+        has_signs
+        and console.is_interactive
+        and console.file.isatty()
+        and not console.is_dumb_terminal
+    )

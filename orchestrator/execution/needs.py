@@ -22,13 +22,24 @@ from ratchet.orchestrator.recipe import apply_setting
 from ratchet.orchestrator.step import Step
 from ratchet.orchestrator.store.backend import measure
 
-PEAK_TFLOPS = {"T4": 65, "V100": 125, "A10G": 70, "L4": 121, "A40": 150, "L40S": 362, "A100": 312, "H100": 989}
+PEAK_TFLOPS = {
+    "T4": 65,
+    "V100": 125,
+    "A10G": 70,
+    "L4": 121,
+    "A40": 150,
+    "L40S": 362,
+    "A100": 312,
+    "H100": 989,
+}
 PEAK_TFLOPS |= {"H200": 989, "B200": 2250}
 """Ray's name of a GPU type -> dense bfloat16 peak (T4 and V100: float16), from the manufacturers' data sheets."""
 UTILISATION = 0.35
 """Fraction of the peak that large models reach in training and in batched inference."""
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
-_ESTIMATING = threading.Lock()  # steps start in threads, but counting a model changes global defaults of torch
+_ESTIMATING = (
+    threading.Lock()
+)  # steps start in threads, but counting a model changes global defaults of torch
 
 
 @dataclass(frozen=True)
@@ -77,7 +88,10 @@ def _read_limits(name: str) -> list[float]:
     """Return the numbers in a file of the control group of this container; none without one. No limit is infinity."""
     path = CONTROL_GROUPS / name
     texts = path.read_text().split() if path.is_file() else []
-    return [float(text) if text.isdecimal() else math.inf for text in texts]
+    found: list[float] = []
+    for text in texts:
+        found.append(float(text) if text.isdecimal() else math.inf)
+    return found
 
 
 def read_machines() -> list[Machine] | None:
@@ -100,7 +114,15 @@ def read_machines() -> list[Machine] | None:
         for group in spec.get("rayClusterSpec", spec)["workerGroupSpecs"]:
             found.append(_read_group(group))
         return found
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (
+        OSError,
+        yaml.YAMLError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise InputError(
             f"RATCHET_CLUSTER {path}: {type(error).__name__}: {error}; expected the file that created this"
             " cluster (available_node_types of `ray up`, or a RayJob); correct or unset the variable on the head"
@@ -154,7 +176,9 @@ def check_fits(plan: Plan, found: Mapping[str, StepNeeds], machines: Sequence[Ma
             need = f"{own.needs.gpu_memory:.1f} GB of each GPU"
         else:
             need = f"{own.needs.memory:.1f} GB per worker"
-        fix = " ".join(f"--set {step.job.name}.{line}" for line in _find_fitting(plan, step, machines))
+        fix = " ".join(
+            f"--set {step.job.name}.{line}" for line in _find_fitting(plan, step, machines)
+        )
         raise InputError(
             f"step {name}: needs about {need}; expected at most {most:.1f} GB;"
             f" {f'add {fix}' if fix else 'use a smaller model, or larger machines'}"
@@ -178,7 +202,9 @@ def check_disk(plan: Plan, found: Mapping[str, StepNeeds]) -> None:
                 " or give another --store"
             )
     if total > free:
-        plan.notes.append(f"the steps write up to {total:.1f} GB; {free:.1f} GB are free at {plan.store.root}")
+        plan.notes.append(
+            f"the steps write up to {total:.1f} GB; {free:.1f} GB are free at {plan.store.root}"
+        )
 
 
 def check_step_disk(plan: Plan, name: str, machines: Sequence[Machine]) -> None:
@@ -208,7 +234,12 @@ def _compute_hours(needs: Needs, resources: Resources, machines: Sequence[Machin
     for machine in machines:
         if machine.count_fitting(resources):
             kinds |= machine.accelerators or set()
-    if needs.operations is None or not resources.gpus or not kinds or not PEAK_TFLOPS.keys() >= kinds:
+    if (
+        needs.operations is None
+        or not resources.gpus
+        or not kinds
+        or not PEAK_TFLOPS.keys() >= kinds
+    ):
         return None
     speed = min(PEAK_TFLOPS[kind] for kind in kinds) * 1e12 * UTILISATION
     return needs.operations / (speed * (resources.workers or 1) * resources.gpus) / 3600
@@ -219,7 +250,10 @@ def _fits(own: StepNeeds, machines: Sequence[Machine]) -> bool:
 
     for machine in machines:
         together = min(machine.count_fitting(own.resources), own.resources.workers or 1)
-        enough = own.needs.gpu_memory <= machine.gpu_memory and own.needs.memory * together <= machine.memory
+        enough = (
+            own.needs.gpu_memory <= machine.gpu_memory
+            and own.needs.memory * together <= machine.memory
+        )
         if together and enough:
             return True
     # True if no machine has the CPUs or GPUs for a worker: placement refuses the step, with another message.

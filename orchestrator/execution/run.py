@@ -159,7 +159,11 @@ class Run:
                 if metric.step.name == name:
                     shown.add(metric.name)
         numbers = self.plan.steps[name].numbers
-        return {key: value for key, value in numbers.items() if not shown or key in shown}
+        found: dict[str, float] = {}
+        for key, value in numbers.items():
+            if not shown or key in shown:
+                found[key] = value
+        return found
 
     def _export_progress(self, latest: Mapping[str, Progress]) -> None:
         """Write the progress of the running steps to the folder of the run now and then, for `status --follow`, and
@@ -174,7 +178,9 @@ class Run:
             if self.status[name] is Status.RUNNING:
                 running[name] = asdict(progress)
         with suppress(OSError):  # a full disk is reported by the steps that write to it
-            atomic_file.replace(self.run_log.folder / PROGRESS, json.dumps(running).encode(), durable=False)
+            atomic_file.replace(
+                self.run_log.folder / PROGRESS, json.dumps(running).encode(), durable=False
+            )
         if now - self.uploaded >= UPLOAD_INTERVAL:
             self.uploaded = now
             with suppress(UnreachableError):
@@ -194,7 +200,11 @@ class Run:
 
     def _start_cluster(self) -> None:
         if not self.cluster.started:
-            self.view.message("starting Ray" if not self.cluster.address else f"connecting to {self.cluster.address}")
+            self.view.message(
+                "starting Ray"
+                if not self.cluster.address
+                else f"connecting to {self.cluster.address}"
+            )
         self.cluster.start()
         until = time.monotonic() + (MACHINES_TIMEOUT if self.cluster.is_external else 0.0)
         for name, planned in self.plan.steps.items():
@@ -204,7 +214,9 @@ class Run:
                 gpus = placed.gpus or 0.0
                 self.demand[name] = Demand(workers * (placed.cpus or 0.0), workers * gpus)
                 # A retry needs GPUs too, even if the cluster has lost its GPUs by then.
-                resources = replace(planned.step.resources, gpus=gpus or planned.step.resources.gpus)
+                resources = replace(
+                    planned.step.resources, gpus=gpus or planned.step.resources.gpus
+                )
                 planned.step = replace(planned.step, resources=resources)
 
     def _place(self, step: Step, until: float) -> Resources:
@@ -217,7 +229,9 @@ class Run:
                 if time.monotonic() > until:
                     raise
                 if not announced:
-                    self.view.message(f"waiting up to {MACHINES_TIMEOUT:.0f} s for machines: {error}")
+                    self.view.message(
+                        f"waiting up to {MACHINES_TIMEOUT:.0f} s for machines: {error}"
+                    )
                 announced = True
                 if self.stop.wait(1.0):
                     raise KeyboardInterrupt from None
@@ -231,7 +245,9 @@ class Run:
 
     def locate_results(self) -> dict[str, Path]:
         """Return the verified paths of `Summary.results`; empty if one of their steps is not done."""
-        found = {name: self.plan.path_of(ref, verified=True) for name, ref in self.summary.results.items()}
+        found = {}
+        for name, ref in self.summary.results.items():
+            found[name] = self.plan.path_of(ref, verified=True)
         return {} if None in found.values() else found
 
     def copy_result(self, target: Path) -> None:
@@ -265,7 +281,10 @@ class Run:
                     "config": asdict(planned.step.config),
                 }
             )
-        self.run_log.write("plan.json", {"recipe": self.recipe.name, "steps": steps, **describe_summary(self.summary)})
+        self.run_log.write(
+            "plan.json",
+            {"recipe": self.recipe.name, "steps": steps, **describe_summary(self.summary)},
+        )
         # An upload that fails is retried after the next step; at the end of the run, a failure is an error.
         with suppress(UnreachableError):
             self.plan.store.upload_folder(self.run_log.folder)
@@ -296,5 +315,10 @@ def begin(
     if not cluster.is_external:  # other machines may join it
         needs.check_fits(plan, found, machines)
     needs.check_disk(plan, found)
-    about = {"command": shlex.join(argv), "parameters": dict(parameters), "versions": versions(), "doc": recipe.doc}
+    about = {
+        "command": shlex.join(argv),
+        "parameters": dict(parameters),
+        "versions": versions(),
+        "doc": recipe.doc,
+    }
     return plan, RunLog.begin(store, recipe.name, about)

@@ -19,7 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
-from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from ray._private.authentication.authentication_token_setup import (
+    maybe_enable_token_auth_if_token_available,
+)
 from ray.job_submission import JobSubmissionClient
 
 from ratchet.errors import InputError, StoreError
@@ -81,12 +83,16 @@ def submit(
             else:
                 print_clean(f"{job}: started: {command}")
     if not wait:
-        print_clean(f"give the same command without --no-wait to follow it; `ray job stop {job}` stops it")
+        print_clean(
+            f"give the same command without --no-wait to follow it; `ray job stop {job}` stops it"
+        )
         return 0
     try:
         return _follow(client, job)
     except KeyboardInterrupt:
-        print_clean(f"{job} continues; give the same command to follow it again; `ray job stop {job}` stops it")
+        print_clean(
+            f"{job} continues; give the same command to follow it again; `ray job stop {job}` stops it"
+        )
         return 130
 
 
@@ -101,7 +107,9 @@ def collect_upload(code: Snapshot, named: Sequence[Path], limit: int = UPLOAD_LI
         if not path.is_file():
             raise InputError(f"{path}: no such file; expected one to upload; correct the path")
         if path.name in {name.split("/")[0] for name in files}:
-            raise InputError(f"{path}: another file is uploaded as {path.name}; expected a different name; rename it")
+            raise InputError(
+                f"{path}: another file is uploaded as {path.name}; expected a different name; rename it"
+            )
         files[path.name] = path.read_bytes()
     for name, content in files.items():
         if is_secret_file(Path(name).name) or contains_secret(content):
@@ -142,7 +150,9 @@ def _connect(address: str | None) -> JobSubmissionClient:
 
 def _find_job(client: JobSubmissionClient, first: str) -> tuple[str, bool]:
     """Return the id of this command's job and whether it is there and not ended. The id after `first` is `first`-2."""
-    known = {job.submission_id: job.status for job in client.list_jobs()}
+    known = {}
+    for job in client.list_jobs():
+        known[job.submission_id] = job.status
     number = 1
     name = first
     while name in known and known[name].is_terminal():
@@ -172,7 +182,9 @@ def _follow(client: JobSubmissionClient, name: str) -> int:
         except (OSError, RuntimeError, aiohttp.ClientError) as error:
             if lost_since is None:
                 lost_since = time.monotonic()
-                print_clean(f"connection lost ({' '.join(str(error).split())[:200]}); {name} continues; reconnecting")
+                print_clean(
+                    f"connection lost ({' '.join(str(error).split())[:200]}); {name} continues; reconnecting"
+                )
             if time.monotonic() - lost_since > RECONNECT_TIMEOUT:
                 print_clean(f"no answer; give the same command again to follow {name}")
                 return 1

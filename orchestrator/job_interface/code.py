@@ -30,7 +30,17 @@ from ratchet.orchestrator.job_interface import imports
 from ratchet.orchestrator.job_interface.job import Job
 
 NEUTRAL_LIBRARIES = frozenset(
-    ["annotated-types", "huggingface-hub", "mlflow", "obstore", "pydantic", "ray", "rich", "tensorboardx", "wandb"]
+    [
+        "annotated-types",
+        "huggingface-hub",
+        "mlflow",
+        "obstore",
+        "pydantic",
+        "ray",
+        "rich",
+        "tensorboardx",
+        "wandb",
+    ]
 )
 """Distributions whose versions do not affect results: they place work, fetch files, check settings and show progress.
 The versions of all other distributions are part of the code."""
@@ -38,7 +48,9 @@ The versions of all other distributions are part of the code."""
 COMPANIONS = {"transformers": ("tokenizers",)}
 """Distribution -> further distributions that affect its results, but that jobs do not import themselves."""
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "ratchet" / "code"
+CACHE = (
+    Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "ratchet" / "code"
+)
 """Cache of parsed modules, shared by processes. It may be deleted at any time."""
 
 
@@ -83,9 +95,13 @@ def follow_imports(modules: tuple[str, ...]) -> Code:
         queue += [(parent, importer) for parent in imports.list_parents(name)]
         module = imports.find_module(name, followed)
         if module.kind == "missing" and name in modules:
-            raise RecipeError(f"module {name}: has no source file; expected a job that is defined in a file")
+            raise RecipeError(
+                f"module {name}: has no source file; expected a job that is defined in a file"
+            )
         if module.kind == "missing" and importer:
-            warnings.add(f"{importer}: imports {name}, which is not on this machine; its changes would not be noticed")
+            warnings.add(
+                f"{importer}: imports {name}, which is not on this machine; its changes would not be noticed"
+            )
         own = name.split(".")[0] in imports.ALWAYS_FOLLOWED
         if module.kind == "installed" or (module.installed and not own):
             libraries.add(name.split(".")[0])
@@ -96,9 +112,17 @@ def follow_imports(modules: tuple[str, ...]) -> Code:
             files[module.file] = module.path
         digests[module.name] = found.digest
         warnings.update([] if own else found.warnings)
-        queue += [(name, f"{module.path}" if certain and not own else "") for name, certain in found.imported]
+        queue += [
+            (name, f"{module.path}" if certain and not own else "")
+            for name, certain in found.imported
+        ]
     versions = _find_versions(libraries)
-    return Code(dict(sorted(digests.items())), versions, dict(sorted(files.items())), tuple(sorted(warnings)))
+    return Code(
+        dict(sorted(digests.items())),
+        versions,
+        dict(sorted(files.items())),
+        tuple(sorted(warnings)),
+    )
 
 
 @functools.cache
@@ -126,7 +150,11 @@ class _ModuleCode:
 @functools.cache
 def _read_module(module: imports.Module, content: bytes) -> _ModuleCode:
     """Parse a module, or return the cached result for the same content, parser and version of Python."""
-    parser = *map(read_file, map(Path, (__file__, imports.__file__))), sys.version.encode(), repr(module).encode()
+    parser = (
+        *map(read_file, map(Path, (__file__, imports.__file__))),
+        sys.version.encode(),
+        repr(module).encode(),
+    )
     kept = CACHE / hashlib.sha256(b"\0".join([*parser, content])).hexdigest()
     with suppress(OSError, ValueError):
         return _ModuleCode(**json.loads(kept.read_bytes()))
@@ -144,7 +172,9 @@ def _parse_module(module: imports.Module, content: bytes) -> _ModuleCode:
     nodes = list(ast.walk(tree))
     imported = tuple(dict.fromkeys(imports.list_imports(nodes, module.package)))
     why = "cannot be followed; changes of what it reads or runs would not be noticed"
-    warnings = tuple(f"{module.path}:{line}: {what} {why}" for line, what in imports.list_unfollowed(nodes))
+    warnings = tuple(
+        f"{module.path}:{line}: {what} {why}" for line, what in imports.list_unfollowed(nodes)
+    )
     for node in nodes:
         _drop_docstring(node)
     return _ModuleCode(_hash(ast.dump(tree).encode()), imported, warnings)
@@ -158,7 +188,9 @@ def _drop_docstring(node: ast.AST) -> None:
 
 
 def _is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
+    return isinstance(statement, ast.Expr) and isinstance(
+        getattr(statement.value, "value", None), str
+    )
 
 
 def _hash(content: bytes) -> str:
@@ -169,7 +201,10 @@ def _find_versions(packages: set[str]) -> dict[str, str]:
     """Return distribution -> version of the imported packages whose versions may affect results."""
     found = {"python": find_version("python")}
     owners = _distributions()
-    names = {owner.lower().replace("_", "-") for package in packages for owner in owners.get(package, ())}
+    names = set()
+    for package in packages:
+        for owner in owners.get(package, ()):
+            names.add(owner.lower().replace("_", "-"))
     for library in sorted(names):
         for name in (library, *COMPANIONS.get(library, ())):
             if name not in NEUTRAL_LIBRARIES:

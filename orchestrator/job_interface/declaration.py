@@ -25,7 +25,9 @@ def locate_caller() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if not module.startswith("ratchet.orchestrator.") and not frame.f_code.co_filename.startswith("<"):
+        if not module.startswith(
+            "ratchet.orchestrator."
+        ) and not frame.f_code.co_filename.startswith("<"):
             break
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None or module.partition(".")[0] == "ratchet":
@@ -36,12 +38,19 @@ def locate_caller() -> str:
 def require(holds: bool, where: str, given: Any, expected: str) -> None:
     """Raise RecipeError, with the user's line, if `holds` is false."""
     if not holds:
-        raise RecipeError(f"{locate_caller()}{where}: {describe_value(given)} given; expected {expected}")
+        raise RecipeError(
+            f"{locate_caller()}{where}: {describe_value(given)} given; expected {expected}"
+        )
 
 
 def require_items(items: Any, kind: type, where: str, expected: str) -> None:
     """Raise RecipeError, with the user's line, unless `items` is a list or tuple of `kind`."""
-    require(isinstance(items, Sequence) and not isinstance(items, str), where, items, f"a list of {expected}")
+    require(
+        isinstance(items, Sequence) and not isinstance(items, str),
+        where,
+        items,
+        f"a list of {expected}",
+    )
     for item in items:
         require(isinstance(item, kind), where, item, expected)
 
@@ -58,13 +67,20 @@ def describe_value(value: Any) -> str:
 def check_job(job: Any) -> None:
     """Raise RecipeError if the name, version, classes or functions of a Job are invalid."""
     where = f"job {job.name}"
-    require(isinstance(job.name, str) and bool(JOB_NAME.fullmatch(job.name)), "Job", job.name, "a name like my_job")
+    require(
+        isinstance(job.name, str) and bool(JOB_NAME.fullmatch(job.name)),
+        "Job",
+        job.name,
+        "a name like my_job",
+    )
     require(isinstance(job.version, int), f"{where}.version", job.version, "an integer, such as 1")
     for name, kind in (("config", job.config), ("inputs", job.inputs)):
         is_class = isinstance(kind, type) and dataclasses.is_dataclass(kind)
         require(is_class, f"{where}.{name}", kind, "a dataclass; add @dataclass(frozen=True)")
         frozen = kind.__dataclass_params__.frozen
-        require(frozen, f"{where}.{name}", kind, "a frozen dataclass; write @dataclass(frozen=True)")
+        require(
+            frozen, f"{where}.{name}", kind, "a frozen dataclass; write @dataclass(frozen=True)"
+        )
     for name, kind in _get_hints(job.config).items():
         require(_is_setting(kind), f"{where}: Config.{name}", _show(kind), SETTINGS)
     for name, kind in _get_hints(job.inputs).items():

@@ -52,7 +52,9 @@ def find_damage(folder: Path, worker_rank: int = 0, workers: int = 1) -> str:
     """
     try:
         digests = json.loads((folder / NAME).read_bytes())
-        expected = {str(name): (digests[name]["bytes"], digests[name]["sha256"]) for name in sorted(digests)}
+        expected = {
+            str(name): (digests[name]["bytes"], digests[name]["sha256"]) for name in sorted(digests)
+        }
     except (FileNotFoundError, NotADirectoryError):
         return f"{NAME} is missing"
     except (ValueError, LookupError, TypeError):
@@ -60,7 +62,10 @@ def find_damage(folder: Path, worker_rank: int = 0, workers: int = 1) -> str:
     own = list(expected)[worker_rank::workers]
     with ThreadPoolExecutor(THREADS) as pool:
         problems = pool.map(lambda name: _find_difference(folder / name, *expected[name]), own)
-        return next((f"{name} {problem}" for name, problem in zip(own, problems, strict=True) if problem), "")
+        return next(
+            (f"{name} {problem}" for name, problem in zip(own, problems, strict=True) if problem),
+            "",
+        )
 
 
 def _find_difference(path: Path, size: int, sha256: str) -> str:

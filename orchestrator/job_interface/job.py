@@ -26,7 +26,9 @@ from ratchet.orchestrator.job_interface.declaration import check_job, require
 from ratchet.orchestrator.job_interface.settings import Unit
 
 _TIMES = re.compile(r"(^|[_ ])(time|duration|seconds|secs?)$|(?<!per)[_ ]s$", re.IGNORECASE)
-_LOWER = re.compile(r"loss|error|perplexity|\bppl\b|latency|\brank\b|missing|\bm[as]e\b|\brmse\b|difference")
+_LOWER = re.compile(
+    r"loss|error|perplexity|\bppl\b|latency|\brank\b|missing|\bm[as]e\b|\brmse\b|difference"
+)
 _HIGHER = re.compile(
     r"^[rp]@\d|\bm?ap\b|\bmap@|\bmrr|\bndcg|recall|precision|accuracy|\bacc\b|\bem\b|\bf1\b|exact|\bhits?\b|pass@|\bauc\b"
     r"|bleu|rouge|lenient|success|solved|correct|per_s\b|/s\b"
@@ -70,14 +72,27 @@ class Resources:
         """Return label name -> value. Raises InputError for a label other than `name=value`, and for repeated names."""
         for label in self.labels:
             if not all(label.partition("=")[::2]):
-                raise InputError(f"labels: '{label}' given; expected name=value, such as market=on-demand")
+                raise InputError(
+                    f"labels: '{label}' given; expected name=value, such as market=on-demand"
+                )
         found = dict(label.split("=", 1) for label in self.labels)
         if len(found) < len(self.labels):
-            raise InputError(f"labels: {','.join(self.labels)} given; expected each name once; remove one")
+            raise InputError(
+                f"labels: {','.join(self.labels)} given; expected each name once; remove one"
+            )
         return found
 
 
-MAP_RESOURCES = ("workers", "min_workers", "cpus", "gpus", "memory", "accelerator", "labels", "retries")
+MAP_RESOURCES = (
+    "workers",
+    "min_workers",
+    "cpus",
+    "gpus",
+    "memory",
+    "accelerator",
+    "labels",
+    "retries",
+)
 """Value of `Job.resources` for a map over shards."""
 
 

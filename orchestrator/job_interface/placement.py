@@ -26,12 +26,19 @@ class Machine:
 
     def count_fitting(self, asked: Resources) -> int:
         """Return how many workers with resolved resources fit on one machine."""
-        if asked.accelerator and self.accelerators is not None and asked.accelerator not in self.accelerators:
+        if (
+            asked.accelerator
+            and self.accelerators is not None
+            and asked.accelerator not in self.accelerators
+        ):
             return 0
         if not asked.selector().items() <= self.labels.items():
             return 0
         pairs = ((self.cpus, asked.cpus), (self.gpus, asked.gpus), (self.memory, asked.memory))
-        return min((int((have + 1e-9) // want) for have, want in pairs if want and have != float("inf")), default=10**6)
+        return min(
+            (int((have + 1e-9) // want) for have, want in pairs if want and have != float("inf")),
+            default=10**6,
+        )
 
 
 def list_machines() -> list[Machine]:
@@ -51,7 +58,9 @@ def list_nodes() -> dict[str, Machine]:
 
 
 def _machine(resources: Mapping[str, float], labels: Mapping[str, str]) -> Machine:
-    types = frozenset(key.partition(":")[2] for key in resources if key.startswith("accelerator_type:"))
+    types = frozenset(
+        key.partition(":")[2] for key in resources if key.startswith("accelerator_type:")
+    )
     memory = resources.get("memory", float("inf")) / 1e9
     return Machine(resources.get("CPU", 0.0), resources.get("GPU", 0.0), 1, memory, types, labels)
 
@@ -91,13 +100,19 @@ def resolve_resources(asked: Resources, machines: Sequence[Machine]) -> Resource
     else:
         gpus = float(any(machine.gpus >= 1 for machine in fit))
     asked = replace(asked, gpus=gpus)
-    workers = asked.workers or max(1, count_fitting(machines, replace(asked, cpus=asked.cpus or 0.0)) if gpus else 1)
+    workers = asked.workers or max(
+        1, count_fitting(machines, replace(asked, cpus=asked.cpus or 0.0)) if gpus else 1
+    )
     cpus = asked.cpus
     if cpus is None:
         whole = set()
         for machine in fit:
             for share in range(1, int(machine.cpus) + 1):
                 whole.add(machine.cpus // share)
-        enough = (n for n in sorted(whole, reverse=True) if count_fitting(machines, replace(asked, cpus=n)) >= workers)
+        enough = (
+            n
+            for n in sorted(whole, reverse=True)
+            if count_fitting(machines, replace(asked, cpus=n)) >= workers
+        )
         cpus = next(enough, 1.0)
     return replace(asked, workers=workers, cpus=cpus)

@@ -66,7 +66,9 @@ def validate(kind: type, values: Mapping[str, Any], where: str = "") -> Any:
     a missing value, and a value of the wrong type or out of bounds.
     """
     prefix = f"{where}." if where else ""
-    known = [field.name for field in dataclasses.fields(kind)]
+    known = []
+    for field in dataclasses.fields(kind):
+        known.append(field.name)
     for name in values:
         if name not in known:
             raise InputError(f"{prefix}{name}: unknown setting; {expect_one_of(known, name)}")
@@ -77,7 +79,9 @@ def validate(kind: type, values: Mapping[str, Any], where: str = "") -> Any:
     hints = get_type_hints(kind, include_extras=True)
     for name in values:
         if isinstance(values[name], bool) and not isinstance(getattr(made, name), bool):
-            raise InputError(f"{prefix}{name}: {values[name]} given; expected {_type_text(hints[name])}")
+            raise InputError(
+                f"{prefix}{name}: {values[name]} given; expected {_type_text(hints[name])}"
+            )
         _check_finite(getattr(made, name), f"{prefix}{name}", InputError)
     return made
 
@@ -110,7 +114,10 @@ def write_value(value: Any) -> str:
 
 def write_lines(values: Mapping[str, Any]) -> list[str]:
     """Return Python values as the `name=value` lines of the command."""
-    return [f"{name}={write_value(value)}" for name, value in values.items()]
+    found: list[str] = []
+    for name, value in values.items():
+        found.append(f"{name}={write_value(value)}")
+    return found
 
 
 def suggest(given: str, known: Iterable[str]) -> str:
@@ -245,7 +252,9 @@ def _type_text(annotation: Any) -> str:
     if origin is Literal:
         return " | ".join(map(str, arguments))
     if origin is tuple:
-        return ",".join("..." if argument is Ellipsis else _type_text(argument) for argument in arguments)
+        return ",".join(
+            "..." if argument is Ellipsis else _type_text(argument) for argument in arguments
+        )
     if annotation is type(None):
         return "none"
     return getattr(annotation, "__name__", str(annotation))

@@ -23,7 +23,14 @@ from ratchet.orchestrator.job_interface.code import follow_imports, read_file
 DIGEST_FILE = "SNAPSHOT"
 """The file of a snapshot that holds its digest."""
 
-PACKAGE_FILES = ("*.py", "*.css", "*.js", "*.j2", "ratchet/recipes/published/*.yaml", "ratchet/examples/*.jsonl")
+PACKAGE_FILES = (
+    "*.py",
+    "*.css",
+    "*.js",
+    "*.j2",
+    "ratchet/recipes/published/*.yaml",
+    "ratchet/examples/*.jsonl",
+)
 """Glob patterns of the package's own files. Users may have put other files into its folders `data` and `models`."""
 
 

@@ -50,7 +50,9 @@ class SourceDigests:
         if not os.path.exists(source.path):  # unlike Path.exists, also for a name that is too long
             hub = f", or download a data set of the hub first (hf download --repo-type dataset {named})"
             advice = hub if re.fullmatch(r"[\w.-]+/[\w.-]+", named) else ""
-            raise InputError(f"{named}: not found; expected a file or folder at {source.path}; check the path{advice}")
+            raise InputError(
+                f"{named}: not found; expected a file or folder at {source.path}; check the path{advice}"
+            )
         files = list_files(source)
         if not files:
             raise InputError(
@@ -58,7 +60,9 @@ class SourceDigests:
             )
         with ThreadPoolExecutor(max_workers=8) as pool:
             digests = list(pool.map(self._file_digest, (path for _, path in files)))
-        content = [[name, value] for (name, _), value in zip(files, digests, strict=True)]
+        content = []
+        for (name, _), value in zip(files, digests, strict=True):
+            content.append([name, value])
         return digest([*content, source.told_by_name] if source.told_by_name else content)
 
     def save(self) -> None:

@@ -36,7 +36,9 @@ def check_worker(context: Context, paths: Iterable[Path]) -> None:
     this machine. Every Ray worker calls it first."""
     try:
         os.getcwd()
-    except FileNotFoundError:  # another node on this machine has unpacked the snapshot anew, under the same path
+    except (
+        FileNotFoundError
+    ):  # another node on this machine has unpacked the snapshot anew, under the same path
         os.chdir(Path(ratchet.__file__).parents[1])
     where = f"step {context.step}, machine {platform.node()}"
     required = context.code

@@ -115,30 +115,43 @@ def find_settings(name: str) -> Path:
 
 def read_settings(path: Path) -> list[str]:
     """Read a YAML file of `name: value` lines as `name=value` lines. Raises RecipeError with file and line."""
-    return [f"{name}={value}" for name, value, _ in read_lines(path)]
+    found: list[str] = []
+    for name, value, _ in read_lines(path):
+        found.append(f"{name}={value}")
+    return found
 
 
 def read_lines(path: Path) -> list[tuple[str, str, str]]:
     """Return (name, value, `file:line`) of each setting in a YAML file. Values remain texts."""
     try:
-        node = yaml.compose(read_text(path, RecipeError, MAX_SETTINGS_BYTES), Loader=yaml.BaseLoader)
+        node = yaml.compose(
+            read_text(path, RecipeError, MAX_SETTINGS_BYTES), Loader=yaml.BaseLoader
+        )
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         said = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise RecipeError(f"{path}{line}: {said}; expected lines `name: value`; correct the line") from None
+        raise RecipeError(
+            f"{path}{line}: {said}; expected lines `name: value`; correct the line"
+        ) from None
     except RecursionError:
-        raise RecipeError(f"{path}: hundreds of nested lists given; expected lines `name: value`") from None
+        raise RecipeError(
+            f"{path}: hundreds of nested lists given; expected lines `name: value`"
+        ) from None
     if node is not None and not isinstance(node, yaml.MappingNode):
         raise RecipeError(f"{path}: no mapping given; expected lines `name: value`")
     found: dict[str, tuple[str, str, str]] = {}
     for key, value in _flatten(node.value if node is not None else ()):
         where = f"{path}:{key.start_mark.line + 1}"
         if not isinstance(key, yaml.ScalarNode) or not isinstance(value, yaml.ScalarNode):
-            raise RecipeError(f"{where}: a list or a nested block given; expected `name: value` on a line")
+            raise RecipeError(
+                f"{where}: a list or a nested block given; expected `name: value` on a line"
+            )
         if key.value in found:
             first = found[key.value][2]
-            raise RecipeError(f"{where}: {key.value} is also given at {first}; expected one line; remove one")
+            raise RecipeError(
+                f"{where}: {key.value} is also given at {first}; expected one line; remove one"
+            )
         if not (key.value + value.value).isprintable():
             given = reprlib.repr(key.value + value.value)
             raise RecipeError(f"{where}: {given} given; expected printable text; correct the line")
@@ -164,7 +177,10 @@ def names() -> list[str]:
 
 def job_names() -> list[str]:
     """Return the names `jobs/NAME` of Ratchet's jobs. Each job is also a recipe of one step."""
-    return [f"jobs/{name}" for name in single_job.list_jobs()]
+    found: list[str] = []
+    for name in single_job.list_jobs():
+        found.append(f"jobs/{name}")
+    return found
 
 
 def find(name: str) -> Recipe:
@@ -176,7 +192,9 @@ def find(name: str) -> Recipe:
     if name.endswith(".py"):
         path = Path(name).resolve()
         if not path.is_file():
-            raise RecipeError(f"recipe {name}: no such file; give a recipe's name ({', '.join(names())}) or a file")
+            raise RecipeError(
+                f"recipe {name}: no such file; give a recipe's name ({', '.join(names())}) or a file"
+            )
         sys.path.insert(0, str(path.parent))
         name = path.stem
         if not name.isidentifier():
@@ -199,7 +217,11 @@ def find(name: str) -> Recipe:
     declared = getattr(module, "JOB", None)
     if function is None and isinstance(declared, Job):
         return Recipe(name, single_job.make_recipe(declared))
-    if not callable(function) or inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+    if (
+        not callable(function)
+        or inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+    ):
         raise RecipeError(
             f"recipe {name}: {module.__file__} has no function {name}(); expected one that returns a Summary, or a JOB"
         )
@@ -207,13 +229,17 @@ def find(name: str) -> Recipe:
     for key, parameter in recipe.parameters.items():
         where = f"recipe {name}: parameter {key}"
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise RecipeError(f"{where}: * or ** given; expected a name, a type and a default, such as {key}: int = 2")
+            raise RecipeError(
+                f"{where}: * or ** given; expected a name, a type and a default, such as {key}: int = 2"
+            )
         if parameter.annotation is parameter.empty:
             raise RecipeError(f"{where}: no type given; expected one, such as {key}: int = 2")
     return recipe
 
 
-def build(recipe: Recipe, settings: Settings, store: Store | None = None) -> tuple[list[Step], Summary, dict[str, Any]]:
+def build(
+    recipe: Recipe, settings: Settings, store: Store | None = None
+) -> tuple[list[Step], Summary, dict[str, Any]]:
     """Return the recipe's steps with all settings applied (parents before children), its summary and its parameters.
 
     store: the store with finished runs that the recipe may use. Raises RecipeError for an unknown name, with the
@@ -228,7 +254,9 @@ def build(recipe: Recipe, settings: Settings, store: Store | None = None) -> tup
             summaries.append(recipe.function(**values))
         made += names
         if not isinstance(summaries[-1], Summary):
-            raise RecipeError(f"recipe {recipe.name}: returned {type(summaries[-1]).__name__}; expected a Summary")
+            raise RecipeError(
+                f"recipe {recipe.name}: returned {type(summaries[-1]).__name__}; expected a Summary"
+            )
     summary = average(summaries) if len(summaries) > 1 else summaries[0]
     steps = reachable(list_goals(summary))
     for pattern, name, text in settings.steps:
@@ -237,9 +265,13 @@ def build(recipe: Recipe, settings: Settings, store: Store | None = None) -> tup
     check_outputs(steps)
     check_metrics(steps, summary.rows)
     if not steps:
-        raise RecipeError(f"recipe {recipe.name}: the Summary has no rows and no goals; expected a step to run")
+        raise RecipeError(
+            f"recipe {recipe.name}: the Summary has no rows and no goals; expected a step to run"
+        )
     reached = {s.name for s in steps}
-    summary = replace(summary, unreached=[name for name in dict.fromkeys(made) if name not in reached])
+    summary = replace(
+        summary, unreached=[name for name in dict.fromkeys(made) if name not in reached]
+    )
     return steps, summary, parameters
 
 
@@ -256,12 +288,16 @@ def _check_job_names(steps: Sequence[Step]) -> None:
         first = jobs.setdefault(s.job.name, s.job)
         if first.config is not s.job.config:
             modules = f"{first.config.__module__} and {s.job.config.__module__}"
-            raise RecipeError(f"job {s.job.name}: declared in {modules}; expected unique names; rename one")
+            raise RecipeError(
+                f"job {s.job.name}: declared in {modules}; expected unique names; rename one"
+            )
 
 
 def list_modules(recipe: Recipe, steps: Iterable[Step]) -> list[str]:
     """Return the modules of a recipe and of its jobs, which the processes of a run import."""
-    return list(dict.fromkeys([recipe.module, *(module for step in steps for module in step.job.modules)]))
+    return list(
+        dict.fromkeys([recipe.module, *(module for step in steps for module in step.job.modules)])
+    )
 
 
 def match_steps(steps: Sequence[Step], pattern: str) -> list[Step]:
@@ -283,7 +319,10 @@ def _list_seeds(recipe: Recipe, parameters: Mapping[str, Any], seeds: int) -> li
             f"--seeds {seeds}: recipe {recipe.name} has no parameter seed; expected one, such as seed: Seed = 42; leave"
             " --seeds out"
         )
-    return [{**parameters, "seed": parameters["seed"] + number} for number in range(seeds)]
+    found: list[dict[str, Any]] = []
+    for number in range(seeds):
+        found.append({**parameters, "seed": parameters["seed"] + number})
+    return found
 
 
 def _parameters(recipe: Recipe, given: Mapping[str, str]) -> dict[str, Any]:
@@ -315,7 +354,9 @@ def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
             f"{line}: no step matches '{pattern}'; `ratchet plan` lists the steps{suggest(pattern, known)}"
         )
     if name in {f.name for f in fields(Resources)}:  # a resource is set only for steps that use it
-        matched = [s for s in matched if s.job.resources is None or name in s.job.resources] or matched
+        matched = [
+            s for s in matched if s.job.resources is None or name in s.job.resources
+        ] or matched
     changed: dict[str, Step] = {}
     for s in matched:
         if any(f.name == name for f in fields(s.job.config)):
@@ -325,8 +366,12 @@ def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
         before = getattr(s, part)
         hints = get_type_hints(type(before), include_extras=True)
         if name not in hints:
-            slots = dict.fromkeys(f.name for kind in (s.job.config, Resources) for f in fields(kind))
-            raise RecipeError(f"{line}: step {s.name} has no setting '{name}'; {expect_one_of(slots, name)}")
+            slots = dict.fromkeys(
+                f.name for kind in (s.job.config, Resources) for f in fields(kind)
+            )
+            raise RecipeError(
+                f"{line}: step {s.name} has no setting '{name}'; {expect_one_of(slots, name)}"
+            )
         value = convert(text, hints[name], line)
         changed[s.name] = replace(s, **{part: replace(before, **{name: value})})
         check_resources(changed[s.name].resources, line, s.job)
@@ -346,7 +391,10 @@ def make_example_steps(found: Recipe) -> list[Step]:
     """
     before = os.environ.get("HF_HUB_OFFLINE", "")
     os.environ["HF_HUB_OFFLINE"] = "1"
-    lines = [f"{name}=." for name, parameter in found.parameters.items() if parameter.default is parameter.empty]
+    lines = []
+    for name, parameter in found.parameters.items():
+        if parameter.default is parameter.empty:
+            lines.append(f"{name}=.")
     try:
         return build(found, Settings.read(lines))[0]
     except RatchetError:

@@ -65,7 +65,9 @@ def make_recipe(job: Job) -> Callable[..., Summary]:
         annotation: Any = Annotated[kind, Field(description=docs.get(field.name, ""))]
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         parameters.append(
-            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+            )
         )
     made: Any = run_job
     made.__signature__ = inspect.Signature(parameters)

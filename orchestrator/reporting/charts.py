@@ -35,7 +35,9 @@ class Axis:
     end: float
 
     def place(self, value: float) -> float:
-        return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 1)
+        return round(
+            self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 1
+        )
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,9 @@ def place_dots(rows: Mapping[str, Mapping[str, float | None]], column: str) -> l
 
 def place_lines(chart: Chart) -> Plot | None:
     """Place the curves of a chart over shared axes; None if no curve has two points."""
-    curves = [_select_points(series) for series in chart.series]
+    curves = []
+    for series in chart.series:
+        curves.append(_select_points(series))
     if max(map(len, curves)) < 2:
         return None
     xs = [x for points in curves for x, _ in points]
@@ -138,4 +142,7 @@ def _choose_ticks(low: float, high: float) -> list[float]:
     unit = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
     first = math.floor(low / unit + 1e-9)
     last = math.ceil(high / unit - 1e-9)
-    return [i * unit for i in range(first, max(last, first + 1) + 1)]
+    found: list[float] = []
+    for i in range(first, max(last, first + 1) + 1):
+        found.append(i * unit)
+    return found

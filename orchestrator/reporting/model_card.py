@@ -31,8 +31,15 @@ def write_card(store: Store, made: RunModel, name: str, license: str) -> str:
     library, task, loader, method = USES[made.kind]
     results = []
     for column, value in made.metrics.items():
-        about: dict[str, Any] = {"dataset_type": made.recipe, "dataset_name": f"held-out rows of {made.recipe}"}
-        about |= {"dataset_revision": made.data.get(column), "metric_type": column.lower(), "metric_name": column}
+        about: dict[str, Any] = {
+            "dataset_type": made.recipe,
+            "dataset_name": f"held-out rows of {made.recipe}",
+        }
+        about |= {
+            "dataset_revision": made.data.get(column),
+            "metric_type": column.lower(),
+            "metric_name": column,
+        }
         results.append(EvalResult(task, metric_value=value, **about))
     front = ModelCardData(
         license=license,

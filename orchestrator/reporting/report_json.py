@@ -41,18 +41,29 @@ def read(run_log: RunLog) -> RunReport | None:
     if found is None:
         return None
     if found.get("schema") != SCHEMA:
-        raise DamagedError(f"{run_log.folder / NAME}: another schema; expected {SCHEMA}; give the run's command again")
+        raise DamagedError(
+            f"{run_log.folder / NAME}: another schema; expected {SCHEMA}; give the run's command again"
+        )
     rows: dict[str, dict[str, float | None]] = {}
     for label, row in found["rows"].items():
-        rows[label] = {name: cell and Estimate(cell["value"], cell.get("interval")) for name, cell in row.items()}
-    steps = [StepReport(**_select_known(StepReport, step)) for step in found["steps"]]
+        rows[label] = {
+            name: cell and Estimate(cell["value"], cell.get("interval"))
+            for name, cell in row.items()
+        }
+    steps = []
+    for step in found["steps"]:
+        steps.append(StepReport(**_select_known(StepReport, step)))
     return RunReport(**{**_select_known(RunReport, found), "rows": rows, "steps": steps})
 
 
 def _select_known(kind: type[RunReport | StepReport], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of known fields. A newer version of Ratchet may have written more fields."""
     known = {field.name for field in fields(kind)}
-    return {name: value for name, value in values.items() if name in known}
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in known:
+            found[name] = value
+    return found
 
 
 def _write_cell(cell: float | None) -> dict[str, float] | None:

@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ratchet.orchestrator.job_interface.job import infer_direction
-from ratchet.orchestrator.reporting.formatting import format_duration, format_timestamp, judge_difference, pluralize
+from ratchet.orchestrator.reporting.formatting import (
+    format_duration,
+    format_timestamp,
+    judge_difference,
+    pluralize,
+)
 from ratchet.orchestrator.reporting.tables import Table, build_table, collect_columns, is_finite
 
 Rows = Mapping[str, Mapping[str, float | None]]
@@ -85,7 +90,11 @@ def count_steps(steps: Sequence[StepReport]) -> list[str]:
 
 def list_facts(data: RunReport) -> list[str]:
     """List start, duration, number of steps, and the time saved by reuse."""
-    facts = [format_timestamp(data.started), format_duration(data.seconds), *count_steps(data.steps)]
+    facts = [
+        format_timestamp(data.started),
+        format_duration(data.seconds),
+        *count_steps(data.steps),
+    ]
     saved = sum(step.seconds or 0 for step in data.steps if step.status == "hit")
     if saved >= 1:
         facts.append(f"{format_duration(saved)} saved by reuse")
@@ -93,7 +102,10 @@ def list_facts(data: RunReport) -> list[str]:
 
 
 def build_summary(rows: Rows, baselines: Collection[str] = ()) -> Table:
-    quiet = {i: "quiet" for i, label in enumerate(rows) if label in baselines}
+    quiet = {}
+    for i, label in enumerate(rows):
+        if label in baselines:
+            quiet[i] = "quiet"
     return build_table([{"": label, **row} for label, row in rows.items()], quiet, mark_best=True)
 
 
@@ -102,7 +114,10 @@ def collect_tables(steps: Sequence[StepReport]) -> list[tuple[str, str, Table]]:
     tables = []
     for step in steps:
         for title, rows in step.tables.items():
-            chosen = {i: "chosen" for i, row in enumerate(rows) if row.get("kept") is True}
+            chosen = {}
+            for i, row in enumerate(rows):
+                if row.get("kept") is True:
+                    chosen[i] = "chosen"
             if rows:
                 tables.append((step.name, title, build_table(rows, chosen, mark_best=True)))
     return tables
@@ -122,7 +137,9 @@ def format_headline(rows: Rows, column: str, baselines: Collection[str]) -> str:
     """Compare the best row of a column with the best baseline: `0.452 at iteration 1: +0.276 against zero-shot, more
     than noise`. Empty if the column has no known direction."""
     sign = infer_direction(column)
-    known: dict[str, Any] = {label: row[column] for label, row in rows.items() if is_finite(row.get(column))}
+    known: dict[str, Any] = {
+        label: row[column] for label, row in rows.items() if is_finite(row.get(column))
+    }
     order = sorted(known, key=lambda label: -sign * known[label])
     ours = next((label for label in order if label not in baselines), None)
     rival = next((label for label in order if label in baselines), None)
@@ -196,12 +213,17 @@ def collect_cases(steps: Sequence[StepReport]) -> dict[str, list[Case]]:
             for card in cards:
                 columns = joined.setdefault(title, {}).setdefault(card["title"], {})
                 for heading, items in card["columns"].items():
-                    answers = [(item["text"], bool(item.get("good"))) for item in items]
+                    answers = []
+                    for item in items:
+                        answers.append((item["text"], bool(item.get("good"))))
                     columns.setdefault(heading, answers)
     found: dict[str, list[Case]] = {}
     for title, queries in joined.items():
         for query, columns in queries.items():
             if len(columns) > 3:
-                columns = {heading: columns[heading] for heading in (next(iter(columns)), next(reversed(columns)))}
+                columns = {
+                    heading: columns[heading]
+                    for heading in (next(iter(columns)), next(reversed(columns)))
+                }
             found.setdefault(title, []).append(Case(query, columns))
     return found

@@ -52,14 +52,23 @@ def compare_runs(store: Store, before: RunLog, after: RunLog) -> RunDiff:
         if pair[0] != pair[1]:
             parameters[name] = pair
     seconds = (one.seconds, other.seconds)
-    return RunDiff((one.run_id, other.run_id), seconds, parameters, _compare_numbers(one, other), changed, equal)
+    return RunDiff(
+        (one.run_id, other.run_id),
+        seconds,
+        parameters,
+        _compare_numbers(one, other),
+        changed,
+        equal,
+    )
 
 
 def _read(run_log: RunLog) -> RunReport:
     """Return the report of a run, with the recipe's names of rows and columns: without notes and counts, which vary."""
     found = report_json.read(run_log)
     if found is None:
-        raise StoreError(f"run {run_log.run_id}: no report; expected a run that ended; give its command again")
+        raise StoreError(
+            f"run {run_log.run_id}: no report; expected a run that ended; give its command again"
+        )
     named = (run_log.read("plan.json") or {}).get("rows", ())
     if len(named) != len(found.rows):  # a summary without rows shows its goals, without notes
         return found
@@ -85,7 +94,10 @@ def _describe(store: Store, before: StepReport | None, after: StepReport | None)
     if old and new:
         return describe_changes(old.fingerprint, new.fingerprint)
     missing = "after" if old else "before"
-    return [*describe_changes({"config": before.config}, {"config": after.config}), f"has no result {missing}"]
+    return [
+        *describe_changes({"config": before.config}, {"config": after.config}),
+        f"has no result {missing}",
+    ]
 
 
 def _compare_numbers(one: RunReport, other: RunReport) -> list[dict[str, Any]]:
@@ -96,5 +108,7 @@ def _compare_numbers(one: RunReport, other: RunReport) -> list[dict[str, Any]]:
             if before is None or after is None or column == "time":
                 continue
             number = {"row": row, "column": column, "before": float(before), "after": float(after)}
-            found.append({**number, "difference": after - before, "verdict": judge_difference(before, after)})
+            found.append(
+                {**number, "difference": after - before, "verdict": judge_difference(before, after)}
+            )
     return found

@@ -59,7 +59,9 @@ def describe_row(plan: Plan, row: Row) -> str:
     """Return the label of a row with the notes of its steps: `iteration 0 (2 of 3: kept the base)`."""
     notes = Counter(plan.steps[step.name].result.get("note", "") for step in row.steps)
     del notes[""]
-    repetitions = max((len(cell) for cell in row.columns.values() if not isinstance(cell, Metric)), default=1)
+    repetitions = max(
+        (len(cell) for cell in row.columns.values() if not isinstance(cell, Metric)), default=1
+    )
     texts = []
     for note, count in notes.items():
         texts.append(note if repetitions == 1 else f"{count} of {repetitions}: {note}")

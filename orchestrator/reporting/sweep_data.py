@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ratchet.orchestrator.reporting.formatting import Estimate, format_duration, format_timestamp, pluralize
+from ratchet.orchestrator.reporting.formatting import (
+    Estimate,
+    format_duration,
+    format_timestamp,
+    pluralize,
+)
 from ratchet.orchestrator.reporting.run_data import Chart, Series
 from ratchet.orchestrator.reporting.tables import Table, build_table
 
@@ -127,7 +132,10 @@ def list_rows(data: SweepReport) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"": format_label(data, number)}
         for name, short in zip(varied, fields, strict=True):
             row[short if fields.count(short) == 1 else name] = trial.settings.get(name, "default")
-        rows.append(row | {data.metric: trial.estimate, "status": trial.status, "time": trial.seconds or None})
+        rows.append(
+            row
+            | {data.metric: trial.estimate, "status": trial.status, "time": trial.seconds or None}
+        )
     return rows
 
 

@@ -33,14 +33,19 @@ class Table(NamedTuple):
 
 
 def build_table(
-    rows: Sequence[Mapping[str, Any]], styles: Mapping[int, str] | None = None, *, mark_best: bool = False
+    rows: Sequence[Mapping[str, Any]],
+    styles: Mapping[int, str] | None = None,
+    *,
+    mark_best: bool = False,
 ) -> Table:
     """Build a table of rows (column -> value); without rows, it has no columns. mark_best: mark the best values of the
     columns whose direction is known."""
     columns = []
     for name in collect_columns(rows):
         values = [row.get(name) for row in rows]
-        texts = [format_value(value, name) for value in values]
+        texts = []
+        for value in values:
+            texts.append(format_value(value, name))
         numeric = all(value is None or is_number(value) for value in values)
         direction = infer_direction(name) if mark_best else 0
         columns.append(Column(name, texts, numeric, direction, find_best(values, direction)))
@@ -49,11 +54,18 @@ def build_table(
 
 def find_best(values: Sequence[Any], direction: int) -> set[int]:
     """Return the positions of the best value; empty if there is no direction or all values are equal."""
-    known = {i: direction * value for i, value in enumerate(values) if is_finite(value)}
+    known = {}
+    for i, value in enumerate(values):
+        if is_finite(value):
+            known[i] = direction * value
     best = max(known.values(), default=0)
     if not direction or best == min(known.values(), default=0):
         return set()
-    return {i for i, value in known.items() if value == best}
+    found: set[int] = set()
+    for i, value in known.items():
+        if value == best:
+            found.add(i)
+    return found
 
 
 def is_finite(value: Any) -> bool:
@@ -74,7 +86,9 @@ def print_table(table: Table) -> None:
     for column in table.columns:
         words = " ".join([column.name, *column.texts]).split()
         longest = max(map(cell_len, words), default=0)
-        grid.add_column(Text(column.name), justify="right" if column.numeric else "left", min_width=longest)
+        grid.add_column(
+            Text(column.name), justify="right" if column.numeric else "left", min_width=longest
+        )
     for row in zip(*(column.texts for column in table.columns), strict=True):
         grid.add_row(*map(Text, row))
     console = CleanConsole()

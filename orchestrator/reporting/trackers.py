@@ -28,12 +28,16 @@ def send_report(data: RunReport, folder: Path) -> Iterator[str]:
     services: dict[str, Callable[[RunReport, Path], None]] = {}
     if os.environ.get("MLFLOW_TRACKING_URI") and importlib.util.find_spec("mlflow"):
         services["MLflow"] = _write_mlflow
-    if (os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE")) and importlib.util.find_spec("wandb"):
+    if (
+        os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE")
+    ) and importlib.util.find_spec("wandb"):
         services["W&B"] = _write_wandb
     for name, write in services.items():
         failures = [f"not done in {SECONDS:.0f} s"]
 
-        def attempt(write: Callable[[RunReport, Path], None] = write, failures: list[str] = failures) -> None:
+        def attempt(
+            write: Callable[[RunReport, Path], None] = write, failures: list[str] = failures
+        ) -> None:
             try:
                 write(data, folder)
                 failures.clear()
@@ -64,7 +68,9 @@ def _write_mlflow(data: RunReport, folder: Path) -> None:
     client.set_terminated(run_id, "FINISHED" if data.status == "finished" else "FAILED")
 
 
-def _log(client: Any, run_id: str, settings: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
+def _log(
+    client: Any, run_id: str, settings: Mapping[str, Any], numbers: Mapping[str, float]
+) -> None:
     from mlflow.entities import Metric, Param
 
     params = []
@@ -82,15 +88,28 @@ def _write_wandb(data: RunReport, folder: Path) -> None:
     settings = wandb.Settings(console="off", silent=True, init_timeout=SECONDS / 3)
     project = os.environ.get("WANDB_PROJECT", "ratchet")
     config = {**data.parameters, "steps": {step.name: dict(step.config) for step in data.steps}}
-    about: dict[str, Any] = {"id": data.run_id, "name": f"{data.title} {data.run_id}", "dir": str(folder)}
+    about: dict[str, Any] = {
+        "id": data.run_id,
+        "name": f"{data.title} {data.run_id}",
+        "dir": str(folder),
+    }
     run: Any = wandb.init(
-        project=project, job_type=data.title, config=config, resume="allow", settings=settings, **about
+        project=project,
+        job_type=data.title,
+        config=config,
+        resume="allow",
+        settings=settings,
+        **about,
     )
     steps = []
     for step in data.steps:
         inputs = ", ".join(f"{name}: {source}" for name, source, _ in step.inputs)
-        steps.append([step.name, step.job, WORDS[step.status], step.seconds, step.step_id[:32], inputs])
-    table = wandb.Table(["step", "job", "status", "seconds", "run with the curves", "inputs"], steps)
+        steps.append(
+            [step.name, step.job, WORDS[step.status], step.seconds, step.step_id[:32], inputs]
+        )
+    table = wandb.Table(
+        ["step", "job", "status", "seconds", "run with the curves", "inputs"], steps
+    )
     run.log({"steps": table, "report": wandb.Html(str(folder / "report.html"), inject=False)})
     run.summary.update(list_numbers(data))
     run.finish(exit_code=int(data.status != "finished"))

@@ -24,10 +24,21 @@ from ratchet.orchestrator.atomic_file import make_folder, replace, sync, sync_tr
 from ratchet.orchestrator.canonical_json import canonical_json
 from ratchet.orchestrator.fingerprint import SCHEMA
 from ratchet.orchestrator.job_interface.job import Result
-from ratchet.orchestrator.store.backend import FORMAT_NAME, Backend, attempt_key, create_format, find_format
+from ratchet.orchestrator.store.backend import (
+    FORMAT_NAME,
+    Backend,
+    attempt_key,
+    create_format,
+    find_format,
+)
 from ratchet.orchestrator.store.bucket import SCHEMES, Bucket
 from ratchet.orchestrator.store.manifest import NAME, Manifest, Stamp, refuse_newer
-from ratchet.orchestrator.store.read_only import make_read_only, remove_empty_folders, remove_tree, set_read_only
+from ratchet.orchestrator.store.read_only import (
+    make_read_only,
+    remove_empty_folders,
+    remove_tree,
+    set_read_only,
+)
 
 
 @dataclass(frozen=True)
@@ -179,7 +190,12 @@ class Store:
         if not end or "commit" not in end:
             return None
         commit = Commit(**end["commit"])
-        refuse_newer(f"step {step_id[:12]}", "schema of a fingerprint", commit.fingerprint.get("schema"), SCHEMA)
+        refuse_newer(
+            f"step {step_id[:12]}",
+            "schema of a fingerprint",
+            commit.fingerprint.get("schema"),
+            SCHEMA,
+        )
         return commit
 
     def use(self, step_id: str) -> Commit | None:
@@ -233,7 +249,9 @@ class Store:
         folder.mkdir(parents=True)
         for left in parent.iterdir():
             number = left.name.partition("-")[0]
-            if not number.isdecimal() or int(number) < attempt:  # not later ones, if this process was suspended
+            if (
+                not number.isdecimal() or int(number) < attempt
+            ):  # not later ones, if this process was suspended
                 gone = parent / f".gone-{uuid.uuid4().hex}"
                 with suppress(OSError):  # another process removes it
                     left.rename(gone)
@@ -287,7 +305,9 @@ class Store:
         # Reported before the withdrawal, so that every later attempt sees the report. Nothing is removed: while this
         # process is suspended here, others may withdraw and replace the object.
         self.backend.report_damage(commit.manifest, self.root / "objects" / commit.manifest)
-        self.create(f"{attempt_key(commit.step_id, commit.attempt + 1)}/end", {"withdrawn": commit.attempt})
+        self.create(
+            f"{attempt_key(commit.step_id, commit.attempt + 1)}/end", {"withdrawn": commit.attempt}
+        )
 
     def _place(self, staging: Path, manifest: Manifest) -> None:
         """Move a staging folder to its address. If the object exists, it stays, unless it is damaged."""
@@ -295,7 +315,9 @@ class Store:
         while True:
             try:
                 staging.rename(target)
-                set_read_only(target)  # after the move, which needs the permission to write the folder
+                set_read_only(
+                    target
+                )  # after the move, which needs the permission to write the folder
                 break
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):

@@ -49,7 +49,9 @@ class Backend:
         """Return whether nothing is stored, so that a store can be created here."""
         # Ignored: the folder `lost+found` of a new disk, and the temporary file of a process that creates FORMAT.
         names = os.listdir(self.root) if self.root.exists() else []
-        return not [name for name in names if name != "lost+found" and not name.startswith(".FORMAT.")]
+        return not [
+            name for name in names if name != "lost+found" and not name.startswith(".FORMAT.")
+        ]
 
     def create(self, key: str, value: bytes) -> bool:
         """Create a control object durably. Returns False if it exists already. No two values may be equal; see
@@ -113,7 +115,9 @@ class Backend:
         if measure(folder)[1] >= before:
             return False
         with suppress(FileNotFoundError):  # another process removes it
-            folder.rename(gone)  # hides it from all processes at once, so that none reads a half-removed folder
+            folder.rename(
+                gone
+            )  # hides it from all processes at once, so that none reads a half-removed folder
             remove_tree(gone)
             return True
         return False

@@ -69,14 +69,20 @@ class Bucket(Backend):
             )
         self.where = url.rstrip("/")
         # An endpoint without TLS is allowed if the user gives one explicitly.
-        plain = any(own.startswith("http://") for name, own in os.environ.items() if name.startswith("AWS_ENDPOINT"))
+        plain = any(
+            own.startswith("http://")
+            for name, own in os.environ.items()
+            if name.startswith("AWS_ENDPOINT")
+        )
         client: Any = {**PATIENCE["client"], "allow_http": plain}
         # All machines of a cluster share the folder RATCHET_CACHE.
         cache = os.environ.get("RATCHET_CACHE") or Path.home() / ".cache" / "ratchet"
         self.root = Path(cache, hashlib.sha256(self.where.encode()).hexdigest()[:16]).absolute()
         self._records = self.root / "synced"
         try:
-            self.control = from_url(self.where, client_options=client, retry_config=PATIENCE["retry"])
+            self.control = from_url(
+                self.where, client_options=client, retry_config=PATIENCE["retry"]
+            )
         except (BaseError, ValueError) as error:
             raise StoreError(
                 f"store {url}: {_first_line(error)}; expected s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or"
@@ -152,9 +158,17 @@ class Bucket(Backend):
         for key in sizes:
             if key.startswith(f"{prefix}/{DAMAGED}"):
                 marks.append(key)
-        missing = [file for file in manifest.files if marks or sizes.get(f"{prefix}/{file.path}") != file.bytes]
+        missing = [
+            file
+            for file in manifest.files
+            if marks or sizes.get(f"{prefix}/{file.path}") != file.bytes
+        ]
         with ThreadPoolExecutor(TRANSFERS) as pool:
-            list(pool.map(lambda file: self._send(folder / file.path, f"{prefix}/{file.path}"), missing))
+            list(
+                pool.map(
+                    lambda file: self._send(folder / file.path, f"{prefix}/{file.path}"), missing
+                )
+            )
         if missing:
             sizes = self._sizes(prefix)
         for file in manifest.files:
@@ -173,7 +187,12 @@ class Bucket(Backend):
         prefix = f"objects/{manifest.digest}"
         with ThreadPoolExecutor(TRANSFERS) as pool:
             missing = manifest.missing(folder, part)
-            list(pool.map(lambda file: self._fetch(f"{prefix}/{file.path}", file, folder / file.path), missing))
+            list(
+                pool.map(
+                    lambda file: self._fetch(f"{prefix}/{file.path}", file, folder / file.path),
+                    missing,
+                )
+            )
 
     def report_damage(self, digest: str, copy: Path) -> None:
         # Nothing is removed from the bucket: another machine may have replaced the object meanwhile.
@@ -198,7 +217,10 @@ class Bucket(Backend):
         if any(meta["last_modified"].timestamp() >= before for meta in found):
             return False
         # If it is killed in between, an object has no manifest, and an old commit does not become the newest end.
-        keys = sorted((meta["path"] for meta in found), key=lambda key: (not key.endswith(NAME), len(key), key))
+        keys = sorted(
+            (meta["path"] for meta in found),
+            key=lambda key: (not key.endswith(NAME), len(key), key),
+        )
         for start in range(0, len(keys), 1000):
             with self.report_unreachable(prefix):
                 obstore.delete(self.control, keys[start : start + 1000])
@@ -206,7 +228,9 @@ class Bucket(Backend):
 
     def upload_folder(self, folder: Path, key: str) -> None:
         """Upload the files of a folder that changed since they were published or pulled."""
-        for path in sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")):
+        for path in sorted(
+            path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")
+        ):
             name = f"{key}/{path.relative_to(folder).as_posix()}"
             stamp = _stamp(path)
             if self._read_synced(name)[1] != stamp:
@@ -220,7 +244,9 @@ class Bucket(Backend):
 
         def update(meta: Any) -> None:
             name = meta["path"]
-            version = meta["e_tag"] or f"{meta['size']} {meta['last_modified']}"  # not every storage has ETags
+            version = (
+                meta["e_tag"] or f"{meta['size']} {meta['last_modified']}"
+            )  # not every storage has ETags
             path, (known, before) = folder / name.removeprefix(f"{key}/"), self._read_synced(name)
             if known == version and path.exists():
                 return
@@ -266,7 +292,10 @@ class Bucket(Backend):
 
     def _send(self, path: Path, key: str) -> str:
         with self.report_unreachable(key):
-            return obstore.put(self.control, key, path, chunk_size=PIECE, max_concurrency=2)["e_tag"] or ""
+            return (
+                obstore.put(self.control, key, path, chunk_size=PIECE, max_concurrency=2)["e_tag"]
+                or ""
+            )
 
     def _read_synced(self, name: str) -> tuple[str, list[int]]:
         """Return a published file's version (its ETag) and its local file's stamp at the last upload or download. The
@@ -297,11 +326,15 @@ class Bucket(Backend):
                 os.fsync(file.fileno())
             if digest.hexdigest() != expected.sha256:
                 given = f"content {digest.hexdigest()[:12]}"
-                raise DamagedError(describe_damage(f"{self.where}/{key}", given, expected.sha256[:12]))
+                raise DamagedError(
+                    describe_damage(f"{self.where}/{key}", given, expected.sha256[:12])
+                )
             set_read_only(fresh)
             fresh.replace(target)
         except FileNotFoundError:
-            raise DamagedError(describe_damage(f"{self.where}/{key}", "missing", f"{expected.bytes} bytes")) from None
+            raise DamagedError(
+                describe_damage(f"{self.where}/{key}", "missing", f"{expected.bytes} bytes")
+            ) from None
         finally:
             fresh.unlink(missing_ok=True)
 

@@ -53,7 +53,11 @@ class Lease:
     attempt: int
 
     def commit(
-        self, staging: Path, result: Result, fingerprint: Mapping[str, Any], record: Mapping[str, Any]
+        self,
+        staging: Path,
+        result: Result,
+        fingerprint: Mapping[str, Any],
+        record: Mapping[str, Any],
     ) -> Commit:
         """Make a staging folder the step's result and end the attempt. The result becomes visible atomically.
 
@@ -66,7 +70,9 @@ class Lease:
         with store.report_full_disk(staging):
             if not self._create_end({"commit": asdict(commit)}):
                 owner = (store.read(f"{self._key}/end") or {}).get("revoked_by", "another process")
-                raise LeaseLost(f"step {self.step_id[:12]}, attempt {self.attempt}: taken over by {owner}")
+                raise LeaseLost(
+                    f"step {self.step_id[:12]}, attempt {self.attempt}: taken over by {owner}"
+                )
         store.clear(self.step_id)
         return commit
 
@@ -132,7 +138,9 @@ class Leases:
                     continue
             # Reuse an attempt without a lease: its process was killed while it created the attempt.
             number = attempt if attempt and end is None else attempt + 1
-            if self.store.create(f"{attempt_key(step_id, number)}/lease", describe_process(self.run_id)):
+            if self.store.create(
+                f"{attempt_key(step_id, number)}/lease", describe_process(self.run_id)
+            ):
                 lease = Lease(self, step_id, number)
                 with self._lock:
                     self._held.add(lease)
@@ -169,7 +177,12 @@ class Leases:
 def describe_process(run_id: str) -> dict[str, Any]:
     """Return the fields that identify this process in leases and marks of runs."""
     process = {"host": platform.node(), "machine": _machine_id(), "pid": os.getpid()}
-    return {**process, "pid_started": _process_start(os.getpid()), "run": run_id, "since": time.time()}
+    return {
+        **process,
+        "pid_started": _process_start(os.getpid()),
+        "run": run_id,
+        "since": time.time(),
+    }
 
 
 def _describe_owner(owner: Mapping[str, Any]) -> str:

@@ -51,11 +51,16 @@ class Manifest:
         names = [path.relative_to(folder).as_posix() for path in paths]
         for path, name in zip(paths, names, strict=True):
             if path.is_symlink() or not path.is_file():
-                raise StoreError(f"{path}: a link or special file given; expected plain files; copy what it points to")
+                raise StoreError(
+                    f"{path}: a link or special file given; expected plain files; copy what it points to"
+                )
             check_safe(name, NAME)
         with ThreadPoolExecutor(max_workers=8) as pool:
             sums = list(pool.map(compute_sha256, paths))
-        files = (File(name, path.stat().st_size, value) for name, path, value in zip(names, paths, sums, strict=True))
+        files = (
+            File(name, path.stat().st_size, value)
+            for name, path, value in zip(names, paths, sums, strict=True)
+        )
         return cls(tuple(files), result)
 
     @classmethod
@@ -81,7 +86,9 @@ class Manifest:
         with suppress(CanonicalError):
             if manifest.digest == address:
                 return manifest
-        raise DamagedError(f"{where}: changed after the commit; expected digest {address[:12]}; {REPAIR}")
+        raise DamagedError(
+            f"{where}: changed after the commit; expected digest {address[:12]}; {REPAIR}"
+        )
 
     @property
     def size(self) -> int:
@@ -91,7 +98,11 @@ class Manifest:
     @property
     def document(self) -> dict[str, Any]:
         """The manifest as plain JSON values."""
-        return {"schema": SCHEMA, "files": [asdict(file) for file in self.files], "result": self.result}
+        return {
+            "schema": SCHEMA,
+            "files": [asdict(file) for file in self.files],
+            "result": self.result,
+        }
 
     def to_bytes(self) -> bytes:
         """Return the content of MANIFEST.json. Metrics and columns keep the job's order, which the address ignores."""
@@ -114,7 +125,9 @@ class Manifest:
             inside.append([file.path[start:], file.sha256])
         if part is not None and not inside:
             parts = sorted({file.path.split("/")[0] for file in self.files})
-            raise StoreError(f"artifact: '{part}' given; expected one of {', '.join(parts) or 'none'}")
+            raise StoreError(
+                f"artifact: '{part}' given; expected one of {', '.join(parts) or 'none'}"
+            )
         return digest(inside)
 
     def of_part(self, part: str | None) -> list[File]:
@@ -149,7 +162,12 @@ class Manifest:
         return sorted([*unknown, *(f"{folder}/" for folder in folders if folder not in parents)])
 
     def verify(
-        self, folder: Path, *, full: bool, part: str | None = None, known: MutableMapping[Path, Stamp] | None = None
+        self,
+        folder: Path,
+        *,
+        full: bool,
+        part: str | None = None,
+        known: MutableMapping[Path, Stamp] | None = None,
     ) -> None:
         """Raise DamagedError, naming the file, if a file below `folder` is missing, has another size or (if `full`)
         another content, or does not belong there. Raises StoreError if there is no such part.
@@ -169,9 +187,13 @@ class Manifest:
             try:
                 stat = path.stat()
             except (FileNotFoundError, NotADirectoryError):
-                raise DamagedError(describe_damage(str(path), "missing", f"{file.bytes} bytes")) from None
+                raise DamagedError(
+                    describe_damage(str(path), "missing", f"{file.bytes} bytes")
+                ) from None
             if stat.st_size != file.bytes:
-                raise DamagedError(describe_damage(str(path), f"{stat.st_size} bytes", f"{file.bytes}"))
+                raise DamagedError(
+                    describe_damage(str(path), f"{stat.st_size} bytes", f"{file.bytes}")
+                )
             stamp = stat.st_ino, stat.st_size, stat.st_mtime_ns
             if full and known.get(path) != stamp:
                 unread.append((path, stamp, file))
@@ -179,7 +201,9 @@ class Manifest:
             sums = pool.map(compute_sha256, [path for path, _, _ in unread])
             for (path, stamp, file), found in zip(unread, sums, strict=True):
                 if found != file.sha256:
-                    raise DamagedError(describe_damage(str(path), f"content {found[:12]}", f"{file.sha256[:12]}"))
+                    raise DamagedError(
+                        describe_damage(str(path), f"content {found[:12]}", f"{file.sha256[:12]}")
+                    )
                 known[path] = stamp
 
 
@@ -190,7 +214,9 @@ _PARTIAL = re.compile(r"(^|.*/)\.([^/]+)\.[0-9a-f]{8,12}$", re.DOTALL)
 def refuse_newer(where: str, what: str, given: Any, known: int, by: str = "") -> None:
     """Raise StoreError if the number of a format is larger than the number that this version knows."""
     if isinstance(given, int) and given > known:
-        raise StoreError(f"{where}: {what} {given}{by} given; this Ratchet reads {what} {known}; upgrade Ratchet")
+        raise StoreError(
+            f"{where}: {what} {given}{by} given; this Ratchet reads {what} {known}; upgrade Ratchet"
+        )
 
 
 def list_below(start: Path, root: Path) -> tuple[list[str], list[str]]:

@@ -23,4 +23,6 @@ def map_parallel(threads: int, do: Callable[[T], F], items: Sequence[T], what: s
     with ThreadPoolExecutor(threads) as pool:
         found = pool.map(do, items)
         hidden = not console.is_terminal
-        return list(track(found, what, total=len(items), console=console, transient=True, disable=hidden))
+        return list(
+            track(found, what, total=len(items), console=console, transient=True, disable=hidden)
+        )

@@ -33,7 +33,9 @@ def verify(store: Store, sample: float = 1.0) -> Verification:
     """
     found = Verification()
     names = {}
-    for commit in map_parallel(THREADS, lambda step_id: _look_up(store, step_id), store.list_names("steps"), "steps"):
+    for commit in map_parallel(
+        THREADS, lambda step_id: _look_up(store, step_id), store.list_names("steps"), "steps"
+    ):
         if isinstance(commit, str):
             found.problems.append(commit)
         elif commit is not None:
@@ -51,7 +53,9 @@ def verify(store: Store, sample: float = 1.0) -> Verification:
     drawn = files if sample == 1 else random.sample(files, round(sample * len(files)))
     found.files_read = len(drawn)
     found.bytes_read = sum(file.bytes for _, file in drawn)
-    contents = map_parallel(THREADS, lambda item: _check_content(store, *item, names[item[0]]), drawn, "files")
+    contents = map_parallel(
+        THREADS, lambda item: _check_content(store, *item, names[item[0]]), drawn, "files"
+    )
     found.problems += [problem for problem in contents if problem]
     return found
 
@@ -89,7 +93,9 @@ def _check_names(store: Store, digest: str, step: str) -> tuple[list[str], list[
     except DamagedError as error:
         return [str(error)], []
     sizes, folders = store.backend.list_sizes(digest)
-    problems = [describe_damage(f"{step}: {key}/{stray}", *STRAY) for stray in manifest.find_strays(sizes, folders)]
+    problems = []
+    for stray in manifest.find_strays(sizes, folders):
+        problems.append(describe_damage(f"{step}: {key}/{stray}", *STRAY))
     whole = []
     for file in manifest.files:
         size = sizes.get(file.path)
@@ -97,7 +103,9 @@ def _check_names(store: Store, digest: str, step: str) -> tuple[list[str], list[
             whole.append((digest, file))
         else:
             given = "missing" if size is None else f"{size} bytes"
-            problems.append(describe_damage(f"{step}: {key}/{file.path}", given, f"{file.bytes} bytes"))
+            problems.append(
+                describe_damage(f"{step}: {key}/{file.path}", given, f"{file.bytes} bytes")
+            )
     return problems, whole
 
 

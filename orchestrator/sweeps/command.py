@@ -52,7 +52,9 @@ class Sweep:
     def settings(self) -> Mapping[str, str]:
         """The winner's values of the settings in the space. Raises RunError if no trial finished."""
         if self.data.winner is None:
-            raise RunError(f"sweep {self.data.sweep_id}: no trial finished; expected one; see {self.report}")
+            raise RunError(
+                f"sweep {self.data.sweep_id}: no trial finished; expected one; see {self.report}"
+            )
         return self.data.trials[self.data.winner - 1].settings
 
     @property
@@ -68,19 +70,27 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
     store = Store.open(arguments.store)
     with OpenRun(store) as open_run:
         check_cluster_address(arguments.address or os.environ.get("RAY_ADDRESS"))
-        options = {name: getattr(arguments, name) for name in IN_SWEEP_ID}
+        options = {}
+        for name in IN_SWEEP_ID:
+            options[name] = getattr(arguments, name)
         command = shlex.join(argv)
-        sweep = plan_sweep(arguments.recipe, lines, arguments.space, arguments.metric, store, options, command)
+        sweep = plan_sweep(
+            arguments.recipe, lines, arguments.space, arguments.metric, store, options, command
+        )
         folder = sweep.run_log.folder
         open_run.set_folder(folder)
-        with closing(Cluster(arguments.address, list_modules(sweep.recipe, sweep.steps))) as cluster:
+        with closing(
+            Cluster(arguments.address, list_modules(sweep.recipe, sweep.steps))
+        ) as cluster:
             finished = _run_trials(sweep, arguments, cluster, store)
         report = results.build_sweep_report(sweep, command)
         _print_report(report)
         if report.winner is not None:
             best = report.trials[report.winner - 1]
             print_clean(f"winner: {report.winner_command}")
-            print_clean(f"   or: ratchet run {sweep.given} --settings {results.write_winner(sweep, best)}")
+            print_clean(
+                f"   or: ratchet run {sweep.given} --settings {results.write_winner(sweep, best)}"
+            )
             if arguments.promote:
                 path = results.promote_winner(sweep, best, store, arguments.promote)
                 print_clean(f"model:  {path}{f' ({best.note})' if best.note else ''}")
@@ -100,16 +110,26 @@ def _print_report(report: SweepReport) -> None:
     print_clean(report.conclusion)
 
 
-def _run_trials(sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluster, store: Store) -> bool:
+def _run_trials(
+    sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluster, store: Store
+) -> bool:
     """Run the trials that have no result yet, and return whether all trials ended. Ray is started only if needed."""
-    ended = [trial for trial in results.read_trials(sweep.run_log) if trial.status in ("finished", "stopped")]
+    ended = []
+    for trial in results.read_trials(sweep.run_log):
+        if trial.status in ("finished", "stopped"):
+            ended.append(trial)
     missing = arguments.trials - len(ended)
     if arguments.searcher == "random":
         known = [trial.settings for trial in ended]
-        missing = sum(point not in known for point in sweep.space.draw_points(arguments.trials, arguments.seed))
+        missing = sum(
+            point not in known
+            for point in sweep.space.draw_points(arguments.trials, arguments.seed)
+        )
     if missing <= 0:
         return True
-    with LiveView(missing, f"sweep {sweep.recipe.name}", sweep.run_log.run_id, noun="trial") as view:
+    with LiveView(
+        missing, f"sweep {sweep.recipe.name}", sweep.run_log.run_id, noun="trial"
+    ) as view:
         for note in sweep.notes:
             view.message(note)
         view.message("starting Ray" if not cluster.address else f"connecting to {cluster.address}")
@@ -120,5 +140,7 @@ def _run_trials(sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluste
         spec = TrialSpec(sweep, Path.cwd(), arguments.seeds, store.where, cluster.progress_actor)
         most = compute_max_concurrent(sweep.steps, cluster)
         max_concurrent = arguments.max_concurrent or most
-        view.message(f"objective: {sweep.objective.name} of {sweep.objective.step}; {max_concurrent} trials at once")
+        view.message(
+            f"objective: {sweep.objective.name} of {sweep.objective.step}; {max_concurrent} trials at once"
+        )
         return Search(spec, arguments, max_concurrent, view).run(missing)

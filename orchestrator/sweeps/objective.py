@@ -49,7 +49,9 @@ class Objective:
         """Return the objective after each checkpoint, from a table in the result of the finished step."""
         for rows in result.get("tables", {}).values() if self.trained else ():
             if rows and self.name in rows[0]:
-                return [float(row[self.name]) for row in rows[1:]]  # the first row is before training
+                return [
+                    float(row[self.name]) for row in rows[1:]
+                ]  # the first row is before training
         return []
 
 
@@ -60,7 +62,9 @@ def find_changed_steps(default: Iterable[Step], variants: Iterable[Iterable[Step
         return asdict(step.config), describe_inputs(step)
 
     before = {step.name: describe(step) for step in default}
-    return {step.name for steps in variants for step in steps if before.get(step.name) != describe(step)}
+    return {
+        step.name for steps in variants for step in steps if before.get(step.name) != describe(step)
+    }
 
 
 def select_needed_steps(steps: Sequence[Step], goal: str) -> list[Step]:
@@ -72,7 +76,9 @@ def select_needed_steps(steps: Sequence[Step], goal: str) -> list[Step]:
     return [step for step in steps if step.name in wanted]
 
 
-def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched: set[str]) -> Objective:
+def find_objective(
+    metric: str, steps: Sequence[Step], summary: Summary, touched: set[str]
+) -> Objective:
     """Find the objective `METRIC` or `STEP.METRIC`. steps: parents first. touched: names of steps the space changes.
 
     Raises RecipeError if no step that depends on the space reports the metric.
@@ -99,11 +105,22 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
     if dot:
         check_metric(among[-1], name, f"--metric {metric}")
     else:
-        columns = [pair for row in summary.rows for pair in row.metrics]
-        shown = [number for title, number in columns if name in (title, number.name)]
-        evaluated = [(number.step, number.name) for number in shown if number.step.name in reached]
+        columns = []
+        for row in summary.rows:
+            for pair in row.metrics:
+                columns.append(pair)
+        shown = []
+        for title, number in columns:
+            if name in (title, number.name):
+                shown.append(number)
+        evaluated = []
+        for number in shown:
+            if number.step.name in reached:
+                evaluated.append((number.step, number.name))
     if not evaluated:
-        known = [_get_training_metric(step) or "" for step in among] + [title for title, _ in columns]
+        known = [_get_training_metric(step) or "" for step in among] + [
+            title for title, _ in columns
+        ]
         raise RecipeError(
             f"--metric {metric}: no step that depends on the space reports it;"
             f" {expect_one_of(sorted({*known} - {''}), name)}; write STEP.NAME for the metric of another step"
@@ -112,7 +129,9 @@ def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched
     if reads_test_split(last):
         valid = [step for step in steps if step.name in reached and _get_training_metric(step)]
         known = [f"{step.name}.{_get_training_metric(step)}" for step in valid]
-        expected = ", ".join(known) or "held-out rows for valid, in the data or by validation_fraction"
+        expected = (
+            ", ".join(known) or "held-out rows for valid, in the data or by validation_fraction"
+        )
         raise RecipeError(
             f"--metric {metric}: step {last.name} measures it on the test split; expected a metric of the valid split,"
             f" since a sweep that selects by test rows overestimates its winner; give {expected}"

@@ -20,7 +20,12 @@ from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.step import Source, Step
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.sweeps.objective import Objective, find_changed_steps, find_objective, select_needed_steps
+from ratchet.orchestrator.sweeps.objective import (
+    Objective,
+    find_changed_steps,
+    find_objective,
+    select_needed_steps,
+)
 from ratchet.orchestrator.sweeps.space import Dimension, Space
 
 
@@ -47,7 +52,13 @@ class SweepPlan:
 
 
 def plan_sweep(
-    name: str, lines: Iterable[str], path: Path, metric: str, store: Store, options: Mapping[str, Any], command: str
+    name: str,
+    lines: Iterable[str],
+    path: Path,
+    metric: str,
+    store: Store,
+    options: Mapping[str, Any],
+    command: str,
 ) -> SweepPlan:
     """Build and check a sweep. path: the file of the space. options: searcher, seeds, ..., part of the sweep's id.
 
@@ -57,13 +68,17 @@ def plan_sweep(
     found = recipe.find(name)
     space = Space.read(path)
     if not space.dimensions:
-        raise RecipeError(f"space {path}: no distribution given; expected a line such as `epochs: choice(1, 2)`")
+        raise RecipeError(
+            f"space {path}: no distribution given; expected a line such as `epochs: choice(1, 2)`"
+        )
     lines = (*space.fixed, *lines)
     steps, summary, _ = recipe.build(found, recipe.Settings.read(list(lines)), store)
     variants: dict[Dimension, list[list[Step]]] = {}
     changed: dict[Dimension, set[str]] = {}
     for dimension in space.dimensions:
-        variants[dimension] = [_vary(found, lines, dimension, value, store) for value in dimension.values]
+        variants[dimension] = [
+            _vary(found, lines, dimension, value, store) for value in dimension.values
+        ]
         changed[dimension] = find_changed_steps(steps, variants[dimension])
         if dimension.name.rpartition(".")[2] in vars(Resources()) and not changed[dimension]:
             raise RecipeError(
@@ -89,21 +104,31 @@ def plan_sweep(
         for varied in made:
             _check_values(dimension.where, [step for step in varied if step.name in names])
             distinct |= {_key(step): step for step in select_needed_steps(varied, objective.step)}
-    seeded = [step.name for step in needed if step.name in {*touched, objective.step} and hasattr(step.config, "seed")]
+    seeded = []
+    for step in needed:
+        if step.name in {*touched, objective.step} and hasattr(step.config, "seed"):
+            seeded.append(step.name)
     document = {
         "recipe": found.name,
         "lines": list(lines),
         "space": {dimension.name: dimension.written for dimension in space.dimensions},
         "objective": asdict(objective),
         "options": dict(options),
-        "steps": sorted(digest([step.name, _describe_step(step, planned)]) for step in distinct.values()),
+        "steps": sorted(
+            digest([step.name, _describe_step(step, planned)]) for step in distinct.values()
+        ),
     }
     planned.sources.save()  # including sources of other values: large models are not read again
     about = {"command": command, "inputs": {step.name: describe_inputs(step) for step in needed}}
     run_log = _begin(store, found.name, f"{found.name}-{digest(document)[:12]}", about)
-    finished = {step.name: step for step in distinct.values() if step.finished}
+    finished = {}
+    for step in distinct.values():
+        if step.finished:
+            finished[step.name] = step
     notes = tuple(planned.warnings)
-    return SweepPlan(name, found, lines, space, needed, finished, objective, tuple(seeded), run_log, notes)
+    return SweepPlan(
+        name, found, lines, space, needed, finished, objective, tuple(seeded), run_log, notes
+    )
 
 
 def _begin(store: Store, recipe_name: str, sweep_id: str, about: Mapping[str, Any]) -> RunLog:
@@ -128,17 +153,26 @@ def _describe_step(step: Step, planned: Plan) -> dict[str, Any]:
             inputs[f"{field} {number}"] = planned.sources.digest(ref)
         else:
             inputs[f"{field} {number}"] = str(ref)
-    return {**build_fingerprint(step.job, read_code(step.job), step.config, inputs), "finished": step.finished}
+    return {
+        **build_fingerprint(step.job, read_code(step.job), step.config, inputs),
+        "finished": step.finished,
+    }
 
 
-def _vary(found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, value: str, store: Store) -> list[Step]:
+def _vary(
+    found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, value: str, store: Store
+) -> list[Step]:
     try:
-        return recipe.build(found, recipe.Settings.read([*lines, f"{dimension.name}={value}"]), store)[0]
+        return recipe.build(
+            found, recipe.Settings.read([*lines, f"{dimension.name}={value}"]), store
+        )[0]
     except InputError as error:
         raise RecipeError(f"{dimension.where}: {error}") from None
 
 
-def _check_whole_numbers(found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, store: Store) -> None:
+def _check_whole_numbers(
+    found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, store: Store
+) -> None:
     """Raise RecipeError if a range draws fractions for a setting that only takes whole numbers."""
     if dimension.kind not in ("uniform", "loguniform"):
         return

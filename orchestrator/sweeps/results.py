@@ -76,7 +76,8 @@ def compare_with_defaults(best: Trial | None, default: Trial | None, metric: str
         return "no trial finished"
     if default is None or default.value is None or default.status != "finished":
         return (
-            f"the best {metric} is {best.value:.4f}; the defaults did not finish, so there is nothing to compare with"
+            f"the best {metric} is {best.value:.4f}; the defaults did not finish, so there is nothing to compare"
+            " with"
         )
     if best.settings == default.settings:
         return f"nothing was better than the recipe's defaults ({metric} {best.value:.4f})"
@@ -84,10 +85,14 @@ def compare_with_defaults(best: Trial | None, default: Trial | None, metric: str
     sentence = f"{metric} {best.value:.4f} against {default.value:.4f} with the recipe's defaults"
     if len(best.values) < 2 or len(default.values) < 2:
         return f"{sentence}; one seed per trial cannot show whether this is noise; use --seeds 3"
-    variances = [statistics.variance(trial.values) / len(trial.values) for trial in (best, default)]
+    variances = []
+    for trial in (best, default):
+        variances.append(statistics.variance(trial.values) / len(trial.values))
     error = math.sqrt(sum(variances))
     found = "within noise" if gain <= 2 * error else "more than noise"
-    return f"{sentence}: {found} (a difference of {gain:.4f}, two standard errors are {2 * error:.4f})"
+    return (
+        f"{sentence}: {found} (a difference of {gain:.4f}, two standard errors are {2 * error:.4f})"
+    )
 
 
 def write_winner(sweep: SweepPlan, best: Trial) -> Path:
@@ -98,7 +103,9 @@ def write_winner(sweep: SweepPlan, best: Trial) -> Path:
         settings.pop(name, None)  # the last of overlapping patterns counts, so it must stay last
         settings[name] = value
     path = sweep.run_log.folder / "winner.yaml"
-    about = f"# {sweep.objective.metric} {best.value:.6g}, the best trial of {sweep.run_log.run_id}\n"
+    about = (
+        f"# {sweep.objective.metric} {best.value:.6g}, the best trial of {sweep.run_log.run_id}\n"
+    )
     write_atomically(path, about + yaml.safe_dump(settings, sort_keys=False))
     return path
 
@@ -106,7 +113,9 @@ def write_winner(sweep: SweepPlan, best: Trial) -> Path:
 def promote_winner(sweep: SweepPlan, best: Trial, store: Store, name: str) -> Path:
     """Promote the output of the winner's deciding step (first seed) as `promoted/NAME`, and return this link."""
     run_log = RunLog(sweep.run_log.folder / "trials" / compute_key(best.settings) / "seed-0")
-    step_id = next(step["step_id"] for step in run_log.steps() if step["name"] == sweep.objective.step)
+    step_id = next(
+        step["step_id"] for step in run_log.steps() if step["name"] == sweep.objective.step
+    )
     commit = store.use(step_id)
     assert commit is not None  # the trial finished
     about: dict[str, Any] = {"sweep": sweep.run_log.run_id, "settings": dict(best.settings)}

@@ -59,7 +59,9 @@ def compute_max_concurrent(steps: Sequence[Step], cluster: Cluster) -> int:
 class Search:
     """Driver of the trials of a sweep that have no result yet."""
 
-    def __init__(self, spec: TrialSpec, options: argparse.Namespace, max_concurrent: int, view: LiveView) -> None:
+    def __init__(
+        self, spec: TrialSpec, options: argparse.Namespace, max_concurrent: int, view: LiveView
+    ) -> None:
         """options: the command's options for selecting and stopping trials."""
         self.spec = spec
         self.sweep = spec.sweep
@@ -78,7 +80,9 @@ class Search:
         if self.options.searcher == "random":
             points = self.sweep.space.draw_points(self.options.trials, self.options.seed)
             return self._run_tune([point for point in points if point not in known])
-        if {} not in known:  # the defaults may lie outside the space, so they are not given to Optuna
+        if (
+            {} not in known
+        ):  # the defaults may lie outside the space, so they are not given to Optuna
             if not self._run_tune([{}]):
                 return False
             missing -= 1
@@ -90,12 +94,15 @@ class Search:
         callback = TrialCallback(spec, self.view)
         scheduler = None
         if self.options.stopping == "asha" and self.sweep.objective.trained:
-            factors = {name: getattr(self.options, name) for name in ("grace_period", "reduction_factor")}
+            factors = {}
+            for name in ("grace_period", "reduction_factor"):
+                factors[name] = getattr(self.options, name)
             scheduler = ASHAScheduler(time_attr="checkpoint", max_t=1 << 20, **factors)
         folder = self.sweep.run_log.folder / "tune"
         tuner = tune.Tuner(
             tune.with_resources(
-                tune.with_parameters(TrialActor, spec=spec), tune.PlacementGroupFactory([TRIAL_RESOURCES])
+                tune.with_parameters(TrialActor, spec=spec),
+                tune.PlacementGroupFactory([TRIAL_RESOURCES]),
             ),
             param_space={} if searcher else {"number": tune.grid_search(list(range(len(points))))},
             tune_config=tune.TuneConfig(
@@ -131,7 +138,9 @@ class Search:
         rewards = []
         for trial in self.ended:
             if trial.settings and trial.value is not None:
-                points.append({str(i): d.to_optuna(trial.settings[d.name]) for i, d in enumerate(dimensions)})
+                points.append(
+                    {str(i): d.to_optuna(trial.settings[d.name]) for i, d in enumerate(dimensions)}
+                )
                 rewards.append(trial.value)
         return OptunaSearch(
             {str(i): dimension.to_optuna_distribution() for i, dimension in enumerate(dimensions)},
@@ -139,7 +148,8 @@ class Search:
             mode=self.mode,
             points_to_evaluate=points or None,
             evaluated_rewards=rewards or None,
-            seed=self.options.seed + len(points),  # with an equal seed, it would draw equal points again
+            seed=self.options.seed
+            + len(points),  # with an equal seed, it would draw equal points again
         )
 
 
@@ -168,7 +178,9 @@ class TrialCallback(tune.Callback):
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: Mapping[str, Any], **info: Any
     ) -> None:
-        if "value" in result and "ended" not in result:  # the value of a checkpoint, not of the trial
+        if (
+            "value" in result and "ended" not in result
+        ):  # the value of a checkpoint, not of the trial
             self.curves[compute_key(self.spec.get_settings(trial.config))].append(result["value"])
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -177,12 +189,18 @@ class TrialCallback(tune.Callback):
         if last.get("failed"):
             self._end(trial, status="failed", reason=last["failed"], curve=curve)
         elif last.get("ended"):
-            self._end(trial, status="finished", **{name: last[name] for name in ("value", "values", "curve", "note")})
+            self._end(
+                trial,
+                status="finished",
+                **{name: last[name] for name in ("value", "values", "curve", "note")},
+            )
         else:
             self._end(trial, status="stopped", value=curve[-1] if curve else None, curve=curve)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._end(trial, status="failed", reason=f"{trial.get_error() or 'the process was lost'}".strip())
+        self._end(
+            trial, status="failed", reason=f"{trial.get_error() or 'the process was lost'}".strip()
+        )
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         if time.monotonic() - self.last_poll < POLL_INTERVAL:
@@ -204,7 +222,9 @@ class TrialCallback(tune.Callback):
         metric = self.spec.sweep.objective.metric
         if result.status == "stopped":
             metric = f"stopped early at {metric}"
-        self.view.finished(self._format_trial(key), seconds, {} if result.value is None else {metric: result.value})
+        self.view.finished(
+            self._format_trial(key), seconds, {} if result.value is None else {metric: result.value}
+        )
 
     def _record(self, trial: Any, **found: Any) -> str:
         """Record what is known of a trial, and return its key."""

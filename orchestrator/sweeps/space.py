@@ -115,11 +115,18 @@ class Space:
 
     def _draw_all(self, seed: int) -> Iterator[Point]:
         """Yield points with possible duplicates, endlessly unless all dimensions are grids."""
-        grids = [dimension for dimension in self.dimensions if dimension.kind == "grid"]
+        grids = []
+        for dimension in self.dimensions:
+            if dimension.kind == "grid":
+                grids.append(dimension)
         combinations = itertools.product(*(grid.values for grid in grids))
         only_grids = len(grids) == len(self.dimensions)
-        for trial, values in enumerate(combinations if only_grids else itertools.cycle(combinations)):
-            point = {dimension.name: dimension.draw(seed, trial) for dimension in self.dimensions}
+        for trial, values in enumerate(
+            combinations if only_grids else itertools.cycle(combinations)
+        ):
+            point = {}
+            for dimension in self.dimensions:
+                point[dimension.name] = dimension.draw(seed, trial)
             for grid, value in zip(grids, values, strict=True):
                 point[grid.name] = value
             yield point
@@ -127,7 +134,10 @@ class Space:
 
 def format_settings(point: Point) -> list[str]:
     """Format the settings of a point as `name=value` texts for `--set`."""
-    return [f"{name}={value}" for name, value in point.items()]
+    found: list[str] = []
+    for name, value in point.items():
+        found.append(f"{name}={value}")
+    return found
 
 
 def compute_key(point: Point) -> str:
@@ -148,13 +158,17 @@ def _parse_dimension(where: str, name: str, written: str) -> Dimension | None:
         return None
     kind = call[1]
     if kind not in KINDS:
-        raise RecipeError(f"{where}: {shown} given; expected one of {', '.join(f'{k}(...)' for k in KINDS)}")
+        raise RecipeError(
+            f"{where}: {shown} given; expected one of {', '.join(f'{k}(...)' for k in KINDS)}"
+        )
     items = next(csv.reader([call[2]], skipinitialspace=True), [])
     values = tuple(item.strip().strip("'") for item in items)
     if kind in RANGES:
         _check_range(where, shown, kind, values)
     if not values or (kind not in RANGES and len(set(values)) < len(values)):
-        raise RecipeError(f"{where}: {shown} given; expected at least one value in the brackets, each once")
+        raise RecipeError(
+            f"{where}: {shown} given; expected at least one value in the brackets, each once"
+        )
     return Dimension(name, kind, values, where, written)
 
 
@@ -167,7 +181,9 @@ def _check_range(where: str, written: str, kind: str, values: Sequence[str]) -> 
         fits = whole = False
     if not (fits and whole) or (kind == "loguniform" and low <= 0):
         ends = {"randint": "whole numbers", "loguniform": "numbers above 0"}.get(kind, "numbers")
-        raise RecipeError(f"{where}: {written} given; expected {kind}(low, high) with {ends}, low below high")
+        raise RecipeError(
+            f"{where}: {written} given; expected {kind}(low, high) with {ends}, low below high"
+        )
 
 
 def format_value(value: Any) -> str:

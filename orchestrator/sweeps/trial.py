@@ -57,7 +57,10 @@ class TrialSpec:
         """Return the settings of the trial with this Tune config."""
         if "number" in config:
             return self.points[int(config["number"])]
-        return {d.name: format_value(config[str(i)]) for i, d in enumerate(self.sweep.space.dimensions)}
+        found = {}
+        for i, d in enumerate(self.sweep.space.dimensions):
+            found[d.name] = format_value(config[str(i)])
+        return found
 
     def build(self, point: Point, seed: int, store: Store) -> list[Step]:
         """Build the steps of a trial for seed number `seed` (0: the recipe's own seed)."""
@@ -129,7 +132,12 @@ class TrialRun(RunListener):
             values.append(value)
             first = first or about
         checkpoint = max(1, len(first["curve"]))
-        end = {"checkpoint": checkpoint, "value": sum(values) / len(values), "values": values, "ended": True}
+        end = {
+            "checkpoint": checkpoint,
+            "value": sum(values) / len(values),
+            "values": values,
+            "ended": True,
+        }
         return {**first, **end}
 
     def _run_seed(self, seed: int) -> tuple[float, dict[str, Any]]:
@@ -138,7 +146,9 @@ class TrialRun(RunListener):
         sweep = spec.sweep
         store = Store.open(spec.store, create=False)
         steps = spec.build(self.settings, seed, store)
-        run_log = RunLog(sweep.run_log.folder / "trials" / compute_key(self.settings) / f"seed-{seed}")
+        run_log = RunLog(
+            sweep.run_log.folder / "trials" / compute_key(self.settings) / f"seed-{seed}"
+        )
         # This name is shown to other drivers that wait for a step of this run.
         run_log.run_id = f"{sweep.run_log.run_id} with {', '.join(format_settings(self.settings)) or 'the defaults'}"
         make_folder(run_log.folder)
@@ -156,7 +166,10 @@ class TrialRun(RunListener):
         deciding = plan.steps[sweep.objective.step]
         curve = sweep.objective.read_curve(deciding.result)
         self.report_checkpoints(curve)
-        return sweep.objective.read_value(deciding.numbers), {"curve": curve, "note": deciding.result.get("note", "")}
+        return sweep.objective.read_value(deciding.numbers), {
+            "curve": curve,
+            "note": deciding.result.get("note", ""),
+        }
 
     def report_checkpoints(self, values: Sequence[float]) -> None:
         """Report the objective at the checkpoints of the first seed that have not been reported yet."""

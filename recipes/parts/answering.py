@@ -29,7 +29,13 @@ def prepare_samples(name: str, data: str | Output, test: str, **settings: Any) -
         given = Source.find(data)
     else:
         given = data
-    return step(name, prepare_tasks.JOB, data=given, test=Source.find(test, "test") if test else None, **settings)
+    return step(
+        name,
+        prepare_tasks.JOB,
+        data=given,
+        test=Source.find(test, "test") if test else None,
+        **settings,
+    )
 
 
 def generate_answers(name: str, *, num_completions: int, **values: Any) -> Step:
@@ -38,21 +44,37 @@ def generate_answers(name: str, *, num_completions: int, **values: Any) -> Step:
         temperature = 0.7
     else:
         temperature = 0.0
-    return step(name, generate.JOB, num_completions=num_completions, temperature=temperature, **values)
+    return step(
+        name, generate.JOB, num_completions=num_completions, temperature=temperature, **values
+    )
 
 
 def evaluate_model(
-    name: str, model: Model, adapter: Output | None, samples: Output, *, num_completions: int = 1, **sampling: Any
+    name: str,
+    model: Model,
+    adapter: Output | None,
+    samples: Output,
+    *,
+    num_completions: int = 1,
+    **sampling: Any,
 ) -> Step:
     """Generate a model's answers to the samples and verify them."""
     inputs: dict[str, Any] = {"model": model, "adapter": adapter, "samples": samples}
-    answers = generate_answers(f"{name}/generate", num_completions=num_completions, **inputs, **sampling)
+    answers = generate_answers(
+        f"{name}/generate", num_completions=num_completions, **inputs, **sampling
+    )
     ks = sorted({*evaluate_answers.Config.k, num_completions})
     return step(f"{name}/evaluate", evaluate_answers.JOB, completions=answers, k=tuple(ks))
 
 
 def learn_from_teacher(
-    teacher: str, student: Model, samples: Output, *, num_completions: int, ce_weight: float, **sampling: Any
+    teacher: str,
+    student: Model,
+    samples: Output,
+    *,
+    num_completions: int,
+    ce_weight: float,
+    **sampling: Any,
 ) -> dict[str, Any]:
     """Return the arguments train, teacher and ce_weight of `sft`.
 
@@ -70,16 +92,26 @@ def learn_from_teacher(
     train: Output | Step = samples
     if num_completions:
         answers = generate_answers(
-            "teacher/generate", num_completions=num_completions, model=model, samples=samples, **sampling
+            "teacher/generate",
+            num_completions=num_completions,
+            model=model,
+            samples=samples,
+            **sampling,
         )
-        train = step("teacher/rejection_sample", rejection_sample.JOB, completions=answers, samples=samples)
+        train = step(
+            "teacher/rejection_sample", rejection_sample.JOB, completions=answers, samples=samples
+        )
     if ce_weight >= 1:
         return {"train": train, "teacher": None, "ce_weight": 1.0}
-    logprobs = step("teacher/logprobs", teacher_logprobs.JOB, model=model, student=student, samples=train)
+    logprobs = step(
+        "teacher/logprobs", teacher_logprobs.JOB, model=model, student=student, samples=train
+    )
     return {"train": train, "teacher": logprobs, "ce_weight": ce_weight}
 
 
-def select_model(base: Model, training: Step, checkpoint: str | None = None) -> tuple[Model, Output | None]:
+def select_model(
+    base: Model, training: Step, checkpoint: str | None = None
+) -> tuple[Model, Output | None]:
     """Return (model, adapter or None) made by `sft` or `grpo`: the best ones, or those of a checkpoint."""
     made = take_result(training, checkpoint)
     if training.config.method == "full":
@@ -152,7 +184,10 @@ def finetune_and_compare(
         compared.append(("grpo/", policy, best, tuple(grpo_steps)))
     if teacher:
         models["teacher"] = ("teacher/test", choose_model(teacher), None)
-    models |= {name: (f"baseline-{number}", choose_model(name), None) for number, name in enumerate(baselines)}
+    models |= {
+        name: (f"baseline-{number}", choose_model(name), None)
+        for number, name in enumerate(baselines)
+    }
     rows = []
     found = dict[str, Step]()
     for task, samples in {"": prepared["test"], **(others or {})}.items():
@@ -164,11 +199,17 @@ def finetune_and_compare(
             suffix = ""
         options = {"num_completions": num_completions, "allow_other_task": bool(task), **sampling}
         for label, (name, chosen, adapter) in models.items():
-            evaluation = found[prefix + name] = evaluate_model(prefix + name, chosen, adapter, samples, **options)
+            evaluation = found[prefix + name] = evaluate_model(
+                prefix + name, chosen, adapter, samples, **options
+            )
             columns = {}
             for k in dict.fromkeys((1, num_completions)):
                 columns[f"pass@{k}"] = evaluation.metric(f"pass@{k}")
-            made = [*([made_by[label]] if label in made_by else []), *evaluation.parents, evaluation]
+            made = [
+                *([made_by[label]] if label in made_by else []),
+                *evaluation.parents,
+                evaluation,
+            ]
             taken = adapter or (chosen if label != "untrained" else None)
             model_made = taken if isinstance(taken, Output) else None
             is_baseline = label == "untrained" or label in baselines
@@ -176,6 +217,12 @@ def finetune_and_compare(
     goals = []
     for prefix, source, before, numbers in compared:
         evaluations = tuple(found[f"{prefix}checkpoint-{number}"] for number in numbers)
-        given: dict[str, Any] = {"training": source, "evaluations": evaluations, "before": found[before]}
+        given: dict[str, Any] = {
+            "training": source,
+            "evaluations": evaluations,
+            "before": found[before],
+        }
         goals.append(step(f"{prefix}checkpoints", compare_checkpoints.JOB, **given, steps=numbers))
-    return Summary(rows, goals=goals, best={"model": take_result(made_by["GRPO" if grpo_steps else best])})
+    return Summary(
+        rows, goals=goals, best={"model": take_result(made_by["GRPO" if grpo_steps else best])}
+    )

@@ -53,8 +53,12 @@ class Evaluations:
     def embed(self, name: str, model: Model, texts: str) -> Step:
         values: dict[str, Any] = {"role": "passage" if texts == "corpus" else "query"}
         if texts != "corpus" and (isinstance(model, Source) or model.step.finished):
-            values["examples"] = self.examples  # models that this run finetunes have them in their folders
-        return self._step_once(f"{name}/embed_{texts}", embed.JOB, model=model, texts=self._texts(texts), **values)
+            values["examples"] = (
+                self.examples
+            )  # models that this run finetunes have them in their folders
+        return self._step_once(
+            f"{name}/embed_{texts}", embed.JOB, model=model, texts=self._texts(texts), **values
+        )
 
     def evaluate(self, name: str, model: Model, split: str, **inputs: Any) -> Step:
         """Rank the corpus by the embeddings of a model, and evaluate the ranking."""
@@ -62,7 +66,9 @@ class Evaluations:
         inputs["corpus_embeddings"] = self.embed(name, model, "corpus")
         return self._evaluate(name, "", split, **inputs)
 
-    def evaluate_order(self, name: str, kind: str, split: str, scored: Step | Output, **inputs: Any) -> Step:
+    def evaluate_order(
+        self, name: str, kind: str, split: str, scored: Step | Output, **inputs: Any
+    ) -> Step:
         """Reorder the top documents of rankings by the scores in `scored`, and evaluate the result."""
         return self._evaluate(name, kind, split, scored=scored, system="reranked", **inputs)
 
@@ -90,10 +96,16 @@ class Evaluations:
     def rank_by_knn(self, name: str, model: Model, split: str) -> Step:
         """Rank the documents of the nearest training queries, by a model's embeddings, and evaluate the ranking."""
         queries, train = (self.embed(name, model, texts) for texts in (split, "train"))
-        inputs = {"query_embeddings": queries, "train": self._texts("train"), "train_embeddings": train}
+        inputs = {
+            "query_embeddings": queries,
+            "train": self._texts("train"),
+            "train_embeddings": train,
+        }
         return self._evaluate(name, "knn", split, system="knn", **inputs)
 
-    def fuse(self, label: str, name: str, model: Model, systems: Mapping[str, Mapping[str, Step]]) -> list[Row]:
+    def fuse(
+        self, label: str, name: str, model: Model, systems: Mapping[str, Mapping[str, Step]]
+    ) -> list[Row]:
         """Return the row for the fusion of `systems` with BM25 and the nearest training queries, as far as these are
         enabled. Return no row if neither is, or without held-out queries."""
         if self.bm25:
@@ -104,7 +116,11 @@ class Evaluations:
             added |= {"knn": {split: self.rank_by_knn(name, model, split) for split in self.splits}}
         if not (added and self.valid):
             return []
-        return [make_row(f"{label}, fused", {self.splits[0]: self.blend(name, "_all", {**systems, **added})})]
+        return [
+            make_row(
+                f"{label}, fused", {self.splits[0]: self.blend(name, "_all", {**systems, **added})}
+            )
+        ]
 
     def _queries(self, split: str) -> dict[str, Any]:
         return {"queries": self._texts(split), "corpus": self.prepared["corpus"]}

@@ -35,9 +35,18 @@ def make_export(name: str, model: str, *, adapter: bool = False, **settings: Any
         if found is not None:
             base = find_model_input(made, "base")
             if base is None:
-                raise InputError(f"model {model}: an adapter without a known base; expected one that a run trained")
-            inputs = {"model": choose_model(base) if isinstance(base, str) else base, "adapter": found}
+                raise InputError(
+                    f"model {model}: an adapter without a known base; expected one that a run trained"
+                )
+            inputs = {
+                "model": choose_model(base) if isinstance(base, str) else base,
+                "adapter": found,
+            }
             settings |= {"base_name": made.base}
     if adapter and inputs["adapter"] is None:
-        raise InputError(f"adapter: true given, for {model}, which has none; expected a model of LoRA; leave it out")
-    return step(name, export_model.JOB, **inputs, form="adapter" if adapter else "model", **settings)
+        raise InputError(
+            f"adapter: true given, for {model}, which has none; expected a model of LoRA; leave it out"
+        )
+    return step(
+        name, export_model.JOB, **inputs, form="adapter" if adapter else "model", **settings
+    )

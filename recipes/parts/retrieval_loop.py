@@ -69,7 +69,9 @@ class RetrievalLoop(Evaluations):
     new_queries: Step | None = None
     """Queries for which the last models rank the corpus."""
 
-    def build_summary(self, bootstrap: Model, iterations: int, *, ablations: bool = False) -> Summary:
+    def build_summary(
+        self, bootstrap: Model, iterations: int, *, ablations: bool = False
+    ) -> Summary:
         """Build the steps of all iterations; with `ablations` also the loop without a reranker and teacher, and without
         these and mining. `bootstrap` mines in the first iteration, and is the zero-shot baseline."""
         if self.teacher and (self.distillation == "none" or self.mining == "given_scored"):
@@ -80,7 +82,12 @@ class RetrievalLoop(Evaluations):
             raise InputError(
                 f"teacher: {self.teacher.model} given, with {unused}, which does not use it; leave one of them out"
             )
-        distills = self.reranker and not self.teacher and self.distillation != "none" and self.mining != "given_scored"
+        distills = (
+            self.reranker
+            and not self.teacher
+            and self.distillation != "none"
+            and self.mining != "given_scored"
+        )
         if distills and iterations > 1 and "valid" not in self.splits:
             raise InputError(
                 f"validation_fraction: 0 given, with distillation={self.distillation}; expected held-out queries, since"
@@ -104,7 +111,13 @@ class RetrievalLoop(Evaluations):
         rows += own
         if ablations:
             alone = replace(
-                self, variant="no teacher", reranker=None, teacher=None, new_queries=None, bm25=False, knn=False
+                self,
+                variant="no teacher",
+                reranker=None,
+                teacher=None,
+                new_queries=None,
+                bm25=False,
+                knn=False,
             )
             for variant in (alone, replace(alone, variant="no mining", mining="given")):
                 rows += variant._iterate(bootstrap, iterations)[0]
@@ -113,7 +126,9 @@ class RetrievalLoop(Evaluations):
         ranking, _ = fuse_rankings(systems, self.valid)
         return Summary(rows, files=write_files(ranking, self.prepared["corpus"]), best=best)
 
-    def _iterate(self, bootstrap: Model, iterations: int) -> tuple[list[Row], dict[str, Output], Systems]:
+    def _iterate(
+        self, bootstrap: Model, iterations: int
+    ) -> tuple[list[Row], dict[str, Output], Systems]:
         """Return (rows, kind -> last model, systems that ranked the new queries). Kinds: embedder, reranker."""
         prefix = self.folder + (f"{self.variant.replace(' ', '_')}/" if self.variant else "")
         if self.variant:
@@ -124,7 +139,9 @@ class RetrievalLoop(Evaluations):
         miner_name = f"{self.folder}zero_shot"
         corpus = self.prepared["corpus"]
         valid = self.valid
-        zero_shot = {split: self.evaluate(miner_name, bootstrap, split) for split in self.splits[:1]}
+        zero_shot = {
+            split: self.evaluate(miner_name, bootstrap, split) for split in self.splits[:1]
+        }
         miner: Model = bootstrap
         best: Output | None = None
         reranker_base: Model | None = None
@@ -158,14 +175,20 @@ class RetrievalLoop(Evaluations):
             best, miner = self.take_model(f"{name}/merge_embedder", self.embedder, finetuned)
             miner_name = name
             evaluations = {
-                split: self.evaluate(name, miner, split, **make_comparison_inputs(split, zero_shot, finetuned))
+                split: self.evaluate(
+                    name, miner, split, **make_comparison_inputs(split, zero_shot, finetuned)
+                )
                 for split in self.splits
             }
             judged = evaluations.get("valid")
-            rows.append(make_row(f"iteration {i}{suffix}", evaluations, finetuned, mined, miner, judged))
+            rows.append(
+                make_row(f"iteration {i}{suffix}", evaluations, finetuned, mined, miner, judged)
+            )
             if self.reranker is None:
                 continue
-            reranker_base = reranker_base or (miner if self.reranker == "embedder" else self.reranker)
+            reranker_base = reranker_base or (
+                miner if self.reranker == "embedder" else self.reranker
+            )
             hard = self.mine(f"{name}/mine_hard", miner_name, miner, self.reranker_window, i)
             values: dict[str, Any] = {
                 "base": reranker_base,
@@ -189,12 +212,16 @@ class RetrievalLoop(Evaluations):
                 depth=self.depth,
                 **values,
             )
-            best_reranker, merged = self.take_model(f"{name}/merge_reranker", reranker_base, reranker)
+            best_reranker, merged = self.take_model(
+                f"{name}/merge_reranker", reranker_base, reranker
+            )
             if not self.teacher and i + 1 < iterations:
                 teacher = Teacher(merged, reranker["teacher_gate"])
             shown = dict(list(evaluations.items())[:1])
             for split, lists in evaluations.items():
-                scored = score_lists(f"{name}/rerank_{split}", merged, lists["ranking"], corpus, depth=self.depth)
+                scored = score_lists(
+                    f"{name}/rerank_{split}", merged, lists["ranking"], corpus, depth=self.depth
+                )
                 compared = make_comparison_inputs(split, shown, reranker)
                 reranked[split] = self.evaluate_order(name, "reranked", split, scored, **compared)
             both = {"embedder": evaluations, "reranker": reranked}
@@ -203,7 +230,14 @@ class RetrievalLoop(Evaluations):
             else:
                 final = reranked
             rows.append(
-                make_row(f"iteration {i}, reranked{suffix}", final, reranker, hard, merged, reranked.get("valid"))
+                make_row(
+                    f"iteration {i}, reranked{suffix}",
+                    final,
+                    reranker,
+                    hard,
+                    merged,
+                    reranked.get("valid"),
+                )
             )
         if evaluations:
             systems = {"embedder": evaluations, **({"reranker": reranked} if reranked else {})}
@@ -220,13 +254,20 @@ class RetrievalLoop(Evaluations):
         if self.knn and valid:
             held_out["_knn"] = self.rank_by_knn(miner_name, miner, "valid")
             train = self._texts("train"), self.embed(miner_name, miner, "train")
-        ranked = rank_queries("model", self.new_queries, corpus, miner, vectors, merged, self.depth, train=train)
+        ranked = rank_queries(
+            "model", self.new_queries, corpus, miner, vectors, merged, self.depth, train=train
+        )
         asked = list_systems("model", ranked, held_out)
         if self.bm25 and valid:
-            asked["bm25"] = self.rank_by_words("valid"), rank_by_bm25(self.new_queries, corpus, "queries")
+            asked["bm25"] = (
+                self.rank_by_words("valid"),
+                rank_by_bm25(self.new_queries, corpus, "queries"),
+            )
         return rows, models, asked
 
-    def mine(self, name: str, miner_name: str, miner: Model, window: tuple[int, int], i: int) -> Step | Output:
+    def mine(
+        self, name: str, miner_name: str, miner: Model, window: tuple[int, int], i: int
+    ) -> Step | Output:
         """Return the training queries with negatives: mined by `miner` in `window`, or given in the data."""
         if self.mining != "each":
             return self._texts("train")
@@ -242,7 +283,9 @@ class RetrievalLoop(Evaluations):
             seed=self.seed + i,
         )
 
-    def score_with_teacher(self, name: str, mined: Step | Output, teacher: Teacher | None) -> Step | Output:
+    def score_with_teacher(
+        self, name: str, mined: Step | Output, teacher: Teacher | None
+    ) -> Step | Output:
         """Add the teacher's scores to the mined lists, if there is a teacher and its scores are used."""
         if not teacher or self.distillation == "none" or self.mining == "given_scored":
             return mined
@@ -261,7 +304,9 @@ class RetrievalLoop(Evaluations):
             return finetuned["model"], finetuned["model"]
         adapter = finetuned["adapter"]
         corpus = self.prepared["corpus"]
-        merged = step(name, merge.JOB, base=base, adapter=adapter, corpus=corpus, allow_unchanged=True)
+        merged = step(
+            name, merge.JOB, base=base, adapter=adapter, corpus=corpus, allow_unchanged=True
+        )
         return adapter, merged["model"]
 
     def _distillation(self, teacher: Teacher | None) -> Distillation:

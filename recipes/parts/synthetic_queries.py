@@ -12,13 +12,17 @@ from ratchet.recipes.parts.predictions import rank_queries
 from ratchet.recipes.parts.retrieval_loop import RetrievalLoop
 
 
-def add_synthetic_queries(loop: RetrievalLoop, embedder: Model, generator: Model, queries_per_document: int) -> Step:
+def add_synthetic_queries(
+    loop: RetrievalLoop, embedder: Model, generator: Model, queries_per_document: int
+) -> Step:
     """Return the training queries of a loop, followed by synthetic ones. A synthetic query is kept if the embedder, and
     the loop's teacher if it has one, rank its document high enough (see `filter_queries`)."""
     name = f"{loop.folder}synthetic"
     corpus = loop.prepared["corpus"]
     train = loop.prepared["train"]
-    samples = step(f"{name}/prepare", prepare_query_generation.JOB, corpus=corpus, train=train, seed=loop.seed)
+    samples = step(
+        f"{name}/prepare", prepare_query_generation.JOB, corpus=corpus, train=train, seed=loop.seed
+    )
     completions = step(
         f"{name}/generate",
         generate.JOB,
@@ -35,7 +39,16 @@ def add_synthetic_queries(loop: RetrievalLoop, embedder: Model, generator: Model
         reranker = loop.teacher.model
     else:
         reranker = None
-    ranked = rank_queries(name, queries, corpus, embedder, vectors, reranker, loop.depth, loop.examples)
-    rankings = zip(("ranking", "reranked"), (one["ranking"] for one in ranked.values()), strict=False)
-    inputs: dict[str, Any] = {"train": train, "corpus": corpus, "queries": queries, **dict(rankings)}
+    ranked = rank_queries(
+        name, queries, corpus, embedder, vectors, reranker, loop.depth, loop.examples
+    )
+    rankings = zip(
+        ("ranking", "reranked"), (one["ranking"] for one in ranked.values()), strict=False
+    )
+    inputs: dict[str, Any] = {
+        "train": train,
+        "corpus": corpus,
+        "queries": queries,
+        **dict(rankings),
+    }
     return step(f"{name}/filter", filter_queries.JOB, **inputs)

@@ -28,7 +28,9 @@ def inputs(concepts: Path) -> Inputs:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Result:
+def undisturbed(
+    local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory
+) -> Result:
     return run_step(implementation.run, context(tmp_path_factory.mktemp("long")), LONG, inputs)
 
 
@@ -36,7 +38,9 @@ def test_a_killed_worker_of_zero_3_goes_on_from_the_middle_of_the_epoch(
     undisturbed: Result, inputs: Inputs, tmp_path: Path
 ) -> None:
     """ZeRO-3 adds gradients up in another order."""
-    result = train_with_a_killed_worker(tmp_path, dataclasses.replace(LONG, zero_stage=3), inputs, workers=2)
+    result = train_with_a_killed_worker(
+        tmp_path, dataclasses.replace(LONG, zero_stage=3), inputs, workers=2
+    )
     assert losses(result) == pytest.approx(losses(undisturbed), rel=1e-3, abs=1e-5)
     weights = load_file(tmp_path / "out/adapter/adapter_model.safetensors")
     assert all(weight.numel() and bool(weight.isfinite().all()) for weight in weights.values())

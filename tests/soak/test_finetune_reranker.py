@@ -25,16 +25,24 @@ def decoder(
     local_ray: None, inputs: Inputs, tiny_decoder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Result, Path]:
     """Yes or No, on two workers."""
-    folder, given = tmp_path_factory.mktemp("yes-no"), dataclasses.replace(inputs, base=tiny_decoder)
+    folder, given = (
+        tmp_path_factory.mktemp("yes-no"),
+        dataclasses.replace(inputs, base=tiny_decoder),
+    )
     check(DECODER, given, {})
-    return run_step(implementation.run, context(folder, workers=2), DECODER, given), folder / "out/adapter"
+    return run_step(
+        implementation.run, context(folder, workers=2), DECODER, given
+    ), folder / "out/adapter"
 
 
 def test_a_decoder_learns_nearly_the_same_in_4_bits(
     decoder: tuple[Result, Path], inputs: Inputs, tiny_decoder: Path, tmp_path: Path
 ) -> None:
     """4-bit weights change the losses, by less than a fifth."""
-    config, given = dataclasses.replace(DECODER, quantization="nf4"), dataclasses.replace(inputs, base=tiny_decoder)
+    config, given = (
+        dataclasses.replace(DECODER, quantization="nf4"),
+        dataclasses.replace(inputs, base=tiny_decoder),
+    )
     check(config, given, {})
     result = run_step(implementation.run, context(tmp_path, workers=2), config, given)
     assert losses(result) == pytest.approx(losses(decoder[0]), rel=0.2)
@@ -45,7 +53,10 @@ def test_a_decoder_learns_the_same_with_zero_3(
     decoder: tuple[Result, Path], inputs: Inputs, tiny_decoder: Path, tmp_path: Path
 ) -> None:
     """Batches of many lengths: the workers run different numbers of forward passes."""
-    config, given = dataclasses.replace(DECODER, zero_stage=3), dataclasses.replace(inputs, base=tiny_decoder)
+    config, given = (
+        dataclasses.replace(DECODER, zero_stage=3),
+        dataclasses.replace(inputs, base=tiny_decoder),
+    )
     check(config, given, {})
     result = run_step(implementation.run, context(tmp_path, workers=2), config, given)
     assert losses(result) == pytest.approx(losses(decoder[0]), rel=0.02)

@@ -20,7 +20,9 @@ def test_all_weights_learn_from_a_teacher_and_resume_as_those_of_whole_models(
     inputs: sft.Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = teacher_logprobs.Inputs(inputs.base, inputs.train, inputs.base)
-    teacher_logprobs.JOB.run(context(tmp_path / "said"), teacher_logprobs.Config(top_k=5, dtype="float32"), given)
+    teacher_logprobs.JOB.run(
+        context(tmp_path / "said"), teacher_logprobs.Config(top_k=5, dtype="float32"), given
+    )
     inputs = dataclasses.replace(inputs, teacher=tmp_path / "said/out")
     config = dataclasses.replace(CONFIG, method="full", packing=True, ce_weight=0.5)
     whole = train(tmp_path / "whole", config, inputs)

@@ -23,7 +23,20 @@ from ratchet.public_names import PLACES
 ROOT = Path(__file__).resolve().parents[2]
 DECLARATIONS = list_jobs()
 CONFIGS = {"encoding_config": EncodingConfig, "reranker_config": RerankerConfig}
-FILES = ("py", "csv", "tsv", "txt", "json", "jsonl", "parquet", "html", "yaml", "md", "trec", "sbatch")
+FILES = (
+    "py",
+    "csv",
+    "tsv",
+    "txt",
+    "json",
+    "jsonl",
+    "parquet",
+    "html",
+    "yaml",
+    "md",
+    "trec",
+    "sbatch",
+)
 
 
 def named_settings(text: str) -> set[tuple[str, str]]:
@@ -36,7 +49,10 @@ READERS = ("ratchet/jobs/", "ratchet/models/", "ratchet/data/")
 PLANNING = ("check", "predict", "estimate_needs", "list_metrics")
 DECLARING = ("ratchet/jobs/training/config.py", "ratchet/jobs/needs.py")
 
-DOCUMENTS = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.stem != "adding-a-job")]
+DOCUMENTS = [
+    ROOT / "README.md",
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.stem != "adding-a-job"),
+]
 NAMED = sorted({pair for path in DOCUMENTS for pair in named_settings(path.read_text())})
 
 
@@ -79,10 +95,31 @@ def test_every_setting_and_resource_is_read_by_the_work(verb: str) -> None:
         if name.startswith(READERS) and name not in DECLARING:
             body = ast.parse(path.read_bytes()).body
             if name == declared:
-                body = [one for one in body if isinstance(one, ast.FunctionDef) and one.name not in PLANNING]
+                body = [
+                    one
+                    for one in body
+                    if isinstance(one, ast.FunctionDef) and one.name not in PLANNING
+                ]
             nodes = (node for statement in body for node in ast.walk(statement))
-            read |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+            read |= {
+                node.attr
+                for node in nodes
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+            }
     settings = {field.name for field in dataclasses.fields(job.config)}
-    everywhere = {"workers", "min_workers", "cpus", "gpus", "memory", "accelerator", "labels", "retries"}
-    resources = {field.name for field in dataclasses.fields(Resources)} if job.resources is None else {*job.resources}
+    everywhere = {
+        "workers",
+        "min_workers",
+        "cpus",
+        "gpus",
+        "memory",
+        "accelerator",
+        "labels",
+        "retries",
+    }
+    resources = (
+        {field.name for field in dataclasses.fields(Resources)}
+        if job.resources is None
+        else {*job.resources}
+    )
     assert not (settings | (resources - everywhere)) - read, "accepted, and without effect"

@@ -55,11 +55,23 @@ def test_a_run_has_a_table_models_steps_and_a_report(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store")
     run_log = make_run(store, {"merge": EMBEDDER}, {"embedder": "merge"})
     step_id = run_log.steps()[1]["step_id"]
-    steps = [StepReport("merge", "merge", "done", step_id, metrics={"n": 3}), StepReport("later", "mine", "pending")]
-    rows = {"BM25": {"MAP@25": 0.25, "loss": None}, "row 0": {"MAP@25": Estimate(0.5, 0.1), "loss": 2.0}}
-    write_report(run_log.folder, RunReport("toy", run_log.run_id, "failed", 1.0, 2.0, "", steps, rows=rows))
+    steps = [
+        StepReport("merge", "merge", "done", step_id, metrics={"n": 3}),
+        StepReport("later", "mine", "pending"),
+    ]
+    rows = {
+        "BM25": {"MAP@25": 0.25, "loss": None},
+        "row 0": {"MAP@25": Estimate(0.5, 0.1), "loss": 2.0},
+    }
+    write_report(
+        run_log.folder, RunReport("toy", run_log.run_id, "failed", 1.0, 2.0, "", steps, rows=rows)
+    )
     run = Run(store, run_log.folder)
-    assert (run.run_id, run.status, repr(run)) == (run_log.run_id, "failed", f"<Run {run_log.run_id}: failed>")
+    assert (run.run_id, run.status, repr(run)) == (
+        run_log.run_id,
+        "failed",
+        f"<Run {run_log.run_id}: failed>",
+    )
     assert run.table.loc["row 0"].to_dict() == {"MAP@25": 0.5, "MAP@25 ±": 0.1, "loss": 2.0}
     assert run.table["loss"].isna()["BM25"]
     assert list(run.steps) == ["merge", "later"]
@@ -70,10 +82,14 @@ def test_a_run_has_a_table_models_steps_and_a_report(tmp_path: Path) -> None:
         run.steps["merg"]
     with pytest.raises(RunError, match="step later: no result"):
         _ = run.steps["later"].path
-    assert [one.name for one in ratchet.list_models(store=store.root)] == [f"{run_log.run_id}:embedder"]
+    assert [one.name for one in ratchet.list_models(store=store.root)] == [
+        f"{run_log.run_id}:embedder"
+    ]
 
 
-def test_plans_and_runs_are_printed_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plans_and_runs_are_printed_for_programs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = Store.open(tmp_path / "store")
     run_log = make_run(store, {"merge": EMBEDDER}, {"embedder": "merge"})
     run_log.event("done", "merge", seconds=2.0)
@@ -90,5 +106,6 @@ def test_plans_and_runs_are_printed_for_programs(tmp_path: Path, capsys: pytest.
     steps = {step["step"]: step for step in json.loads(capsys.readouterr().out)}
     assert (steps["prepare"]["state"], steps["prepare"]["job"]) == ("to run", "prepare")
     assert steps["iter0/mine"]["reasons"] == [
-        f"depends on {name}, which would run" for name in ("prepare", "zero_shot/embed_corpus", "zero_shot/embed_train")
+        f"depends on {name}, which would run"
+        for name in ("prepare", "zero_shot/embed_corpus", "zero_shot/embed_train")
     ]

@@ -9,7 +9,13 @@ import pyarrow as pa
 import pytest
 
 from ratchet.data.formats.papers import STATEMENTS
-from ratchet.data.tables import embeddings_schema, open_mapped, read_shards, write_mapped, write_table
+from ratchet.data.tables import (
+    embeddings_schema,
+    open_mapped,
+    read_shards,
+    write_mapped,
+    write_table,
+)
 from ratchet.jobs.statements.evaluate_papers import Config, Inputs, run
 from ratchet.orchestrator.job_interface import Context, Resources
 
@@ -37,8 +43,12 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     for number, start in enumerate(range(0, len(papers), 7)):
         part = table.slice(start, 7)
         write_table(folder / f"statements/shard-{number:05d}.parquet", part)
-        flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors_SD[start : start + 7].ravel()), DIM)
-        rows = pa.Table.from_arrays([part["id"].combine_chunks(), flat], schema=embeddings_schema(DIM))
+        flat = pa.FixedSizeListArray.from_arrays(
+            pa.array(vectors_SD[start : start + 7].ravel()), DIM
+        )
+        rows = pa.Table.from_arrays(
+            [part["id"].combine_chunks(), flat], schema=embeddings_schema(DIM)
+        )
         write_mapped(folder / f"vectors/shard-{number:05d}.arrow", rows)
     return Inputs(folder / "statements", folder / "vectors")
 
@@ -64,7 +74,9 @@ def expected(ranks: list[list[int]], k: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("system", ["dense", "bm25"])
-def test_metrics_are_those_of_a_sort(local_ray: None, inputs: Inputs, tmp_path: Path, system: str) -> None:
+def test_metrics_are_those_of_a_sort(
+    local_ray: None, inputs: Inputs, tmp_path: Path, system: str
+) -> None:
     from ratchet.data.lexical_baselines import BM25
 
     config = Config(system=system, k=(1, 5, 1000))  # type: ignore[arg-type]

@@ -93,7 +93,11 @@ class Faulty:
                 if what == "hang":
                     time.sleep(6)
                 ahead = http.client.HTTPConnection("127.0.0.1", target)
-                headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
+                headers = {
+                    name: value
+                    for name, value in self.headers.items()
+                    if name.lower() != "connection"
+                }
                 ahead.request(self.command, self.path, body, headers)
                 answer = ahead.getresponse()
                 found = answer.read()
@@ -109,7 +113,9 @@ class Faulty:
                 for name, value in headers.items():
                     if name.lower() not in ("transfer-encoding", "connection", "date", "server"):
                         self.send_header(name, value)
-                self.send_header("Content-Length", str(len(body)) if self.command != "HEAD" else length or "0")
+                self.send_header(
+                    "Content-Length", str(len(body)) if self.command != "HEAD" else length or "0"
+                )
                 self.end_headers()
                 if self.command != "HEAD":
                     self.wfile.write(body)
@@ -197,7 +203,9 @@ def test_a_lease_is_one_machines_and_a_stale_one_cannot_commit(
     assert at("three").lookup(step_id) is None
 
 
-@pytest.mark.parametrize("fault", ["500", "cut", "lost", "slow", pytest.param("hang", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "fault", ["500", "cut", "lost", "slow", pytest.param("hang", marks=pytest.mark.soak)]
+)
 def test_faults_on_the_way_cost_time_and_nothing_else(
     at: Callable[..., Store], server: int, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,7 +226,9 @@ def test_an_upload_that_was_cut_off_goes_on(
     monkeypatch.setitem(bucket.PATIENCE["retry"], "max_retries", 1)
     gone = Faulty(server, lambda number, command, path: "cut" if "weights.bin" in path else "")
     broken = at("one", gone.port)
-    with pytest.raises(ConnectionError, match=r"weights.bin: .* expected the object storage to answer"):
+    with pytest.raises(
+        ConnectionError, match=r"weights.bin: .* expected the object storage to answer"
+    ):
         made(broken, "ee" * 32)
     assert at("other").lookup("ee" * 32) is None, "nothing of it can be found"
     whole = Faulty(server, lambda number, command, path: "")
@@ -229,14 +239,18 @@ def test_an_upload_that_was_cut_off_goes_on(
     at("other").path(commit.manifest, full=True)
 
 
-def test_an_object_that_was_changed_in_the_bucket_is_named_and_made_anew(at: Callable[..., Store]) -> None:
+def test_an_object_that_was_changed_in_the_bucket_is_named_and_made_anew(
+    at: Callable[..., Store],
+) -> None:
     import obstore
 
     store = at("one")
     commit = made(store, "ff" * 32)
     obstore.put(store.backend.control, f"objects/{commit.manifest}/model/text.txt", b"tixt")
     other = at("other")
-    with pytest.raises(DamagedError, match=r"model/text.txt: content .* `ratchet run ... --repair`"):
+    with pytest.raises(
+        DamagedError, match=r"model/text.txt: content .* `ratchet run ... --repair`"
+    ):
         other.path(commit.manifest)
     other.withdraw(commit)
     assert other.lookup("ff" * 32) is None
@@ -245,7 +259,9 @@ def test_an_object_that_was_changed_in_the_bucket_is_named_and_made_anew(at: Cal
     at("third").path(again.manifest, full=True)
 
 
-def test_two_repairs_at_once_leave_the_good_result(at: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_repairs_at_once_leave_the_good_result(
+    at: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import obstore
 
     one, two, step_id = at("one"), at("two"), "ab" * 32
@@ -269,7 +285,9 @@ def test_two_repairs_at_once_leave_the_good_result(at: Callable[..., Store], mon
     assert text.read_text() == "text"
 
 
-def test_a_second_promotion_of_equal_length_is_seen_by_other_machines(at: Callable[..., Store]) -> None:
+def test_a_second_promotion_of_equal_length_is_seen_by_other_machines(
+    at: Callable[..., Store],
+) -> None:
     one, two = at("one"), at("two")
     for step_id in ("11" * 32, "22" * 32):
         path = one.local("promoted", "best.json")
@@ -313,7 +331,9 @@ def collected(store: Store) -> list[str]:
     return sorted(item.kind for item in garbage if item.place is store.backend)
 
 
-def test_what_no_kept_run_names_goes(at: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_kept_run_names_goes(
+    at: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = at("one")
     kept, dropped = made(store, "11" * 32, "kept"), made(store, "22" * 32, "dropped")
     named_by_a_run(store, "11" * 32)
@@ -329,7 +349,9 @@ def test_what_no_kept_run_names_goes(at: Callable[..., Store], monkeypatch: pyte
     assert at("seventh").path(again.manifest, full=True).is_dir()
 
 
-def test_a_bucket_that_cannot_be_used_is_named(at: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_that_cannot_be_used_is_named(
+    at: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
     at("one")
     with pytest.raises(StoreError, match=r"s3://missing/x.*expected the object storage to answer"):
         Store.open("s3://missing/x")
@@ -343,14 +365,22 @@ def test_a_bucket_that_cannot_be_used_is_named(at: Callable[..., Store], monkeyp
 
 def run(store: Store, folder: Path, machine: str, *command: str) -> str:
     (folder / "toy.py").write_text(RECIPE)
-    environment = {**os.environ, "RATCHET_CACHE": str(folder / machine), "RATCHET_STORE": store.where}
+    environment = {
+        **os.environ,
+        "RATCHET_CACHE": str(folder / machine),
+        "RATCHET_STORE": store.where,
+    }
     program = [sys.executable, "-m", "orchestrator", *command]
-    done = subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        program, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
-def test_a_run_on_a_bucket_goes_on_from_another_machine(at: Callable[..., Store], tmp_path: Path) -> None:
+def test_a_run_on_a_bucket_goes_on_from_another_machine(
+    at: Callable[..., Store], tmp_path: Path
+) -> None:
     store, recipe = at("none"), str(tmp_path / "toy.py")
     first = run(store, tmp_path, "one", "run", recipe, "--set", "last=2")
     assert "2/2 steps" in first

@@ -52,7 +52,9 @@ print(seen)
 
 def attempt(root: Path, point: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", COMMIT, str(point), str(root)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def under_way(root: Path) -> list[str]:

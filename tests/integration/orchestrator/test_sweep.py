@@ -30,7 +30,12 @@ def test_trials_share_what_they_have_in_common_and_the_best_one_wins(
     status, output = sweeps.sweep(GRID, "--stopping", "none", "--promote", "best")
     assert status == 0, output
     assert sweeps.done().count("mine") == 1, "one mining, not four"
-    assert [trial["settings"].get("fit.rate") for trial in sweeps.trials()] == [None, "0.1", "0.7", "0.3"]
+    assert [trial["settings"].get("fit.rate") for trial in sweeps.trials()] == [
+        None,
+        "0.1",
+        "0.7",
+        "0.3",
+    ]
     assert [trial["value"] for trial in sweeps.trials()] == pytest.approx([1.5, 0.3, 2.1, 0.9])
     assert "--set fit.rate=0.7" in output
     assert (sweeps.store / "promoted" / "best" / "model.txt").read_text() == "(0.7, 1.4, 2.1)"
@@ -60,9 +65,16 @@ def test_trials_share_what_they_have_in_common_and_the_best_one_wins(
 @pytest.mark.soak
 def test_a_failed_trial_is_shown_with_its_reason_and_ends_nothing(sweeps: Sweeps) -> None:
     """Takes half a minute: four trials under Ray Tune."""
-    status, output = sweeps.sweep("fit.rate: grid(0.1, 0.7, 0.3)\nfit.fault: 0.6\n", "--stopping", "none")
+    status, output = sweeps.sweep(
+        "fit.rate: grid(0.1, 0.7, 0.3)\nfit.fault: 0.6\n", "--stopping", "none"
+    )
     assert status == 0, output
-    assert [trial["status"] for trial in sweeps.trials()] == ["finished", "finished", "failed", "finished"]
+    assert [trial["status"] for trial in sweeps.trials()] == [
+        "finished",
+        "finished",
+        "failed",
+        "finished",
+    ]
     assert "fit.rate: 0.7 given; expected at most 0.6; lower it" in output
 
 

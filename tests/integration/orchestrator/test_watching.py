@@ -39,7 +39,9 @@ def test_a_run_on_a_cluster_is_watched_from_elsewhere(tmp_path: Path) -> None:
     server = receive(bodies)
     try:
         url = f"http://127.0.0.1:{server.server_port}/?key=not-for-all"
-        settings = [word for text in ("seconds=1", "size=16", "fault=value") for word in ("--set", text)]
+        settings = [
+            word for text in ("seconds=1", "size=16", "fault=value") for word in ("--set", text)
+        ]
         run = toy.start("--address", nodes.address, "--notify", url, *settings)
         wait_for(lambda: bool(toy.done()), "no step has begun")
         followed = command.start("status", "--follow", "--store", str(toy.store))

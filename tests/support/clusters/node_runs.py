@@ -118,7 +118,9 @@ def check_missing_store_is_named(nodes: Nodes, folder: Path, job: str) -> None:
     store.mkdir()
     nodes.add("--labels=sees=yes")
     nodes.add("--labels=sees=no", without=store)
-    run = start(nodes, store, *ONE, *sets("*.labels=sees=yes", f"{job}.labels=sees=no", "*.retries=0"))
+    run = start(
+        nodes, store, *ONE, *sets("*.labels=sees=yes", f"{job}.labels=sees=no", "*.retries=0")
+    )
     with suppress(subprocess.TimeoutExpired):
         run.wait(300)
     kill(run)
@@ -163,7 +165,9 @@ def kill_at_random(
     pause, end = begun + 10, begun + 1200
     while run.poll() != 0:
         assert time.monotonic() < end, f"after {done} it does not end"
-        workers = [node if is_alive(node) else nodes.add() for node in workers]  # as an autoscaler would
+        workers = [
+            node if is_alive(node) else nodes.add() for node in workers
+        ]  # as an autoscaler would
         if len(done) < kills and time.monotonic() > pause:
             done.append(what := random.choice(["driver", "worker", "worker", "node"]))
             pause = time.monotonic() + random.uniform(*pause_s)
@@ -180,6 +184,10 @@ def kill_at_random(
     ended(run, store, 1)
     took, alone = time.monotonic() - begun, [event["t"] for event in events(undisturbed)]
     check_same(store, undisturbed)
-    wait_for(lambda: not any(working(node) for node in workers), "processes are left that work for nobody", 60)
+    wait_for(
+        lambda: not any(working(node) for node in workers),
+        "processes are left that work for nobody",
+        60,
+    )
     print(f"{len(done)} kills ({', '.join(done)});")
     print(f"{took:.0f} s; undisturbed, with all cores on one node: {alone[-1] - alone[0]:.0f} s")

@@ -69,7 +69,9 @@ class Sweeps(toy_runs.Toy):
     def start_sweep(self, space: str, *options: str, trials: int = 4) -> subprocess.Popen[str]:
         path = self.folder / "space.yaml"
         path.write_text(space)
-        return self.start_command("sweep", "--space", str(path), "--metric", "score", "--trials", str(trials), *options)
+        return self.start_command(
+            "sweep", "--space", str(path), "--metric", "score", "--trials", str(trials), *options
+        )
 
     def sweep(self, space: str, *options: str, trials: int = 4) -> tuple[int, str]:
         process = self.start_sweep(space, *options, trials=trials)
@@ -79,7 +81,11 @@ class Sweeps(toy_runs.Toy):
     def trials(self) -> list[dict[str, Any]]:
         """The trials that ended."""
         (file,) = self.store.glob("sweeps/*/trials.json")
-        return [trial for trial in json.loads(file.read_text())["trials"] if trial["status"] != "unfinished"]
+        return [
+            trial
+            for trial in json.loads(file.read_text())["trials"]
+            if trial["status"] != "unfinished"
+        ]
 
     def folder_of_sweep(self) -> Path:
         (folder,) = self.store.glob("sweeps/toy-*")

@@ -45,7 +45,9 @@ def compare_embedder(folder: Path, dtype: str, adapter: Path | None = None) -> d
     def use_sentence_transformers() -> Mapping[Role, np.ndarray]:
         from sentence_transformers import SentenceTransformer
 
-        model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
+        model = SentenceTransformer(
+            str(folder), device="cpu", model_kwargs={"dtype": getattr(torch, dtype)}
+        )
         found = {}
         for role, texts in TEXTS.items():
             found[role] = model.encode(texts, prompt_name=ROLES[role])
@@ -61,7 +63,11 @@ def compare_embedder(folder: Path, dtype: str, adapter: Path | None = None) -> d
                 rows.append(tokenizer(prompts[role] + text, return_tensors="pt"))
             pooled = []
             for row in rows:
-                pooled.append(encoder.pool(model(**row).last_hidden_state, row["attention_mask"], config.pooling))
+                pooled.append(
+                    encoder.pool(
+                        model(**row).last_hidden_state, row["attention_mask"], config.pooling
+                    )
+                )
             found[role] = torch.cat(pooled).numpy()
         return found
 
@@ -72,7 +78,10 @@ def compare_embedder(folder: Path, dtype: str, adapter: Path | None = None) -> d
         for role in TEXTS:
             options[f"{role}_instruction_format"] = "{}{}"
         options |= {f"{role}_instruction_for_retrieval": prompt for role, prompt in prompts.items()}
-        given: dict[str, Any] = {"pooling_method": config.pooling, "normalize_embeddings": config.normalize}
+        given: dict[str, Any] = {
+            "pooling_method": config.pooling,
+            "normalize_embeddings": config.normalize,
+        }
         model = FlagModel(str(folder), **given, **options, use_fp16=False, devices="cpu")
         return {"query": model.encode_queries(QUERIES), "passage": model.encode_corpus(PASSAGES)}
 
@@ -104,8 +113,12 @@ def compare_reranker(folder: Path, dtype: str, adapter: Path | None = None) -> d
     def use_sentence_transformers() -> np.ndarray:
         from sentence_transformers import CrossEncoder
 
-        model = CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
-        return np.asarray(model.predict(list(PROBES), activation_fn=torch.nn.Identity())).reshape(-1)
+        model = CrossEncoder(
+            str(folder), device="cpu", model_kwargs={"dtype": getattr(torch, dtype)}
+        )
+        return np.asarray(model.predict(list(PROBES), activation_fn=torch.nn.Identity())).reshape(
+            -1
+        )
 
     def use_transformers() -> np.ndarray:
         if config.kind == "yes_no":
@@ -120,7 +133,9 @@ def compare_reranker(folder: Path, dtype: str, adapter: Path | None = None) -> d
             else:
                 bias = head.bias[answers].float()
             # In bfloat16 the head would round logits of 20 to multiples of 0.125.
-            logits = torch.nn.functional.linear(torch.stack(states), head.weight[answers].float(), bias)
+            logits = torch.nn.functional.linear(
+                torch.stack(states), head.weight[answers].float(), bias
+            )
             return (logits[:, 0] - (logits[:, 1] if len(answers) > 1 else 0)).numpy()
         model = open_plain(transformers.AutoModelForSequenceClassification, folder, dtype, adapter)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -131,7 +146,9 @@ def compare_reranker(folder: Path, dtype: str, adapter: Path | None = None) -> d
 
     if config.kind == "cross_encoder" and adapter is None:
         libraries["sentence_transformers"] = use_sentence_transformers
-    if config.kind == "yes_no" or not adapter:  # without the adapter's head, transformers would create a random one
+    if (
+        config.kind == "yes_no" or not adapter
+    ):  # without the adapter's head, transformers would create a random one
         libraries["PEFT" if adapter else "transformers"] = use_transformers
     found: dict[str, float] = {}
     for name, own in _run(libraries).items():
@@ -153,9 +170,17 @@ def compare_decoder(folder: Path, dtype: str, base: Path, adapter: Path | None) 
     def compute(model: Any) -> np.ndarray:
         return torch.cat([model(input_ids=ids).logits[:, -1].float() for ids in given]).numpy()
 
-    ours = compute(open_model(kind, folder, adapter if folder == base else None, dtype=dtype, device="cpu")[0].eval())
+    ours = compute(
+        open_model(kind, folder, adapter if folder == base else None, dtype=dtype, device="cpu")[
+            0
+        ].eval()
+    )
     theirs = compute(open_plain(kind, base, dtype, adapter))
-    return {"PEFT" if adapter else "transformers": float(np.abs(theirs - ours).max() / (theirs.std() + 1e-6))}
+    return {
+        "PEFT" if adapter else "transformers": float(
+            np.abs(theirs - ours).max() / (theirs.std() + 1e-6)
+        )
+    }
 
 
 def open_plain(kind: Any, folder: Path, dtype: str, adapter: Path | None = None) -> Any:

@@ -41,7 +41,9 @@ def events(store: Path) -> list[dict[str, Any]]:
 
 def started(store: Path, step: str) -> Callable[[], bool]:
     """Return a condition for `wait_for`: a run on this store has started the step."""
-    return lambda: any((event["event"], event["step"]) == ("started", step) for event in events(store))
+    return lambda: any(
+        (event["event"], event["step"]) == ("started", step) for event in events(store)
+    )
 
 
 def made(store: Store, step_id: str, text: str) -> Commit:
@@ -62,7 +64,11 @@ def made_of(store: Store, step_id: str, files: dict[str, str], **metrics: float)
 
 
 def named_by_a_run(
-    store: Store, *step_ids: str, pinned: bool = False, failures: dict[str, str] | None = None, finished: bool = True
+    store: Store,
+    *step_ids: str,
+    pinned: bool = False,
+    failures: dict[str, str] | None = None,
+    finished: bool = True,
 ) -> RunLog:
     """Begin a run whose plan has these steps, and end it if `finished`."""
     run_log = RunLog.begin(store, "toy", {})
@@ -94,6 +100,10 @@ def list_running_attempts(store: Store) -> list[str]:
     found = []
     for step_id in store.list_names("steps"):
         attempt, end = store.newest(step_id)
-        if attempt and end is None and store.read_if_whole(f"steps/{step_id}/attempts/{attempt}/lease"):
+        if (
+            attempt
+            and end is None
+            and store.read_if_whole(f"steps/{step_id}/attempts/{attempt}/lease")
+        ):
             found.append(step_id)
     return found

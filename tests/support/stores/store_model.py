@@ -65,7 +65,9 @@ class StoreModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         hook_file_operations()
-        self.folder = Path(tempfile.mkdtemp(prefix="store-model-", dir=MEMORY if MEMORY.is_dir() else None))
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="store-model-", dir=MEMORY if MEMORY.is_dir() else None)
+        )
         self.patch = pytest.MonkeyPatch()
         self.actors: list[Actor | None] = [None] * 3
         self.alive: set[int] = set()
@@ -89,7 +91,9 @@ class StoreModel(RuleBasedStateMachine):
             return real_pid() if actor is None else actor.process
 
         self.patch.setattr(os, "getpid", find_pid)
-        self.patch.setattr(lease, "_process_start", lambda pid: "started" if pid in self.alive else None)
+        self.patch.setattr(
+            lease, "_process_start", lambda pid: "started" if pid in self.alive else None
+        )
         self.patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers) << 104))
         self.patch.setattr(secrets, "token_hex", lambda size: f"{next(numbers):08x}")
         for module in (bucket, parallel, manifest):
@@ -193,7 +197,13 @@ class StoreModel(RuleBasedStateMachine):
         return True
 
     def _drive(
-        self, actor: Actor, steps: tuple[str, ...], patient: bool, pinned: bool, promote: bool, repair: bool
+        self,
+        actor: Actor,
+        steps: tuple[str, ...],
+        patient: bool,
+        pinned: bool,
+        promote: bool,
+        repair: bool,
     ) -> None:
         store, commits = actor.store, dict[str, Commit]()
         with OpenRun(store) as open_run:
@@ -210,11 +220,16 @@ class StoreModel(RuleBasedStateMachine):
                 self.pinned.append(run_log)
             leases = Leases(store, run_log.run_id, 1e9 if patient else 0.0)
             for before, step in zip((None, *steps), steps, strict=False):
-                if step not in commits and (found := self._look_up(store, step, repair)) is not None:
+                if (
+                    step not in commits
+                    and (found := self._look_up(store, step, repair)) is not None
+                ):
                     commits[step] = found
                     self._write_plan(store, run_log, steps, commits)
                 while step not in commits:
-                    commit = self._compute(store, leases, step, commits.get(before) if before else None)
+                    commit = self._compute(
+                        store, leases, step, commits.get(before) if before else None
+                    )
                     if commit is None:
                         return
                     commits[step] = commit
@@ -230,7 +245,9 @@ class StoreModel(RuleBasedStateMachine):
         commit = store.use(step)
         if commit is None:
             return None
-        assert commit.record["token"] not in void, f"step {step}: a result that was withdrawn or fenced off is back"
+        assert commit.record["token"] not in void, (
+            f"step {step}: a result that was withdrawn or fenced off is back"
+        )
         try:
             store.verified(commit.manifest, full=repair)
         except DamagedError:
@@ -244,9 +261,13 @@ class StoreModel(RuleBasedStateMachine):
             return None
         return commit
 
-    def _write_plan(self, store: Store, run_log: RunLog, steps: tuple[str, ...], commits: dict[str, Commit]) -> None:
+    def _write_plan(
+        self, store: Store, run_log: RunLog, steps: tuple[str, ...], commits: dict[str, Commit]
+    ) -> None:
         known = list(itertools.takewhile(lambda step: step in commits, steps))
-        known += steps[len(known) : len(known) + 1]  # the id of the next step follows from its inputs
+        known += steps[
+            len(known) : len(known) + 1
+        ]  # the id of the next step follows from its inputs
         plan = [
             {
                 "name": step,
@@ -258,7 +279,9 @@ class StoreModel(RuleBasedStateMachine):
         run_log.write("plan.json", {"steps": plan})
         store.upload_folder(run_log.folder)
 
-    def _compute(self, store: Store, leases: Leases, step: str, before: Commit | None) -> Commit | None:
+    def _compute(
+        self, store: Store, leases: Leases, step: str, before: Commit | None
+    ) -> Commit | None:
         """Return the result of a step, of this actor or of another; None if the run ends without."""
         for _ in range(POLLS):
             void = set(self.void)
@@ -290,7 +313,9 @@ class StoreModel(RuleBasedStateMachine):
             if commit.manifest not in self.damaged:
                 raise
             raise Killed from None
-        assert text == CONTENT[commit.step_id] or commit.manifest in self.damaged, f"{commit.step_id}: {text}"
+        assert text == CONTENT[commit.step_id] or commit.manifest in self.damaged, (
+            f"{commit.step_id}: {text}"
+        )
 
     def _promote(self, store: Store, run_log: RunLog, step: str) -> None:
         commit = store.use(step)
@@ -319,7 +344,9 @@ class StoreModel(RuleBasedStateMachine):
             kept |= {step["step_id"] for step in run_log.steps() if step["object"]}
         for step in sorted(kept - self.withdrawn):
             commit = store.lookup(step)
-            assert commit is not None, f"step {step}: the result of a pinned run or a promotion is gone"
+            assert commit is not None, (
+                f"step {step}: the result of a pinned run or a promotion is gone"
+            )
             assert commit.record["token"] not in self.void, f"step {step}: a void result"
             if commit.manifest not in self.damaged:
                 text = (store.path(commit.manifest, full=True) / "text.txt").read_text()

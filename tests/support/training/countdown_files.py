@@ -9,7 +9,9 @@ from ratchet.jobs.answers import prepare_tasks, sft
 from ratchet.jobs.synthetic import init_decoder, make_countdown
 from ratchet.orchestrator.job_interface import Context, Resources
 
-TINY = init_decoder.Config(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=400)
+TINY = init_decoder.Config(
+    hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=400
+)
 
 FAST = sft.Config(
     epochs=2,
@@ -29,10 +31,14 @@ def make_countdown_files(folder: Path) -> Path:
     def context(name: str) -> Context:
         (folder / name).mkdir()
         (folder / f"{name}-work").mkdir()
-        return Context(name, "0" * 64, 1, folder / name, folder / f"{name}-work", Resources(1, 2.0, 0.0))
+        return Context(
+            name, "0" * 64, 1, folder / name, folder / f"{name}-work", Resources(1, 2.0, 0.0)
+        )
 
     make_countdown.JOB.run(
-        context("tasks"), make_countdown.Config(tasks=120, sizes=(2,), largest=20), make_countdown.Inputs()
+        context("tasks"),
+        make_countdown.Config(tasks=120, sizes=(2,), largest=20),
+        make_countdown.Inputs(),
     )
     config = prepare_tasks.Config("countdown", shard_rows=10, validation_fraction=0.1)
     given = prepare_tasks.Inputs(folder / "tasks/tasks")

@@ -48,8 +48,16 @@ def fresh() -> torch.nn.Sequential:
 class Regression:
     """The rows of a batch are split over the workers; the loss of a batch is the mean over its 8 rows."""
 
-    def __init__(self, worker: WorkerInfo, config: FinetuneConfig, fail: str = "", cut: int = 1) -> None:
-        self.worker, self.fail, self.cut, self.steps, self.model = worker, fail, cut, [STEPS] * 9, fresh()
+    def __init__(
+        self, worker: WorkerInfo, config: FinetuneConfig, fail: str = "", cut: int = 1
+    ) -> None:
+        self.worker, self.fail, self.cut, self.steps, self.model = (
+            worker,
+            fail,
+            cut,
+            [STEPS] * 9,
+            fresh(),
+        )
 
     def evaluate_start(self) -> Evaluation:
         if self.fail == "input":
@@ -57,11 +65,16 @@ class Regression:
         return Evaluation({"goodness": 0.0})
 
     def batch(self, epoch: int, step: int) -> Batch:
-        return Batch([(epoch, step, part) for part in range(self.cut)], 24 // self.worker.world_size)
+        return Batch(
+            [(epoch, step, part) for part in range(self.cut)], 24 // self.worker.world_size
+        )
 
     def loss(self, microbatch: tuple[int, int, int]) -> torch.Tensor:
         epoch, step, part = microbatch
-        x, y = (side[self.worker.rank :: self.worker.world_size][part :: self.cut] for side in rows(epoch, step))
+        x, y = (
+            side[self.worker.rank :: self.worker.world_size][part :: self.cut]
+            for side in rows(epoch, step)
+        )
         if self.fail.startswith("/") and epoch == 1 and not Path(self.fail).exists():
             Path(self.fail).touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -95,7 +108,9 @@ def by_hand() -> tuple[list[float], list[float], dict[str, Any]]:
     """Train with plain torch; return (losses, gradient norms before clipping, final weights)."""
     model = fresh()
     weights = {0.1: [model[0].weight, model[2].weight], 0.0: [model[0].bias, model[2].bias]}
-    groups: list[dict[str, Any]] = [{"params": own, "weight_decay": decay} for decay, own in weights.items()]
+    groups: list[dict[str, Any]] = [
+        {"params": own, "weight_decay": decay} for decay, own in weights.items()
+    ]
     optimizer = torch.optim.AdamW(groups, lr=1.0)
     losses, norms = [], []
     for epoch in range(2):

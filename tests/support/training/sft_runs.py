@@ -58,7 +58,10 @@ def write_samples(folder: Path, count: int, seed: int) -> list[str]:
     random = np.random.default_rng(seed)
     rows = []
     for number in range(count):
-        digit, length = "3" if number % 3 else "5", 0 if number % 2 else int(random.integers(30, 45))
+        digit, length = (
+            "3" if number % 3 else "5",
+            0 if number % 2 else int(random.integers(30, 45)),
+        )
         turn = (f"{digit} long" if length else digit, f"#### {digit}" + " so" * length)
         rows.append(sample_to_row(Sample(f"{seed}-{number}", "", "", (turn,), {"answer": digit})))
     write_shards(folder, rows, SAMPLES, 10)
@@ -69,7 +72,9 @@ def write_samples(folder: Path, count: int, seed: int) -> list[str]:
 def context(folder: Path, workers: int = 1) -> Context:
     for name in ("out", "work"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    resources = Resources(workers, cpus=2 / workers, gpus=0.0, retries=1, micro_batch_size=3, batch_tokens=90)
+    resources = Resources(
+        workers, cpus=2 / workers, gpus=0.0, retries=1, micro_batch_size=3, batch_tokens=90
+    )
     return Context("sft", "ab" * 32, 1, folder / "out", folder / "work", resources)
 
 
@@ -85,7 +90,9 @@ def make_inputs(folder: Path) -> sft.Inputs:
     write_samples(folder / "valid", 9, 1)
     save_chat_model(folder / "fresh", texts)
     fresh = sft.Inputs(folder / "fresh", folder / "train", folder / "valid")
-    config = dataclasses.replace(CONFIG, method="full", epochs=15, learning_rate=1e-2, eval_steps=45)
+    config = dataclasses.replace(
+        CONFIG, method="full", epochs=15, learning_rate=1e-2, eval_steps=45
+    )
     train(folder / "base", config, fresh)
     return dataclasses.replace(fresh, base=folder / "base/out/model")
 
@@ -103,4 +110,6 @@ def check_equal(found: Result, expected: Result, weights: str, made: Path, whole
     assert set(kept) == set(others)
     for name, value in kept.items():
         # By norm: Adam makes much of the rounding of a gradient that is nearly zero.
-        assert torch.linalg.norm(value - others[name]) < 1e-3 * torch.linalg.norm(others[name]) + 1e-6, name
+        assert (
+            torch.linalg.norm(value - others[name]) < 1e-3 * torch.linalg.norm(others[name]) + 1e-6
+        ), name

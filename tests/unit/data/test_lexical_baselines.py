@@ -15,7 +15,11 @@ from ratchet.errors import DataError
 
 def test_a_query_or_a_document_without_words_scores_nothing() -> None:
     corpus, queries = ["two words", "", "other words"], ["words", "a", ""]
-    assert (BM25(corpus).score(queries) > 0).tolist() == [[True, False, True], [False] * 3, [False] * 3]
+    assert (BM25(corpus).score(queries) > 0).tolist() == [
+        [True, False, True],
+        [False] * 3,
+        [False] * 3,
+    ]
 
 
 def test_a_corpus_without_words_is_refused() -> None:
@@ -30,8 +34,13 @@ def test_jax_is_not_started(tmp_path: Path) -> None:
     (tmp_path / "jax/__init__.py").write_text("")
     (tmp_path / "jax/lax.py").write_text("def top_k(*given): raise SystemExit('started')")
     environment = {"PYTHONPATH": str(tmp_path)}
-    for code, started in (("import bm25s", True), ("import ratchet.data.lexical_baselines, jax", False)):
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    for code, started in (
+        ("import bm25s", True),
+        ("import ratchet.data.lexical_baselines, jax", False),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+        )
         assert done.stderr.strip() == ("started" if started else "")
 
 

@@ -26,15 +26,21 @@ QUERIES = [
 
 @pytest.fixture
 def lists(tmp_path: Path) -> Path:
-    write_shards(tmp_path / "corpus", [{"id": f"d{n}", "text": f"text {n}"} for n in range(9)], CORPUS, 100)
+    write_shards(
+        tmp_path / "corpus", [{"id": f"d{n}", "text": f"text {n}"} for n in range(9)], CORPUS, 100
+    )
     write_shards(tmp_path / "mined", QUERIES, pa.schema([*MINED, ("group", pa.string())]), 100)
     return tmp_path
 
 
 def score(folder: Path, source: str, target: str, factor: float) -> dict[str, int]:
     """A text's score is its number times the factor."""
-    table, texts = Lists(folder / source, folder / "corpus", None).read(folder / source / "shard-00000.parquet")
-    scores = [np.array([factor * int(text.split()[1]) for text in own], np.float32) for own in texts]
+    table, texts = Lists(folder / source, folder / "corpus", None).read(
+        folder / source / "shard-00000.parquet"
+    )
+    scores = [
+        np.array([factor * int(text.split()[1]) for text in own], np.float32) for own in texts
+    ]
     return write_scores(folder / target / "shard-00000.parquet", table, scores, 0)
 
 
@@ -42,7 +48,9 @@ def test_the_accuracy_is_that_of_lists_with_both_kinds(lists: Path) -> None:
     assert QUERIES[5]["positives"] == ["d0"]
     assert QUERIES[5]["negatives"] == ["d5"]
     with_negatives = sum(bool(row["negatives"]) for row in QUERIES)
-    none_first, all_first = (score(lists, "mined", name, sign) for name, sign in (("up", 1.0), ("down", -1.0)))
+    none_first, all_first = (
+        score(lists, "mined", name, sign) for name, sign in (("up", 1.0), ("down", -1.0))
+    )
     said = "the teacher puts a positive first in 0% of the lists; below 60% it may do harm"
     assert describe_teacher(none_first) == ({"teacher_accuracy": 0.0}, said)
     assert describe_teacher(all_first) == ({"teacher_accuracy": 1.0}, "")
@@ -53,9 +61,19 @@ def test_the_accuracy_is_that_of_lists_with_both_kinds(lists: Path) -> None:
 
 
 def test_rankings_are_cut_and_other_tables_refused(lists: Path) -> None:
-    ranked = [{"id": "q0", "text": "query 0", "documents": ["d3", "d1", "d2"], "scores": [3, 2, 1], "ranks": [1]}]
+    ranked = [
+        {
+            "id": "q0",
+            "text": "query 0",
+            "documents": ["d3", "d1", "d2"],
+            "scores": [3, 2, 1],
+            "ranks": [1],
+        }
+    ]
     write_shards(lists / "ranked", ranked, RANKED, 10)
-    table, texts = Lists(lists / "ranked", lists / "corpus", 2).read(lists / "ranked" / "shard-00000.parquet")
+    table, texts = Lists(lists / "ranked", lists / "corpus", 2).read(
+        lists / "ranked" / "shard-00000.parquet"
+    )
     assert (table["documents"][0].as_py(), texts) == (["d3", "d1"], [["text 3", "text 1"]])
     check_lists(lists / "ranked")
     with pytest.raises(DataError, match="has none of the columns positives, negatives, documents"):

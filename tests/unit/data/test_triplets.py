@@ -30,13 +30,19 @@ QUERY_ROWS = [
 
 def made(queries: list[dict[str, Any]] = QUERY_ROWS, **options: int) -> Triplets:
     kind = pa.list_(pa.string())
-    schema = pa.schema([("id", pa.string()), ("text", pa.string()), ("positives", kind), ("negatives", kind)])
-    return Triplets(pa.Table.from_pylist(queries, schema), pa.Table.from_pylist(CORPUS_ROWS, CORPUS), **options)
+    schema = pa.schema(
+        [("id", pa.string()), ("text", pa.string()), ("positives", kind), ("negatives", kind)]
+    )
+    return Triplets(
+        pa.Table.from_pylist(queries, schema), pa.Table.from_pylist(CORPUS_ROWS, CORPUS), **options
+    )
 
 
 @settings(deadline=None)
 @given(st.integers(0, 5), st.integers(0, 5), st.integers(1, 30))
-def test_an_epoch_has_each_query_once_in_nearly_equal_steps(seed: int, epoch: int, batch: int) -> None:
+def test_an_epoch_has_each_query_once_in_nearly_equal_steps(
+    seed: int, epoch: int, batch: int
+) -> None:
     data = made(seed=seed, batch_size=batch)
     batches = data.split_epoch(epoch)
     assert sorted(np.concatenate(batches).tolist()) == list(range(23))
@@ -53,7 +59,9 @@ def test_what_is_drawn_depends_on_seed_epoch_and_query_alone() -> None:
         again = data.draw(7, query)
         assert draws[7][0] == again[0]
         assert np.array_equal(draws[7][1], again[1])
-        assert {positive for positive, _ in draws} == set(data.positives(query).tolist()), "every positive has its turn"
+        assert {positive for positive, _ in draws} == set(data.positives(query).tolist()), (
+            "every positive has its turn"
+        )
         assert {row for _, rows in draws for row in rows.tolist()} == set(range(query % 5)), (
             "every negative has its turn"
         )
@@ -75,7 +83,9 @@ def test_queries_without_a_positive_are_left_out_and_unknown_ids_are_named() -> 
     assert len(made([*QUERY_ROWS, {"text": "q", "positives": [], "negatives": []}])) == 23
     with pytest.raises(DataError, match="no query has a positive"):
         made([{"text": "q", "positives": [], "negatives": []}])
-    with pytest.raises(DataError, match=r"mined: row 0, query '.*': negative 'nowhere' is not in the corpus"):
+    with pytest.raises(
+        DataError, match=r"mined: row 0, query '.*': negative 'nowhere' is not in the corpus"
+    ):
         made([{"text": "q", "positives": ["c1"], "negatives": ["c2", "nowhere"]}])
 
 
@@ -100,18 +110,27 @@ def test_any_number_of_workers_has_the_same_step(seed: int, workers: int, negati
     assert max(sizes) - min(sizes) <= 1
 
 
-def scored(change: dict[str, Any] | None = None, without: str = "", factor: float = 1.0) -> Triplets:
+def scored(
+    change: dict[str, Any] | None = None, without: str = "", factor: float = 1.0
+) -> Triplets:
     """Every passage's score is its number in the corpus plus a hundredth of the query's, times `factor`."""
     rows = []
     for n, row in enumerate(QUERY_ROWS):
         scores = {
             name: [factor * (int(text[1:]) + n / 100) for text in row[ids]]
-            for ids, name in (("positives", "teacher_positive_scores"), ("negatives", "teacher_negative_scores"))
+            for ids, name in (
+                ("positives", "teacher_positive_scores"),
+                ("negatives", "teacher_negative_scores"),
+            )
         }
         rows.append(row | scores | (change or {} if n == 9 else {}))
     ids, numbers = pa.list_(pa.string()), pa.list_(pa.float32())
     fields = [("id", pa.string()), ("text", pa.string()), ("positives", ids), ("negatives", ids)]
-    fields += [(name, numbers) for name in ("teacher_positive_scores", "teacher_negative_scores") if name != without]
+    fields += [
+        (name, numbers)
+        for name in ("teacher_positive_scores", "teacher_negative_scores")
+        if name != without
+    ]
     table = pa.Table.from_pylist(rows, pa.schema(fields))
     options: dict[str, Any] = {"seed": 5, "batch_size": 8, "num_negatives": 3, "teacher": True}
     return Triplets(table, pa.Table.from_pylist(CORPUS_ROWS, CORPUS), **options)
@@ -125,17 +144,29 @@ def test_a_teachers_scores_follow_their_passages(workers: int) -> None:
         assert same.teacher_Q is None
         assert step.teacher_Q is not None
         assert step.query_Q.tolist() == same.query_Q.tolist()
-        for query, own, teacher in zip(step.query_Q.tolist(), step.own_Q, step.teacher_Q, strict=True):
+        for query, own, teacher in zip(
+            step.query_Q.tolist(), step.own_Q, step.teacher_Q, strict=True
+        ):
             positive, others = plain.draw(2, query)
-            np.testing.assert_allclose(teacher, np.array([positive, *others]) + query / 100, rtol=1e-6)
+            np.testing.assert_allclose(
+                teacher, np.array([positive, *others]) + query / 100, rtol=1e-6
+            )
             assert len(own) == len(teacher)
 
 
 @pytest.mark.parametrize(
     ("change", "without", "said"),
     [
-        ({"teacher_negative_scores": [1.0]}, "", "row 9: 1 teacher_negative_scores for 4 negatives"),
-        ({"teacher_negative_scores": None}, "", "row 9: no teacher_negative_scores for 4 negatives"),
+        (
+            {"teacher_negative_scores": [1.0]},
+            "",
+            "row 9: 1 teacher_negative_scores for 4 negatives",
+        ),
+        (
+            {"teacher_negative_scores": None},
+            "",
+            "row 9: no teacher_negative_scores for 4 negatives",
+        ),
         (
             {"teacher_positive_scores": [float("nan")] * 2},
             "",
@@ -144,7 +175,9 @@ def test_a_teachers_scores_follow_their_passages(workers: int) -> None:
         ({}, "teacher_positive_scores", "has no column teacher_positive_scores"),
     ],
 )
-def test_scores_that_are_missing_or_no_numbers_are_named(change: dict[str, Any], without: str, said: str) -> None:
+def test_scores_that_are_missing_or_no_numbers_are_named(
+    change: dict[str, Any], without: str, said: str
+) -> None:
     with pytest.raises(DataError, match=said):
         scored(change, without)
 
@@ -152,12 +185,16 @@ def test_scores_that_are_missing_or_no_numbers_are_named(change: dict[str, Any],
 def test_the_margin_of_a_teacher_is_that_of_queries_with_negatives() -> None:
     margins = []
     for row in QUERY_ROWS:
-        right, wrong = ([int(text[1:]) for text in row[name]] for name in ("positives", "negatives"))
+        right, wrong = (
+            [int(text[1:]) for text in row[name]] for name in ("positives", "negatives")
+        )
         margins += [statistics.fmean(right) - statistics.fmean(wrong)] if right and wrong else []
     assert 0 < len(margins) < len(QUERY_ROWS)
     mean = statistics.fmean(margins)
     assert scored(factor=10 / mean).teacher_margin == pytest.approx(10, rel=1e-5)
-    with pytest.raises(DataError, match=r"mean difference of -10 .* expected more than 0; use another teacher"):
+    with pytest.raises(
+        DataError, match=r"mean difference of -10 .* expected more than 0; use another teacher"
+    ):
         assert scored(factor=-10 / mean).teacher_margin
 
 
@@ -181,7 +218,9 @@ def test_examples_are_never_the_querys_own() -> None:
 
 
 def test_drawing_examples_does_not_shuffle_all_queries() -> None:
-    data = made([{"text": f"query {i}", "positives": [f"c{i % 9}"], "negatives": []} for i in range(50_000)])
+    data = made(
+        [{"text": f"query {i}", "positives": [f"c{i % 9}"], "negatives": []} for i in range(50_000)]
+    )
     data.draw_examples(0, 0, 3)
     tracemalloc.start()
     for query in range(20):

@@ -44,7 +44,10 @@ def make_run(store: Store, **texts: str) -> RunLog:
     """Begin a run with a step for each keyword, whose result is a file with the text."""
     run_log = RunLog.begin(store, "toy", {})
     commits = {name: made(store, f"{run_log.run_id}-{name}", text) for name, text in texts.items()}
-    steps = [{"name": name, "step_id": one.step_id, "object": one.manifest} for name, one in commits.items()]
+    steps = [
+        {"name": name, "step_id": one.step_id, "object": one.manifest}
+        for name, one in commits.items()
+    ]
     steps.append({"name": "failed", "step_id": "0" * 64, "object": None})
     run_log.write("plan.json", {"recipe": "toy", "steps": steps})
     return run_log
@@ -54,7 +57,9 @@ def test_results_of_a_run_are_inputs_with_the_identity_of_their_content(store: S
     first, second = make_run(store, data="some text"), make_run(store, data="some text")
     with use_store(store):
         plans = [
-            Plan([taken := find_run(log.run_id).step("data"), step("read", JOB, texts=taken)], store)
+            Plan(
+                [taken := find_run(log.run_id).step("data"), step("read", JOB, texts=taken)], store
+            )
             for log in (first, second)
         ]
     for log, plan in zip((first, second), plans, strict=True):
@@ -89,8 +94,12 @@ def test_a_beginning_of_the_id_is_enough_and_the_newest_run_is_found(store: Stor
         assert find_run(run_log.run_id[:13]).run_id == run_log.run_id
 
 
-@pytest.mark.parametrize(("wanted", "said"), [("nosuch", "expected the id of a run"), ("", "newest are")])
-def test_an_unknown_run_is_refused_with_the_newest_ones(store: Store, wanted: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("wanted", "said"), [("nosuch", "expected the id of a run"), ("", "newest are")]
+)
+def test_an_unknown_run_is_refused_with_the_newest_ones(
+    store: Store, wanted: str, said: str
+) -> None:
     run_log = make_run(store, data="text")
     with use_store(store), pytest.raises(InputError, match=said) as error:
         find_run(wanted)

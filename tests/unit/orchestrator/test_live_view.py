@@ -17,7 +17,9 @@ from ratchet.orchestrator.job_interface.clean_output import CleanConsole
 def make_view(total: int, *, terminal: bool = False) -> tuple[LiveView, io.StringIO]:
     file = io.StringIO()
     file.isatty = lambda: terminal  # type: ignore[method-assign]
-    console = CleanConsole(file=file, highlight=False, width=100, height=24, force_terminal=terminal)
+    console = CleanConsole(
+        file=file, highlight=False, width=100, height=24, force_terminal=terminal
+    )
     return LiveView(total, "recipe", "run-1", console=console), file
 
 
@@ -71,7 +73,9 @@ def test_a_log_shows_progress_now_and_then(monkeypatch):
     with view:
         view.progress("train", Progress(1))  # a late report of an ended step
         view.started("train", 1)
-        view.progress("train", Progress(150, 2000, "rows", "epoch 1", {"loss": 0.5, "tokens_per_s": 4613}))
+        view.progress(
+            "train", Progress(150, 2000, "rows", "epoch 1", {"loss": 0.5, "tokens_per_s": 4613})
+        )
         view.progress("train", Progress(7, stage="two\nlines"))
     said = [line for line in read_lines(file) if line.startswith("running")]
     assert said[0] == "running   train  epoch 1  150/2,000 rows (8%)  loss 0.500  tokens_per_s 4.6k"

@@ -32,7 +32,9 @@ class _Refusing(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("kind", ["refuses", "socks"])
-def test_a_proxy_that_refuses_counts_as_no_network(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_proxy_that_refuses_counts_as_no_network(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     server = HTTPServer(("127.0.0.1", 0), _Refusing)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"

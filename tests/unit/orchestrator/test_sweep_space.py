@@ -152,7 +152,15 @@ def built() -> tuple[list[Step], Summary]:
     first = step("one/train", TRAIN, before=a)
     other = step("one/rank", TRAIN, before=first, metric="map@25")
     evaluated = step("one/evaluate", PLAIN, before=other)
-    summary = Summary([Row("one", {"MAP@25": evaluated.metric("map@25"), "R@5": evaluated.metric("r@5")}, [evaluated])])
+    summary = Summary(
+        [
+            Row(
+                "one",
+                {"MAP@25": evaluated.metric("map@25"), "R@5": evaluated.metric("r@5")},
+                [evaluated],
+            )
+        ]
+    )
     return reachable(list_goals(summary)), summary
 
 
@@ -180,8 +188,16 @@ def test_a_number_of_the_table_decides_where_nothing_trains_by_it() -> None:
 
 
 def test_the_name_of_the_metric_tells_the_direction() -> None:
-    names = {"valid/loss": False, "latency": False, "perplexity": False, "valid/map@25": True, "score": True}
-    assert {name: Objective("rank/error", name, f"rank/error.{name}", False).maximize for name in names} == names
+    names = {
+        "valid/loss": False,
+        "latency": False,
+        "perplexity": False,
+        "valid/map@25": True,
+        "score": True,
+    }
+    assert {
+        name: Objective("rank/error", name, f"rank/error.{name}", False).maximize for name in names
+    } == names
 
 
 @pytest.mark.parametrize("metric", ["map@26", "two/train.map@25"])
@@ -204,7 +220,15 @@ def asked(folder: Path, text: str, metric: str = "map@25") -> Any:
     path = folder / "tried.yaml"
     path.write_text(text)
     given = ["questions=80", "iterations=2", "reranker=true"]
-    return plan_sweep("quickstart", given, path, metric, Store.open(folder / "store"), {"seeds": 1}, "ratchet sweep")
+    return plan_sweep(
+        "quickstart",
+        given,
+        path,
+        metric,
+        Store.open(folder / "store"),
+        {"seeds": 1},
+        "ratchet sweep",
+    )
 
 
 def test_a_sweep_knows_itself_whatever_the_number_of_trials(tmp_path: Path) -> None:
@@ -213,21 +237,37 @@ def test_a_sweep_knows_itself_whatever_the_number_of_trials(tmp_path: Path) -> N
     other = asked(tmp_path, text.replace("1e-4", "2e-4"))
     assert one.run_log.run_id == again.run_log.run_id != other.run_log.run_id
     assert one.objective.step == "iter1/finetune_embedder"
-    assert "iter1/evaluate" not in {step.name for step in one.steps}, "what comes after the deciding step does not run"
+    assert "iter1/evaluate" not in {step.name for step in one.steps}, (
+        "what comes after the deciding step does not run"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("finetune_embedder.lerning_rate: uniform(0, 1)", r"tried.yaml:1: .*did you mean 'learning_rate'"),
-        ("\nfinetune_embedder.temperature: uniform(0, 1)", r"tried.yaml:2: .*temperature=0: '0' given; expected > 0"),
+        (
+            "finetune_embedder.lerning_rate: uniform(0, 1)",
+            r"tried.yaml:1: .*did you mean 'learning_rate'",
+        ),
+        (
+            "\nfinetune_embedder.temperature: uniform(0, 1)",
+            r"tried.yaml:2: .*temperature=0: '0' given; expected > 0",
+        ),
         ("finetune_embedder.epochs: choice(1, many)", "tried.yaml:1: .*many"),
-        ("questions: choice(80, 90)\nfinetune_reranker.lora_r: choice(1, 2)", "tried.yaml:2: .* changes nothing"),
+        (
+            "questions: choice(80, 90)\nfinetune_reranker.lora_r: choice(1, 2)",
+            "tried.yaml:2: .* changes nothing",
+        ),
         ("iterations: 2", "no distribution given"),
-        ("finetune_embedder.lora_alhpa: 3\nfinetune_embedder.lora_r: choice(2, 4)", "did you mean 'lora_alpha'"),
+        (
+            "finetune_embedder.lora_alhpa: 3\nfinetune_embedder.lora_r: choice(2, 4)",
+            "did you mean 'lora_alpha'",
+        ),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_starts(tmp_path: Path, text: str, says: str) -> None:
+def test_what_cannot_work_is_refused_before_anything_starts(
+    tmp_path: Path, text: str, says: str
+) -> None:
     with pytest.raises((RecipeError, InputError), match=says):
         asked(tmp_path, text, "iter0/finetune_embedder.map@25" if "questions" in text else "map@25")
 
@@ -247,13 +287,23 @@ def test_the_spaces_for_ones_own_data_name_settings_that_there_are(name: str, re
             build(find(recipe), Settings.read([*given, f"{dimension.name}={value}"]))
 
 
-def plan_toy(folder: Path, text: str, recipe: Callable[..., Summary], metric: str = "map@25", *lines: str) -> SweepPlan:
+def plan_toy(
+    folder: Path, text: str, recipe: Callable[..., Summary], metric: str = "map@25", *lines: str
+) -> SweepPlan:
     """Plan a sweep over a recipe that is a function here."""
     path = folder / "toy.yaml"
     path.write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ratchet.orchestrator.recipe.find", lambda name: Recipe(name, recipe))
-        return plan_sweep("toy", lines, path, metric, Store.open(folder / "store"), {"seeds": 1}, "ratchet sweep toy")
+        return plan_sweep(
+            "toy",
+            lines,
+            path,
+            metric,
+            Store.open(folder / "store"),
+            {"seeds": 1},
+            "ratchet sweep toy",
+        )
 
 
 def test_a_recipe_that_passes_its_steps_other_settings_is_another_sweep(tmp_path: Path) -> None:
@@ -261,12 +311,17 @@ def test_a_recipe_that_passes_its_steps_other_settings_is_another_sweep(tmp_path
         def toy() -> Summary:
             first, other = step("first", PLAIN, size=size), step("other", PLAIN)
             trained = step("train", TRAIN, rate=rate, before=other if wiring else first)
-            return Summary([Row("one", {"MAP@25": trained.metric("map@25")}, [trained])], goals=[first, other])
+            return Summary(
+                [Row("one", {"MAP@25": trained.metric("map@25")}, [trained])], goals=[first, other]
+            )
 
         return plan_toy(tmp_path, "train.rate: choice(0.2, 0.3)\n", toy).run_log.run_id
 
     assert find_id(1, 0.1) == find_id(1, 0.1)
-    assert len({find_id(1, 0.1), find_id(2, 0.1), find_id(1, 0.2), find_id(1, 0.1, before="other")}) == 4
+    assert (
+        len({find_id(1, 0.1), find_id(2, 0.1), find_id(1, 0.2), find_id(1, 0.1, before="other")})
+        == 4
+    )
 
 
 def test_data_and_models_may_be_swept(tmp_path: Path) -> None:
@@ -290,7 +345,9 @@ def test_a_step_that_only_another_value_needs_belongs_to_the_sweep(tmp_path: Pat
             first = step("first", PLAIN)
             other = step("other", TRAIN, before=Source(data), rate=size) if longer else first
             trained = step("train", TRAIN, before=other)
-            return Summary([Row("one", {"MAP@25": trained.metric("map@25")}, [trained])], goals=[first])
+            return Summary(
+                [Row("one", {"MAP@25": trained.metric("map@25")}, [trained])], goals=[first]
+            )
 
         return plan_toy(tmp_path, "longer: choice(true, false)\n", toy).run_log.run_id
 
@@ -309,7 +366,10 @@ def test_settings_of_the_command_take_precedence_over_plain_values(tmp_path: Pat
     text = "train.rate: choice(0.2, 0.3)\nfirst.size: 7\n"
     assert plan_toy(tmp_path, text, toy).steps[0].config.size == 7
     assert plan_toy(tmp_path, text, toy, "map@25", "first.size=9").steps[0].config.size == 9
-    found, winner = plan_toy(tmp_path, text, toy, "map@25", "fir*.size=8", "first.size=9"), Trial({}, "finished", 0.5)
+    found, winner = (
+        plan_toy(tmp_path, text, toy, "map@25", "fir*.size=8", "first.size=9"),
+        Trial({}, "finished", 0.5),
+    )
     written = Settings.read(read_settings(write_winner(found, winner)))
     assert build(found.recipe, written)[0][0].config.size == 9
 
@@ -333,12 +393,16 @@ def test_models_of_runs_and_promoted_ones_may_be_given(tmp_path: Path) -> None:
     found = plan(promote())
     assert [step.name for step in found.steps][1:] == ["train"]
     spec = TrialSpec(found, tmp_path, 1, store.where, None)
-    assert [step.name for step in spec.build({"train.rate": "0.3"}, 0, store)] == [step.name for step in found.steps]
+    assert [step.name for step in spec.build({"train.rate": "0.3"}, 0, store)] == [
+        step.name for step in found.steps
+    ]
     before = plan("mine")
     promote()
     assert plan("mine").run_log.run_id != before.run_log.run_id, "the name means another model"
     trial = TrialSpec(before, tmp_path, 1, store.where, None).build({"train.rate": "0.3"}, 0, store)
-    assert trial[0].finished == before.steps[0].finished, "a trial reads the model that the sweep began with"
+    assert trial[0].finished == before.steps[0].finished, (
+        "a trial reads the model that the sweep began with"
+    )
 
 
 def trial(*values: float, **settings: str) -> Trial:
@@ -350,12 +414,16 @@ def test_the_winner_is_the_best_that_finished() -> None:
     stopped = Trial({"x": "2"}, "stopped", 0.9)
     assert find_winner([default, better, stopped], True) == better
     assert find_winner([default, better, stopped], False) == default
-    assert find_winner([trial(0.4), trial(0.4, x="1")], True) == default, "of equals the defaults stay"
+    assert find_winner([trial(0.4), trial(0.4, x="1")], True) == default, (
+        "of equals the defaults stay"
+    )
     assert find_winner([stopped], True) is None
 
 
 def test_a_gain_within_the_seeds_noise_is_called_so() -> None:
-    assert "within noise" in compare_with_defaults(trial(0.5, 0.4, 0.6, x="1"), trial(0.49, 0.4, 0.55), "map@25")
+    assert "within noise" in compare_with_defaults(
+        trial(0.5, 0.4, 0.6, x="1"), trial(0.49, 0.4, 0.55), "map@25"
+    )
     assert "more than noise" in compare_with_defaults(
         trial(0.6, 0.601, 0.602, x="1"), trial(0.5, 0.501, 0.499), "map@25"
     )

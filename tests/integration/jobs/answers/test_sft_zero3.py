@@ -29,4 +29,6 @@ def test_adapters_and_the_current_best_are_those_of_whole_models(
     monkeypatch.setattr(sft_training, "SftTask", SmallChunks)
     config = dataclasses.replace(config, zero_stage=3, offload="parameters")
     parts = train(tmp_path / "parts", config, inputs, workers=2)
-    check_equal(parts, whole, "adapter/adapter_model.safetensors", tmp_path / "parts", tmp_path / "whole")
+    check_equal(
+        parts, whole, "adapter/adapter_model.safetensors", tmp_path / "parts", tmp_path / "whole"
+    )

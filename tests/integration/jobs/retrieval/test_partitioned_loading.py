@@ -45,7 +45,9 @@ def load(rank: int, base: str, folder: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
-def test_each_worker_holds_its_part_of_the_weights(tiny_decoder: Path, tmp_path: Path, kind: str) -> None:
+def test_each_worker_holds_its_part_of_the_weights(
+    tiny_decoder: Path, tmp_path: Path, kind: str
+) -> None:
     mp.spawn(load, (str(tiny_decoder), str(tmp_path), kind), nprocs=2)
 
 
@@ -68,11 +70,14 @@ def test_training_and_the_current_best_are_those_of_whole_bases(
     )
 
 
-@pytest.mark.parametrize(("offload", "stage", "needed"), [("optimizer", 0, 1), ("parameters", 2, 3)])
+@pytest.mark.parametrize(
+    ("offload", "stage", "needed"), [("optimizer", 0, 1), ("parameters", 2, 3)]
+)
 def test_only_what_is_sharded_can_be_offloaded(offload: str, stage: int, needed: int) -> None:
     config = replace(CONFIG, offload=offload, zero_stage=stage)
     nothing = Inputs(None, None, None, None)  # type: ignore[arg-type]
     with pytest.raises(
-        InputError, match=f"offload: {offload} given, with zero_stage={stage}; expected zero_stage {needed}"
+        InputError,
+        match=f"offload: {offload} given, with zero_stage={stage}; expected zero_stage {needed}",
     ):
         finetune_embedder.check(config, nothing, {})

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from ratchet.data.retrieval.rows import Row, number_rows
 
 NAMES = st.sampled_from(["a", "b", "c", "d", "e"])
-ROWS = st.lists(st.tuples(st.sampled_from("xyz"), st.lists(NAMES, min_size=1), st.lists(NAMES)), min_size=1)
+ROWS = st.lists(
+    st.tuples(st.sampled_from("xyz"), st.lists(NAMES, min_size=1), st.lists(NAMES)), min_size=1
+)
 
 
 @given(ROWS, st.booleans(), st.lists(NAMES | st.just("pool")))

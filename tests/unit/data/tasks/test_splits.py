@@ -37,11 +37,18 @@ def test_a_document_is_on_one_side_and_training_is_limited_by_questions(
     sizes: list[list[int]], seed: int, most: int | None
 ) -> None:
     groups = make_groups(sizes)
-    options = {"test_fraction": 0.2, "validation_fraction": 0.1, "seed": seed, "source": Path("s.json")}
+    options = {
+        "test_fraction": 0.2,
+        "validation_fraction": 0.1,
+        "seed": seed,
+        "source": Path("s.json"),
+    }
     try:
         every = split_groups(TASK, groups, None, **options).groups
     except DataError:
-        assert len(sizes) <= 4 or max(map(len, sizes)) > 1  # one document may have most of the groups
+        assert (
+            len(sizes) <= 4 or max(map(len, sizes)) > 1
+        )  # one document may have most of the groups
         return
     sides = {name: {group[0].document for group in chosen} for name, chosen in every.items()}
     assert all(sides.values())
@@ -56,7 +63,12 @@ def test_a_document_is_on_one_side_and_training_is_limited_by_questions(
 
 
 def test_the_passages_of_one_article_cannot_be_split() -> None:
-    options = {"test_fraction": 0.1, "validation_fraction": 0.1, "seed": 1, "source": Path("s.json")}
+    options = {
+        "test_fraction": 0.1,
+        "validation_fraction": 0.1,
+        "seed": 1,
+        "source": Path("s.json"),
+    }
     with pytest.raises(DataError, match="9 groups in 2 documents; expected at least 3"):
         split_groups(TASK, make_groups([[1] * 4, [1] * 5]), None, **options)
 

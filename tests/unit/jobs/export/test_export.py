@@ -34,7 +34,9 @@ def minilm() -> Path:
     return resolve(MINILM)
 
 
-def export(context: Context, model: Path, adapter: Path | None = None, **values: Any) -> tuple[Path, Result]:
+def export(
+    context: Context, model: Path, adapter: Path | None = None, **values: Any
+) -> tuple[Path, Result]:
     config, inputs = Config(**values), Inputs(model, adapter)
     assert JOB.check
     JOB.check(config, inputs, {})
@@ -58,8 +60,12 @@ def make_adapter(base: Path, kind: str, folder: Path) -> Path:
     elif kind == "decoder":
         trained(transformers.AutoModelForCausalLM.from_pretrained(base), [], "CAUSAL_LM", folder)
     else:
-        config = RerankerConfig("yes_no" if kind == "yes_no" else "cross_encoder", answer="a", prompt="Relevant?")
-        one = reranker.load(base, dtype="float32", device="cpu", training=True, reranker_config=config)
+        config = RerankerConfig(
+            "yes_no" if kind == "yes_no" else "cross_encoder", answer="a", prompt="Relevant?"
+        )
+        one = reranker.load(
+            base, dtype="float32", device="cpu", training=True, reranker_config=config
+        )
         task = "CAUSAL_LM" if kind == "yes_no" else "SEQ_CLS"
         trained(one.model, reranker.find_heads(one), task, folder)
         config.write(folder)
@@ -74,7 +80,9 @@ def test_embedders_of_all_architectures(
     base = make_base(architecture, transformers.AutoModel, tmp_path / "base", minilm)
     pooling = "mean" if architecture in ENCODERS else "last_token"
     EncodingConfig(pooling, query_template="query: {text}", max_length=256).write(base)  # type: ignore[arg-type]
-    folder, _ = export(context(), base, make_adapter(base, "embedder", tmp_path / "adapter"), form=form)
+    folder, _ = export(
+        context(), base, make_adapter(base, "embedder", tmp_path / "adapter"), form=form
+    )
     given = (base, "float32", folder) if form == "adapter" else (folder, "float32")
     differences = compare_embedder(*given)
     expected = {"PEFT"} if form == "adapter" else {"sentence_transformers", "transformers"}
@@ -95,7 +103,12 @@ def test_embedders_of_all_architectures(
     ],
 )
 def test_merged_rerankers_and_decoders(
-    kind: str, architecture: str, libraries: set[str], minilm: Path, context: MakeContext, tmp_path: Path
+    kind: str,
+    architecture: str,
+    libraries: set[str],
+    minilm: Path,
+    context: MakeContext,
+    tmp_path: Path,
 ) -> None:
     auto = transformers.AutoModel if architecture in ENCODERS else transformers.AutoModelForCausalLM
     base = make_base(architecture, auto, tmp_path / "base", minilm)
@@ -114,16 +127,29 @@ def test_merged_rerankers_and_decoders(
 def test_an_adapter_names_its_base(minilm: Path, context: MakeContext, tmp_path: Path) -> None:
     base = make_base("qwen2", transformers.AutoModelForCausalLM, tmp_path / "base", minilm)
     adapter = make_adapter(base, "decoder", tmp_path / "adapter")
-    folder, _ = export(context(), base, adapter, form="adapter", base_name=str(base), card="# A card")
-    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
-    assert AutoPeftModelForCausalLM.from_pretrained(str(folder)).base_model.model.config.hidden_size == 128
+    folder, _ = export(
+        context(), base, adapter, form="adapter", base_name=str(base), card="# A card"
+    )
+    assert json.loads((folder / "adapter_config.json").read_text())[
+        "base_model_name_or_path"
+    ] == str(base)
+    assert (
+        AutoPeftModelForCausalLM.from_pretrained(str(folder)).base_model.model.config.hidden_size
+        == 128
+    )
     assert (folder / "README.md").read_text() == "# A card"
-    assert (adapter / "adapter_config.json").read_text() != (folder / "adapter_config.json").read_text()
+    assert (adapter / "adapter_config.json").read_text() != (
+        folder / "adapter_config.json"
+    ).read_text()
 
 
-def test_a_published_model_is_copied_without_other_formats(minilm: Path, context: MakeContext) -> None:
+def test_a_published_model_is_copied_without_other_formats(
+    minilm: Path, context: MakeContext
+) -> None:
     folder, _ = export(context(), minilm)
-    assert (folder / "model.safetensors").read_bytes() == (minilm / "model.safetensors").read_bytes()
+    assert (folder / "model.safetensors").read_bytes() == (
+        minilm / "model.safetensors"
+    ).read_bytes()
     differences = compare_embedder(folder, "float32")
     assert {"sentence_transformers", "transformers"} <= set(differences)
     assert max(differences.values()) < 1e-5
@@ -136,7 +162,11 @@ def test_what_the_store_made_read_only_is_written_to(
     """By its bits, since tests may run as root, who may write everything."""
     base = make("bert", transformers.AutoModel, tmp_path / "base", minilm, vocab_size=30522)
     EncodingConfig("mean").write(base)
-    given = (base, make_adapter(base, "embedder", tmp_path / "adapter")) if form == "adapter" else (base, None)
+    given = (
+        (base, make_adapter(base, "embedder", tmp_path / "adapter"))
+        if form == "adapter"
+        else (base, None)
+    )
     for folder in filter(None, given):
         make_read_only(folder)
         set_read_only(folder)
@@ -147,6 +177,10 @@ def test_what_the_store_made_read_only_is_written_to(
 def test_an_adapter_alone_needs_one(minilm: Path, context: MakeContext) -> None:
     none: Any = None
     assert JOB.check
-    JOB.check(Config("adapter"), Inputs(none), {})  # at plan time the adapter's step may be still to come
-    with pytest.raises(InputError, match=r"export_model.form: adapter given, for a model without one"):
+    JOB.check(
+        Config("adapter"), Inputs(none), {}
+    )  # at plan time the adapter's step may be still to come
+    with pytest.raises(
+        InputError, match=r"export_model.form: adapter given, for a model without one"
+    ):
         export(context(), minilm, form="adapter")

@@ -48,7 +48,9 @@ def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inp
             for text, answer in examples:
                 assert " ".join(text.split()) != data.query_text[query].as_py()
                 assert answer.split()
-                assert not any(" ".join(right.split()[:5]) == " ".join(answer.split()) for right in answers)
+                assert not any(
+                    " ".join(right.split()[:5]) == " ".join(answer.split()) for right in answers
+                )
             seen.append(len(examples))
     assert set(seen) == {0, 1, 2, 3}
     agreed = task.encoder.encoding_config
@@ -69,29 +71,51 @@ def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inp
         ({"zero_stage": 4}, "zero_stage: 4 given"),
         ({"zero_stage": 3, "quantization": "nf4"}, "2 or less with nf4"),
         ({"num_negatives": -1}, "num_negatives: -1 given"),
-        ({"num_negatives": 0, "in_batch_negatives": False}, "1 or more where in_batch_negatives is off"),
+        (
+            {"num_negatives": 0, "in_batch_negatives": False},
+            "1 or more where in_batch_negatives is off",
+        ),
         ({"metric": "accuracy"}, "metric: accuracy given"),
         ({"epochs": 0}, "epochs: 0 given"),
         ({"method": "full", "quantization": "nf4"}, "method: full given; expected lora with nf4"),
-        ({"matryoshka_dims": (16, 8)}, "16,8 given; expected rising numbers below the 32 dimensions"),
-        ({"matryoshka_dims": (8, 32)}, "8,32 given; expected rising numbers below the 32 dimensions"),
+        (
+            {"matryoshka_dims": (16, 8)},
+            "16,8 given; expected rising numbers below the 32 dimensions",
+        ),
+        (
+            {"matryoshka_dims": (8, 32)},
+            "8,32 given; expected rising numbers below the 32 dimensions",
+        ),
         ({"lora_dropout": 1.0}, "lora_dropout: 1.0 given"),
-        ({"task": "Find it."}, "task: 'Find it.' given, but no template has {task}; expected query_template with it"),
-        ({"task": "Find it.", "query_template": "Q: {text}"}, "task: 'Find it.' given, but no template has {task}"),
-        ({"num_examples": 1, "num_fixed_examples": 2}, "num_fixed_examples: 2 given; expected 0 up to num_examples"),
+        (
+            {"task": "Find it."},
+            "task: 'Find it.' given, but no template has {task}; expected query_template with it",
+        ),
+        (
+            {"task": "Find it.", "query_template": "Q: {text}"},
+            "task: 'Find it.' given, but no template has {task}",
+        ),
+        (
+            {"num_examples": 1, "num_fixed_examples": 2},
+            "num_fixed_examples: 2 given; expected 0 up to num_examples",
+        ),
         (
             {"num_examples": 3},
             "num_examples: 3 given, of up to 256 tokens each, with a max_length of 64; that leaves 0 for the",
         ),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_starts(change: dict[str, Any], says: str, inputs: Inputs) -> None:
+def test_what_cannot_work_is_refused_before_anything_starts(
+    change: dict[str, Any], says: str, inputs: Inputs
+) -> None:
     with pytest.raises(InputError, match=says):
         check(validate(Config, change, "finetune_embedder"), inputs, {})
 
 
 def test_a_task_that_a_template_uses_is_accepted(inputs: Inputs, tmp_path: Path) -> None:
-    folder = make("bert", transformers.AutoModel, tmp_path, inputs.base, vocab_size=300)  # with room for examples
+    folder = make(
+        "bert", transformers.AutoModel, tmp_path, inputs.base, vocab_size=300
+    )  # with room for examples
     inputs = dataclasses.replace(inputs, base=folder)
     for change in ({"query_template": "{task} {text}"}, {"num_examples": 1, "max_length": 512}):
         check(validate(Config, {"task": "Find it.", **change}, "finetune_embedder"), inputs, {})
@@ -108,10 +132,17 @@ def test_a_base_without_weights_is_refused(inputs: Inputs, tmp_path: Path) -> No
 
 def test_more_workers_than_queries_are_refused_with_the_fix(inputs: Inputs, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"workers: 3 given.*lower workers, or raise batch"):
-        EmbedderTask(WorkerInfo(0, 3, "cpu"), dataclasses.replace(FAST, batch_size=2), inputs, Resources(3, 1.0, 0.0))
+        EmbedderTask(
+            WorkerInfo(0, 3, "cpu"),
+            dataclasses.replace(FAST, batch_size=2),
+            inputs,
+            Resources(3, 1.0, 0.0),
+        )
 
 
-def collect_gradients(config: Config, inputs: Inputs, micro_batch_size: int | None) -> tuple[int, float, list[Tensor]]:
+def collect_gradients(
+    config: Config, inputs: Inputs, micro_batch_size: int | None
+) -> tuple[int, float, list[Tensor]]:
     """Return (number of parts, loss, gradients) of a training step on one worker."""
     resources = Resources(1, cpus=1.0, gpus=0.0, micro_batch_size=micro_batch_size)
     task = EmbedderTask(WorkerInfo(0, 1, "cpu"), config, inputs, resources)
@@ -120,7 +151,11 @@ def collect_gradients(config: Config, inputs: Inputs, micro_batch_size: int | No
         share = task.loss(part)
         share.backward()
         loss += float(share.detach())
-    return len(parts), loss, [weight.grad for weight in task.model.parameters() if weight.grad is not None]
+    return (
+        len(parts),
+        loss,
+        [weight.grad for weight in task.model.parameters() if weight.grad is not None],
+    )
 
 
 @pytest.mark.slow
@@ -140,7 +175,9 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(
 ) -> None:
     config = dataclasses.replace(FAST, dtype="float32", **change)
     if config.distillation != "none":
-        inputs = dataclasses.replace(inputs, mined=reranker_finetuning.make_inputs(concepts, tmp_path).mined)
+        inputs = dataclasses.replace(
+            inputs, mined=reranker_finetuning.make_inputs(concepts, tmp_path).mined
+        )
     one, loss, expected = collect_gradients(config, inputs, None)
     several, again, found = collect_gradients(config, inputs, 3)
     assert (one, several > 4) == (1, True)
@@ -151,11 +188,15 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(
         torch.testing.assert_close(mine, whole, rtol=0, atol=1e-6 * largest)
 
 
-def test_an_adapter_is_no_model_to_start_from_and_a_model_is_no_adapter(inputs: Inputs, tmp_path: Path) -> None:
+def test_an_adapter_is_no_model_to_start_from_and_a_model_is_no_adapter(
+    inputs: Inputs, tmp_path: Path
+) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(InputError, match="is an adapter; expected a whole model with method=full"):
         check(Config(method="full"), dataclasses.replace(inputs, current_best=tmp_path), {})
-    with pytest.raises(InputError, match="is no adapter; expected an adapter of the base with method=lora"):
+    with pytest.raises(
+        InputError, match="is no adapter; expected an adapter of the base with method=lora"
+    ):
         check(Config(), dataclasses.replace(inputs, current_best=inputs.base), {})
 
 
@@ -170,16 +211,23 @@ def test_few_dimensions_are_trained_as_vectors_of_their_own(inputs: Inputs) -> N
     texts = data.corpus_text.to_pylist()
     passages = sorted({texts[row] for right, wrong in drawn for row in [right, *wrong]})
     with torch.no_grad():
-        query_QD = torch.from_numpy(task.encoder.encode(data.query_text.take(queries).to_pylist(), "query"))
+        query_QD = torch.from_numpy(
+            task.encoder.encode(data.query_text.take(queries).to_pylist(), "query")
+        )
         passage_PD = torch.from_numpy(task.encoder.encode(passages, "passage"))
     for dim in (4, 16, 32):
-        cut = [torch.nn.functional.normalize(vectors[:, :dim], dim=1) for vectors in (query_QD, passage_PD)]
+        cut = [
+            torch.nn.functional.normalize(vectors[:, :dim], dim=1)
+            for vectors in (query_QD, passage_PD)
+        ]
         score_QP = cut[0] @ cut[1].T / config.temperature
         for i, query in enumerate(queries):
             known = {texts[row] for row in data.positives(int(query))}
             right = texts[drawn[i][0]]
             columns = [j for j, text in enumerate(passages) if text == right or text not in known]
-            expected.append(-torch.log_softmax(score_QP[i, columns], 0)[columns.index(passages.index(right))])
+            expected.append(
+                -torch.log_softmax(score_QP[i, columns], 0)[columns.index(passages.index(right))]
+            )
     assert loss == pytest.approx(float(torch.stack(expected).mean()), rel=1e-5)
 
 
@@ -190,7 +238,10 @@ def test_what_mining_suspects_is_no_negative_of_the_query(inputs: Inputs, tmp_pa
     write_table(tmp_path / "shard-00000.parquet", mined.append_column("suspects", [suspects]))
     config = dataclasses.replace(FAST, num_negatives=1)
     task = EmbedderTask(
-        WorkerInfo(0, 1, "cpu"), config, dataclasses.replace(inputs, mined=tmp_path), Resources(1, cpus=1.0, gpus=0.0)
+        WorkerInfo(0, 1, "cpu"),
+        config,
+        dataclasses.replace(inputs, mined=tmp_path),
+        Resources(1, cpus=1.0, gpus=0.0),
     )
     batch, data, masked = task._prepare(0, 0), task.triplets, 0
     made = data.batch(0, 0)
@@ -212,18 +263,32 @@ def test_the_current_best_is_measured_over_the_base_that_is_trained(
     """The base is loaded once. The adapter that is trained is as before afterwards."""
     resources = Resources(1, cpus=1.0, gpus=0.0)
     config = dataclasses.replace(FAST, quantization=quantization, lora_r=4)
-    best = EmbedderTask(WorkerInfo(0, 1, "cpu"), dataclasses.replace(config, lora_r=8), inputs, resources)
+    best = EmbedderTask(
+        WorkerInfo(0, 1, "cpu"), dataclasses.replace(config, lora_r=8), inputs, resources
+    )
     with torch.no_grad():
         for name, weight in best.model.named_parameters():
             if "lora_B" in name:
-                weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) / 3)
+                weight.copy_(
+                    torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) / 3
+                )
     best.save(tmp_path)
     expected, own = best.evaluate().metrics, None
     loaded: list[str] = []
     open_model = loading.open_model
-    monkeypatch.setattr(encoder, "open_model", lambda *a, **k: loaded.append("base") or open_model(*a, **k))
-    task = EmbedderTask(WorkerInfo(0, 1, "cpu"), config, dataclasses.replace(inputs, current_best=tmp_path), resources)
-    before = {name: (weight.requires_grad, weight.clone()) for name, weight in task.model.named_parameters()}
+    monkeypatch.setattr(
+        encoder, "open_model", lambda *a, **k: loaded.append("base") or open_model(*a, **k)
+    )
+    task = EmbedderTask(
+        WorkerInfo(0, 1, "cpu"),
+        config,
+        dataclasses.replace(inputs, current_best=tmp_path),
+        resources,
+    )
+    before = {
+        name: (weight.requires_grad, weight.clone())
+        for name, weight in task.model.named_parameters()
+    }
     own = task.evaluate().metrics
     assert task.evaluate_start().metrics == pytest.approx(expected, abs=1e-6)
     assert expected != own
@@ -255,7 +320,12 @@ def test_held_out_queries_are_ranked_against_the_pool(inputs: Inputs, tmp_path: 
     pooled = task.evaluate().metrics["map@25"]
     assert pooled == pytest.approx(total / len(valid), abs=1e-5)
     whole = EmbedderTask(worker, FAST, inputs, resources).evaluate().metrics["map@25"]
-    assert EmbedderTask(worker, FAST, inputs, resources, np.arange(len(corpus))).evaluate().metrics["map@25"] == whole
+    assert (
+        EmbedderTask(worker, FAST, inputs, resources, np.arange(len(corpus)))
+        .evaluate()
+        .metrics["map@25"]
+        == whole
+    )
     assert whole < pooled
 
 

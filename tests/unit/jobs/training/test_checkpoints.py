@@ -35,7 +35,9 @@ class Saved:
 
 def start(context: Context, **options: Any) -> tuple[Saved, Checkpoints, TrainHistory]:
     saved: Any = Saved()
-    checkpoints = Checkpoints(context, replace(OPTIONS, **options), WorkerInfo(0, 1, "cpu"), saved, saved)
+    checkpoints = Checkpoints(
+        context, replace(OPTIONS, **options), WorkerInfo(0, 1, "cpu"), saved, saved
+    )
     return saved, checkpoints, checkpoints.restore()
 
 

@@ -25,7 +25,9 @@ def make_history(*gains: float, unseen: float = 0.0) -> TrainHistory:
     `unseen`."""
     random = np.random.default_rng(0)
     start = random.random(GROUPS)
-    history = TrainHistory(start={"map@25": float(start.mean())}, start_sums={"all": start.tolist()})
+    history = TrainHistory(
+        start={"map@25": float(start.mean())}, start_sums={"all": start.tolist()}
+    )
     history.start_sums["unseen"] = [0.3] * GROUPS
     for gain in gains:
         after = start + gain + random.normal(0, 0.1, GROUPS)
@@ -47,7 +49,9 @@ def test_few_groups_are_named() -> None:
     def decide_of(groups: int) -> str:
         sums = [{"all": [value] * groups} for value in (0.1, 0.9)]
         means = [{"map@25": 0.1}, {"loss": 1.0, "map@25": 0.9}]
-        history = TrainHistory(start=means[0], start_sums=sums[0], evaluations=means[1:], sums=sums[1:], best=0)
+        history = TrainHistory(
+            start=means[0], start_sums=sums[0], evaluations=means[1:], sums=sums[1:], best=0
+        )
         return decide(Config(), history).reason
 
     assert decide_of(4).endswith(": 4 groups are too few to tell")
@@ -61,9 +65,13 @@ def test_a_gain_on_seen_labels_does_not_pay_for_a_loss_on_unseen_ones() -> None:
 
 
 def test_without_sums_the_metric_decides_alone() -> None:
-    history = TrainHistory(start={"accuracy": 0.5}, evaluations=[{"loss": 1.0, "accuracy": 0.51}], sums=[{}], best=0)
+    history = TrainHistory(
+        start={"accuracy": 0.5}, evaluations=[{"loss": 1.0, "accuracy": 0.51}], sums=[{}], best=0
+    )
     assert decide(SftConfig(metric="accuracy"), history) == Decision("")
-    assert decide(Config(), TrainHistory(evaluations=[{"loss": 1.0}], sums=[{}], best=0)) == Decision("")
+    assert decide(
+        Config(), TrainHistory(evaluations=[{"loss": 1.0}], sums=[{}], best=0)
+    ) == Decision("")
 
 
 @pytest.mark.parametrize("column", ["group", "paper"])
@@ -93,7 +101,9 @@ def make_small_history(groups: int, gain: float, changed: int) -> TrainHistory:
     loss = np.linspace(1.0, 2.0, groups)
     history = TrainHistory(start={"map@25": 0.5, "eval_loss": float(loss.mean())})
     history.start_sums = {"all": start, "loss": (-loss).tolist()}
-    history.evaluations = [{"loss": 1.0, "map@25": float(np.mean(after)), "eval_loss": float(loss.mean() - gain)}]
+    history.evaluations = [
+        {"loss": 1.0, "map@25": float(np.mean(after)), "eval_loss": float(loss.mean() - gain)}
+    ]
     history.sums = [{"all": after, "loss": (gain - loss).tolist()}]
     history.best = 0
     return history
@@ -121,14 +131,18 @@ def test_the_test_of_a_chosen_evaluation_corrects_for_the_others() -> None:
 
 
 @pytest.mark.parametrize("grades", [[[1, 3], [2]], None])
-def test_the_selecting_metric_uses_the_grades_as_the_evaluation_does(grades: list[list[int]] | None) -> None:
+def test_the_selecting_metric_uses_the_grades_as_the_evaluation_does(
+    grades: list[list[int]] | None,
+) -> None:
     """As the embedder and the reranker evaluate: the ranks of the positives in their order, without grades."""
     columns: dict[str, Any] = {"id": ["q", "r"], "positives": [["a", "b"], ["c"]]}
     valid = pa.table(columns if grades is None else columns | {"grades": grades})
     ranks_R = np.array([1, 2, 3])
     plain = Relevant(np.array([0, 2, 3]), np.array([0, 1, 2]))
     found = HeldOutRows(valid).evaluate("ndcg@10", ranks_R, plain).metrics["ndcg@10"]
-    expected = compute_rank_metrics(ranks_R, Relevant.from_lists([[0, 1], [2]], grades), [10]).values["ndcg@10"]
+    expected = compute_rank_metrics(
+        ranks_R, Relevant.from_lists([[0, 1], [2]], grades), [10]
+    ).values["ndcg@10"]
     assert found == pytest.approx(expected, abs=1e-6)
     first = (1 + 3 / np.log2(3)) / (3 + 1 / np.log2(3)) if grades else 1.0
     assert found == pytest.approx((first + 0.5) / 2, abs=1e-6)

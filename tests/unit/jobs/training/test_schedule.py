@@ -24,9 +24,15 @@ def test_a_warm_up_longer_than_the_run_is_refused() -> None:
 
 
 @settings(deadline=None)
-@given(steps=st.integers(1, 300), warmup=st.floats(0, 0.9), schedule=st.sampled_from(["cosine", "linear", "constant"]))
+@given(
+    steps=st.integers(1, 300),
+    warmup=st.floats(0, 0.9),
+    schedule=st.sampled_from(["cosine", "linear", "constant"]),
+)
 def test_the_rate_rises_then_never_rises_again(steps: int, warmup: float, schedule: Any) -> None:
-    options = FinetuneConfig(**{**vars(OPTIONS), "warmup_ratio": warmup, "lr_scheduler_type": schedule})
+    options = FinetuneConfig(
+        **{**vars(OPTIONS), "warmup_ratio": warmup, "lr_scheduler_type": schedule}
+    )
     rates = [learning_rate_at(step, steps, options) for step in range(steps)]
     top = rates.index(max(rates))
     assert all(0 < value <= options.learning_rate for value in rates)
@@ -40,7 +46,9 @@ def test_without_a_metric_the_later_evaluation_is_the_better_one() -> None:
     assert not is_better("map@25", {"map@25": 0.5}, {"map@25": 0.5})
 
 
-@pytest.mark.parametrize("metric", ["eval_loss", "perplexity", "mean_rank", "accuracy", "map@25", "hit@10", "p@5"])
+@pytest.mark.parametrize(
+    "metric", ["eval_loss", "perplexity", "mean_rank", "accuracy", "map@25", "hit@10", "p@5"]
+)
 def test_training_and_sweeps_prefer_the_same_values(metric: str) -> None:
     sweeps_maximize = Objective("train", f"valid/{metric}", metric, trained=True).maximize
     assert is_better(metric, {metric: 2.0}, {metric: 1.0}) == sweeps_maximize

@@ -24,5 +24,8 @@ def test_the_scale_of_a_teacher_does_not_matter(scale: float) -> None:
 
 def test_a_temperature_that_is_given_is_kept() -> None:
     triplets: Any = SimpleNamespace(teacher_margin=8.0)
-    assert find_teacher_temperature(Config(distillation="kl_div", teacher_temperature=3.0), triplets) == 3.0
+    assert (
+        find_teacher_temperature(Config(distillation="kl_div", teacher_temperature=3.0), triplets)
+        == 3.0
+    )
     assert find_teacher_temperature(Config(), SimpleNamespace()) == 1.0, "labels alone"  # type: ignore[arg-type]

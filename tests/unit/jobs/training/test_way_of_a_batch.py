@@ -40,7 +40,11 @@ def trace(work: Callable[[], Any]) -> set[str]:
     found = set()
     for name in files:
         path = Path(name).resolve()
-        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in ("jobs", "models", "data"):
+        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in (
+            "jobs",
+            "models",
+            "data",
+        ):
             found.add(str(path.relative_to(ROOT)))
     return found
 

@@ -25,8 +25,12 @@ IDS = torch.arange(3, 15)[None]
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def base(request: pytest.FixtureRequest, tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(request.param, CAUSAL, tmp_path_factory.mktemp(request.param), tiny["qwen2"], pad_token_id=0)
+def base(
+    request: pytest.FixtureRequest, tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return make(
+        request.param, CAUSAL, tmp_path_factory.mktemp(request.param), tiny["qwen2"], pad_token_id=0
+    )
 
 
 def compute(folder: Path, adapter: Path | None = None) -> torch.Tensor:
@@ -37,7 +41,13 @@ def compute(folder: Path, adapter: Path | None = None) -> torch.Tensor:
 
 
 def test_an_adapter_of_the_attention_is_trained_and_merged(base: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"lora_r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "seed": 0, "task": "CAUSAL_LM"}
+    options: dict[str, Any] = {
+        "lora_r": 4,
+        "lora_alpha": 8,
+        "lora_dropout": 0.0,
+        "seed": 0,
+        "task": "CAUSAL_LM",
+    }
     model, _ = open_model(CAUSAL, base, None, dtype="float32", device="cpu", training=True)
     adapted = lora.attach(model, target_modules=ATTENTION.split(","), **options)
     train_in_float32(adapted)

@@ -31,7 +31,9 @@ def same_group(group: Tensor) -> Tensor:
     return (group[:, None] == group) & ~torch.eye(len(group), dtype=torch.bool)
 
 
-def naive(left: Tensor, right: Tensor, temperature: float, group: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def naive(
+    left: Tensor, right: Tensor, temperature: float, group: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     left, right = (side.clone().requires_grad_() for side in (left, right))
     mask = None if group is None else same_group(group)
     loss = symmetric_info_nce(left, right, temperature=temperature, mask_NN=mask)
@@ -51,20 +53,32 @@ def near(found: Tensor, expected: Tensor) -> bool:
     seed=st.integers(0, 9999),
 )
 @settings(deadline=None, max_examples=80)
-def test_streamed_is_naive(pairs: int, chunk: int, keys: int, temperature: float, groups: int, seed: int) -> None:
+def test_streamed_is_naive(
+    pairs: int, chunk: int, keys: int, temperature: float, groups: int, seed: int
+) -> None:
     left, right = sides(pairs, seed)
-    group = torch.randint(0, groups, (pairs,), generator=torch.Generator().manual_seed(seed)) if groups else None
+    group = (
+        torch.randint(0, groups, (pairs,), generator=torch.Generator().manual_seed(seed))
+        if groups
+        else None
+    )
     before, tiled_contrastive_loss.KEYS = tiled_contrastive_loss.KEYS, keys
     try:
-        found = symmetric_info_nce_gradient(left, right, temperature=temperature, group_N=group, chunk=chunk)
+        found = symmetric_info_nce_gradient(
+            left, right, temperature=temperature, group_N=group, chunk=chunk
+        )
     finally:
         tiled_contrastive_loss.KEYS = before
     expected = naive(left, right, temperature, group)
     # At 0.01 the exponents are up to 200: float32 keeps 1e-5 of their difference.
-    assert found[0].item() == pytest.approx(expected[0].item(), rel=1e-5, abs=1e-5 + 4e-7 / temperature)
+    assert found[0].item() == pytest.approx(
+        expected[0].item(), rel=1e-5, abs=1e-5 + 4e-7 / temperature
+    )
     for one, other in zip(found[1:], expected[1:], strict=True):
         # A similarity is 1 / temperature, rounded to 24 bits; its exponential is divided by the temperature again.
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-6 / temperature + 2e-7 / temperature**2)
+        torch.testing.assert_close(
+            one, other, rtol=1e-4, atol=2e-6 / temperature + 2e-7 / temperature**2
+        )
 
 
 class Net(torch.nn.Module):
@@ -72,7 +86,10 @@ class Net(torch.nn.Module):
         super().__init__()
         torch.manual_seed(3)
         self.layers = torch.nn.Sequential(
-            torch.nn.Linear(5, 16), torch.nn.GELU(), torch.nn.Dropout(dropout), torch.nn.Linear(16, 6)
+            torch.nn.Linear(5, 16),
+            torch.nn.GELU(),
+            torch.nn.Dropout(dropout),
+            torch.nn.Linear(16, 6),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -93,16 +110,22 @@ def inputs() -> tuple[Tensor, Tensor, Tensor]:
     return left, right, torch.arange(PAIRS) // 3
 
 
-def cached(net: Net, own: slice, micro_batch_size: int, chunk: int, workers: int) -> tuple[Tensor, list[Tensor]]:
+def cached(
+    net: Net, own: slice, micro_batch_size: int, chunk: int, workers: int
+) -> tuple[Tensor, list[Tensor]]:
     """(loss, gradients) of this worker's pairs: left rows, then right rows, in batches that mix the two."""
     left, right, group = (part[own] for part in inputs())
     rows, pairs = torch.cat([left, right]), len(left)
     mixed = np.random.default_rng(1).permutation(2 * pairs)
-    batches = [mixed[start : start + micro_batch_size] for start in range(0, 2 * pairs, micro_batch_size)]
+    batches = [
+        mixed[start : start + micro_batch_size] for start in range(0, 2 * pairs, micro_batch_size)
+    ]
 
     def gradient(vector_RD: Tensor) -> tuple[Tensor, Tensor]:
         two = vector_RD.split(pairs)
-        loss, *both = symmetric_info_nce_gradient(*two, temperature=TEMPERATURE, group_N=group, chunk=chunk)
+        loss, *both = symmetric_info_nce_gradient(
+            *two, temperature=TEMPERATURE, group_N=group, chunk=chunk
+        )
         return loss, torch.cat(both)
 
     total = torch.zeros(())
@@ -119,12 +142,16 @@ def cached(net: Net, own: slice, micro_batch_size: int, chunk: int, workers: int
 
 def worker(rank: int, workers: int, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=workers)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=workers
+    )
     sizes = SIZES[workers]
     start = sum(sizes[:rank])
     found = []
     for micro_batch_size, chunk in ((1, 100), (4, 3), (100, 5)):
-        loss, gradients = cached(Net(), slice(start, start + sizes[rank]), micro_batch_size, chunk, workers)
+        loss, gradients = cached(
+            Net(), slice(start, start + sizes[rank]), micro_batch_size, chunk, workers
+        )
         for value in (loss, *gradients):
             dist.all_reduce(value)
             value /= workers  # as DeepSpeed does

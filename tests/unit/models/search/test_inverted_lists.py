@@ -9,7 +9,12 @@ import faiss
 import numpy as np
 import pytest
 
-from ratchet.models.search.inverted_lists import build_lists, choose_probes, count_lists, search_lists
+from ratchet.models.search.inverted_lists import (
+    build_lists,
+    choose_probes,
+    count_lists,
+    search_lists,
+)
 
 ROWS, QUERIES, K = 3000, 101, 10
 
@@ -35,7 +40,9 @@ def index(tmp_path: Path) -> Any:
 
 
 def rank_all() -> np.ndarray:
-    rows: np.ndarray = np.argsort(-(QUERY.astype(np.float64) @ CORPUS.T.astype(np.float64)), axis=1, kind="stable")
+    rows: np.ndarray = np.argsort(
+        -(QUERY.astype(np.float64) @ CORPUS.T.astype(np.float64)), axis=1, kind="stable"
+    )
     return rows
 
 
@@ -52,7 +59,9 @@ def test_the_fewest_lists_that_reach_the_recall_are_searched(index: Any, least: 
 
     def measure(part: slice) -> tuple[int, int]:
         rows_QK = index.search(QUERY[part], K)[1]
-        return sum(len(set(own) & set(right)) for own, right in zip(rows_QK, exact[part], strict=True)), rows_QK.size
+        return sum(
+            len(set(own) & set(right)) for own, right in zip(rows_QK, exact[part], strict=True)
+        ), rows_QK.size
 
     assert (found, expected) == measure(slice(1, None, 2)), "of the queries that did not choose"
     hits, every = measure(slice(0, None, 2))

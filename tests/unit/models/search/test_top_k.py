@@ -14,7 +14,10 @@ from ratchet.models.search import top_k
 def brute(query: np.ndarray, corpus: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """All scores one by one in float64, rounded to float32; a stable sort keeps the lower row first."""
     scores = np.array(
-        [[np.float32(np.dot(q.astype(np.float64), c.astype(np.float64))) for c in corpus] for q in query]
+        [
+            [np.float32(np.dot(q.astype(np.float64), c.astype(np.float64))) for c in corpus]
+            for q in query
+        ]
     ).reshape(len(query), len(corpus))
     rows = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(scores, rows, 1), rows

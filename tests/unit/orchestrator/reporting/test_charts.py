@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import math
 
-from ratchet.orchestrator.reporting.charts import LABELS, LEFT, MAX_POINTS, RIGHT, VALUES, place_dots, place_lines
+from ratchet.orchestrator.reporting.charts import (
+    LABELS,
+    LEFT,
+    MAX_POINTS,
+    RIGHT,
+    VALUES,
+    place_dots,
+    place_lines,
+)
 from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.run_data import Chart, Series
 
@@ -30,5 +38,7 @@ def test_curves_share_axes_and_long_ones_are_means_of_neighbours():
 
 def test_single_points_are_not_drawn_and_equal_values_are():
     assert place_lines(Chart("train", "", "loss", [Series("a", [1], [1])])) is None
-    assert place_lines(Chart("train", "", "loss", [Series("a", [1, 2], [math.nan, math.inf])])) is None
+    assert (
+        place_lines(Chart("train", "", "loss", [Series("a", [1, 2], [math.nan, math.inf])])) is None
+    )
     assert place_lines(Chart("train", "", "loss", [Series("a", [1, 2], [0.5, 0.5])])) is not None

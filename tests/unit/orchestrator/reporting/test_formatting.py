@@ -6,7 +6,12 @@ import math
 
 from ratchet.orchestrator.job_interface.clean_output import clean
 from ratchet.orchestrator.job_interface.job import is_time
-from ratchet.orchestrator.reporting.formatting import format_compact, format_duration, format_value, shorten
+from ratchet.orchestrator.reporting.formatting import (
+    format_compact,
+    format_duration,
+    format_value,
+    shorten,
+)
 
 
 def test_texts_for_people():
@@ -29,17 +34,23 @@ def test_texts_for_people():
         "1.5M",
         "2e-05",
     ]
-    assert [format_value(v) for v in (0.5, None, 0.12345, math.nan, 2e-5)] == ["0.5000", "–", "0.1235", "–", "2e-05"]
-    assert [format_value(v) for v in (True, "x", 1234567, 1234.0)] == ["yes", "x", "1,234,567", "1,234"]
-    assert format_value(61.0, "time") == "1 m 01 s"
-    assert [is_time(c) for c in ("time", "train_s", "tokens_per_s", "seconds", "runtime", "times")] == [
-        True,
-        True,
-        False,
-        True,
-        False,
-        False,
+    assert [format_value(v) for v in (0.5, None, 0.12345, math.nan, 2e-5)] == [
+        "0.5000",
+        "–",
+        "0.1235",
+        "–",
+        "2e-05",
     ]
+    assert [format_value(v) for v in (True, "x", 1234567, 1234.0)] == [
+        "yes",
+        "x",
+        "1,234,567",
+        "1,234",
+    ]
+    assert format_value(61.0, "time") == "1 m 01 s"
+    assert [
+        is_time(c) for c in ("time", "train_s", "tokens_per_s", "seconds", "runtime", "times")
+    ] == [True, True, False, True, False, False]
     assert shorten("iter0/finetune_embedder", 12) == "iter0…bedder"
     assert shorten("short", 12) == "short"
     assert clean("a\x1b]0;title\x07b\x1b[1;31mc\r\nd\ud800") == "abc\nd?"

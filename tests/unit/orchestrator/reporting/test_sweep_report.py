@@ -14,10 +14,20 @@ from markdown_it import MarkdownIt
 from page import Page
 
 from ratchet.orchestrator.reporting.report import render, write_report
-from ratchet.orchestrator.reporting.sweep_data import SweepReport, Trial, build_trials, list_rows, rank_trials
+from ratchet.orchestrator.reporting.sweep_data import (
+    SweepReport,
+    Trial,
+    build_trials,
+    list_rows,
+    rank_trials,
+)
 
 NASTY = "</title></pre><script>alert('x')</script> \"q\" | `t` $a_1$ \x1b[31mred\x00"
-RATE, TEMPERATURE, DISTILLATION = "finetune.learning_rate", "finetune.temperature", "finetune.distillation"
+RATE, TEMPERATURE, DISTILLATION = (
+    "finetune.learning_rate",
+    "finetune.temperature",
+    "finetune.distillation",
+)
 RANK = "lora_rank"
 SPACE = {
     RATE: "loguniform(1e-5, 1e-2)",
@@ -38,13 +48,21 @@ def sample(count: int = 12) -> SweepReport:
         chosen = {RATE: f"{rate:.8g}", TEMPERATURE: f"{draw.uniform(0.01, 0.1):.6f}"}
         chosen |= {DISTILLATION: word, RANK: str(rank)}
         if number % 5 == 3:
-            trials.append(Trial(chosen, "stopped", value - 0.05, curve=(value - 0.05,), seconds=201.5))
+            trials.append(
+                Trial(chosen, "stopped", value - 0.05, curve=(value - 0.05,), seconds=201.5)
+            )
         elif number % 11 == 6:
-            reason = "finetune: loss is not finite at step 31; expected numbers; lower learning_rate"
+            reason = (
+                "finetune: loss is not finite at step 31; expected numbers; lower learning_rate"
+            )
             trials.append(Trial(chosen, "failed", None, seconds=88.0, reason=reason))
         else:
             curve = (value - 0.06, value - 0.01, value)
-            trials.append(Trial(chosen, "finished", value, (value + 0.003, value - 0.003), curve, seconds=431.0))
+            trials.append(
+                Trial(
+                    chosen, "finished", value, (value + 0.003, value - 0.003), curve, seconds=431.0
+                )
+            )
     finished = [i for i, trial in enumerate(trials, 1) if trial.status == "finished"]
     winner = max(finished, key=lambda number: trials[number - 1].value or 0)
     best = trials[winner - 1]
@@ -85,8 +103,15 @@ def nasty() -> SweepReport:
     for number, trial in enumerate(data.trials):
         settings = {NASTY: f"{NASTY}{number % 3}"} if trial.settings else {}
         trials.append(replace(trial, settings=settings, reason=NASTY if trial.reason else ""))
-    texts = dict.fromkeys(("recipe", "sweep_id", "metric", "command", "conclusion", "winner_command"), NASTY)
-    listed = {"notes": [NASTY], "fixed": [NASTY], "space": {NASTY: NASTY}, "provenance": {NASTY: NASTY}}
+    texts = dict.fromkeys(
+        ("recipe", "sweep_id", "metric", "command", "conclusion", "winner_command"), NASTY
+    )
+    listed = {
+        "notes": [NASTY],
+        "fixed": [NASTY],
+        "space": {NASTY: NASTY},
+        "provenance": {NASTY: NASTY},
+    }
     return replace(data, trials=trials, **texts, **listed)
 
 
@@ -94,8 +119,12 @@ EDGES = {
     "sample": sample(),
     "nasty": nasty(),
     "no trials": replace(sample(), trials=[], winner=None),
-    "none finished": replace(changed(status="failed", value=None, values=(), curve=(), reason="boom"), winner=None),
-    "interrupted": replace(changed(status="unfinished", value=None, values=(), curve=()), winner=None),
+    "none finished": replace(
+        changed(status="failed", value=None, values=(), curve=(), reason="boom"), winner=None
+    ),
+    "interrupted": replace(
+        changed(status="unfinished", value=None, values=(), curve=()), winner=None
+    ),
     "defaults alone": replace(sample(1), winner=1),
     "64 trials": sample(64),
     "equal values": changed(value=0.3, values=(0.3, 0.3), status="finished"),
@@ -114,9 +143,29 @@ def test_any_sweep_makes_whole_files(tmp_path, name):
     assert not re.search(r"\b(?:nan|NaN|inf|None)\b", page.text + told)
     assert not re.search(r'(?:[dxy]|width|height|points|viewBox)="[^"]*(?:nan|inf)', text)
     # Nothing is loaded, and nothing but the page's own script can run.
-    loading = {"src", "srcset", "href", "xlink:href", "action", "data", "poster", "background", "formaction"}
+    loading = {
+        "src",
+        "srcset",
+        "href",
+        "xlink:href",
+        "action",
+        "data",
+        "poster",
+        "background",
+        "formaction",
+    }
     for tag, attributes in page.tags:
-        assert tag not in {"link", "iframe", "object", "embed", "base", "form", "img", "image", "use"}
+        assert tag not in {
+            "link",
+            "iframe",
+            "object",
+            "embed",
+            "base",
+            "form",
+            "img",
+            "image",
+            "use",
+        }
         assert not loading & set(attributes)
         assert not any(attribute.startswith("on") for attribute in attributes)
     assert not re.search(r"https?:|url\(|@import", text)
@@ -148,7 +197,14 @@ def test_every_number_is_in_both_files():
             assert written in seen
         for value in data.trials[data.winner - 1].settings.values():
             assert value in seen
-        for words in (data.conclusion, data.command, data.winner_command, data.sweep_id, *data.notes, *data.fixed):
+        for words in (
+            data.conclusion,
+            data.command,
+            data.winner_command,
+            data.sweep_id,
+            *data.notes,
+            *data.fixed,
+        ):
             assert words in seen
 
 
@@ -156,7 +212,9 @@ def test_the_table_is_sorted_by_status_and_then_by_the_metric():
     for data in (sample(64), replace(sample(64), maximize=False)):
         rows = list_rows(data)
         statuses = [row["status"] for row in rows]
-        assert statuses == sorted(statuses, key=["finished", "stopped", "failed", "unfinished"].index)
+        assert statuses == sorted(
+            statuses, key=["finished", "stopped", "failed", "unfinished"].index
+        )
         for status in ("finished", "stopped"):
             values = [row["map@25"] for row in rows if row["status"] == status]
             assert values == sorted(values, reverse=data.maximize)
@@ -167,9 +225,19 @@ def test_the_table_is_sorted_by_status_and_then_by_the_metric():
 
 def test_columns_are_what_varies_by_a_short_name():
     names = [column.name for column in build_trials(sample()).columns]
-    assert names == ["", "learning_rate", "temperature", "distillation", "lora_rank", "map@25", "status", "time"]
+    assert names == [
+        "",
+        "learning_rate",
+        "temperature",
+        "distillation",
+        "lora_rank",
+        "map@25",
+        "status",
+        "time",
+    ]
     given = [
-        {"a.rate": "0.5", "b.rate": str(i), "c.rate": str(i), "b.rank": word} for i, word in ((1, "8"), (2, "none"))
+        {"a.rate": "0.5", "b.rate": str(i), "c.rate": str(i), "b.rank": word}
+        for i, word in ((1, "8"), (2, "none"))
     ]
     trials = [Trial(settings, "finished", 0.1) for settings in given]
     data = replace(sample(), space=dict.fromkeys(given[0], ""), trials=trials, winner=None)
@@ -180,7 +248,10 @@ def test_columns_are_what_varies_by_a_short_name():
 @settings(deadline=None, max_examples=40)
 @given(
     st.lists(
-        st.tuples(st.text(max_size=9), st.floats(), st.sampled_from(["finished", "stopped", "failed"])), max_size=9
+        st.tuples(
+            st.text(max_size=9), st.floats(), st.sampled_from(["finished", "stopped", "failed"])
+        ),
+        max_size=9,
     )
 )
 def test_any_texts_and_numbers_can_be_reported(given):

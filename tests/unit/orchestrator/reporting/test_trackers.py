@@ -19,7 +19,12 @@ pytestmark = pytest.mark.slow
 
 STEPS = [
     StepReport(
-        "iter0/mine", "mine", "done", "a" * 64, config={"window": (2, 100)}, metrics={"queries": 5, "kind": "x"}
+        "iter0/mine",
+        "mine",
+        "done",
+        "a" * 64,
+        config={"window": (2, 100)},
+        metrics={"queries": 5, "kind": "x"},
     ),
     StepReport(
         *("iter0/finetune", "finetune_embedder", "hit", "b" * 64),
@@ -29,7 +34,10 @@ STEPS = [
     StepReport("iter1/mine", "mine", "failed", "c" * 64, message="no memory"),
     StepReport("iter1/finetune", "finetune_embedder", "pending", "d" * 64),
 ]
-ROWS = {"BM25": {"MAP@25": 0.1, "time": 2.0}, "iteration 0": {"MAP@25": Estimate(0.5, 0.02), "loss": None}}
+ROWS = {
+    "BM25": {"MAP@25": 0.1, "time": 2.0},
+    "iteration 0": {"MAP@25": Estimate(0.5, 0.02), "loss": None},
+}
 REPORT = RunReport(
     *("retriever", "20261126-1200", "failed", 1.0, 2.0, "ratchet run retriever", STEPS),
     rows=ROWS,
@@ -55,7 +63,11 @@ def test_mlflow_has_the_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     client = mlflow.MlflowClient(uri)
     found = client.search_runs([client.get_experiment_by_name("ratchet").experiment_id])
     (parent,) = found
-    assert parent.data.metrics == {"BM25/MAP_at_25": 0.1, "BM25/time": 2.0, "iteration 0/MAP_at_25": 0.5}
+    assert parent.data.metrics == {
+        "BM25/MAP_at_25": 0.1,
+        "BM25/time": 2.0,
+        "iteration 0/MAP_at_25": 0.5,
+    }
     assert parent.data.params == {"data": "x" * 500, "iterations": "2"}
     assert parent.info.status == "FAILED"
     files = {file.path for file in client.list_artifacts(parent.info.run_id)}
@@ -71,7 +83,9 @@ def test_wandb_offline_keeps_table_steps_and_report(folder: Path) -> None:
     )
     root, environment = Path(__file__).resolve().parents[4], os.environ | {"WANDB_MODE": "offline"}
     arguments = [sys.executable, "-c", code, str(root), str(Path(__file__).parent), str(folder)]
-    done = subprocess.run(arguments, check=True, env=environment, timeout=120, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        arguments, check=True, env=environment, timeout=120, stdout=subprocess.PIPE, text=True
+    )
     assert done.stdout.strip().splitlines()[-1] == "[]"
     (kept,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
     assert kept.name == "run-20261126-1200.wandb"

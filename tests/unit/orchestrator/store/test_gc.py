@@ -96,7 +96,9 @@ def test_what_is_used_between_the_list_and_the_removal_stays(store: Store) -> No
 
 
 def test_a_run_computes_a_result_again_that_vanished(store: Store) -> None:
-    step = Step("a", Job("toy", config=Nothing, inputs=Nothing, run=run), Nothing(), {}, Resources())
+    step = Step(
+        "a", Job("toy", config=Nothing, inputs=Nothing, run=run), Nothing(), {}, Resources()
+    )
     step_id = Plan([step], store).steps["a"].step_id
     commit = made(store, step_id, "x")
     assert Plan([step], store).steps["a"].state == "done"
@@ -119,7 +121,9 @@ def test_a_withdrawn_result_is_replaced_where_it_is(store: Store) -> None:
     store.path(again.manifest, full=True)
 
 
-def test_killed_while_removing_the_next_collection_finishes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_while_removing_the_next_collection_finishes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit = made(store, "a", "x")
     age(store.root, 2 * HOUR)
 
@@ -144,7 +148,10 @@ def test_the_trials_of_the_newest_sweeps_and_what_was_promoted_stay(store: Store
         trial = RunLog(store.local("sweeps", sweep, "trials", "abc", "seed-0"))
         trial.folder.mkdir(parents=True)
         RunLog(trial.folder.parents[2]).write("trials.json", {"trials": [{"settings": {}}]})
-        trial.write("plan.json", {"recipe": "toy", "steps": [{"name": "a", "step_id": sweep.removeprefix("toy-")}]})
+        trial.write(
+            "plan.json",
+            {"recipe": "toy", "steps": [{"name": "a", "step_id": sweep.removeprefix("toy-")}]},
+        )
         (trial.folder.parents[2] / "about.json").write_text("{}")
         age(trial.folder.parents[2], seconds * HOUR)
     store.local("promoted").mkdir()
@@ -152,7 +159,10 @@ def test_the_trials_of_the_newest_sweeps_and_what_was_promoted_stay(store: Store
     age(store.local("steps"), 2 * HOUR)
     age(store.local("objects"), 2 * HOUR)
     collected(store, keep=1)
-    assert [step for step in ("new", "old", "named", "gone") if store.lookup(step)] == ["new", "named"]
+    assert [step for step in ("new", "old", "named", "gone") if store.lookup(step)] == [
+        "new",
+        "named",
+    ]
 
 
 @pytest.mark.slow

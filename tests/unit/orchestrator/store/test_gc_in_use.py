@@ -32,7 +32,10 @@ def command(store: Store, *arguments: str) -> int:
 def begun(store: Store, steps: dict[str, str | None]) -> RunLog:
     """A run without an end whose plan has these steps, with the addresses of the results that it found."""
     run_log = RunLog.begin(store, "toy", {})
-    plan = [{"name": step_id, "step_id": step_id, "object": address} for step_id, address in steps.items()]
+    plan = [
+        {"name": step_id, "step_id": step_id, "object": address}
+        for step_id, address in steps.items()
+    ]
     run_log.write("plan.json", {"recipe": "toy", "steps": plan})
     return run_log
 
@@ -65,7 +68,9 @@ def test_five_newer_runs_do_not_take_the_inputs_of_a_running_step(
     assert not store.local("objects", commit.manifest).exists()
 
 
-def test_a_driver_that_makes_its_plan_keeps_everything(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_driver_that_makes_its_plan_keeps_everything(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     commit = made(store, "a", "x")
     with OpenRun(store):
         age(store.root, 25 * HOUR)
@@ -86,7 +91,9 @@ with OpenRun(Store.open(sys.argv[1])):
 
 def test_a_driver_that_was_killed_keeps_nothing(store: Store) -> None:
     made(store, "a", "x")
-    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(store.root)], cwd=ROOT, stdout=subprocess.PIPE)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(store.root)], cwd=ROOT, stdout=subprocess.PIPE
+    )
     assert driver.stdout is not None
     assert driver.stdout.readline() == b"open\n"
     age(store.root, 25 * HOUR)

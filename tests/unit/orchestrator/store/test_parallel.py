@@ -12,7 +12,9 @@ from ratchet.orchestrator.store.parallel import map_parallel
 
 @pytest.mark.parametrize("count", [0, 1, 5, 2_000])
 def test_all_are_done_in_their_order(count: int) -> None:
-    assert map_parallel(4, lambda number: 2 * number, range(count), "numbers") == list(range(0, 2 * count, 2))
+    assert map_parallel(4, lambda number: 2 * number, range(count), "numbers") == list(
+        range(0, 2 * count, 2)
+    )
 
 
 def test_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
