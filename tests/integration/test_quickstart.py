@@ -26,7 +26,7 @@ DETERMINISTIC = (
 )
 
 
-def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path: Path) -> None:
+def test_killed_run_resumes_to_its_report(tmp_path: Path) -> None:
     """Takes a minute or more: one iteration of the recipe with MiniLM, killed once, and the same commands again."""
     process = start(tmp_path, "run", "quickstart", *SMALL)
     wait_for(started(tmp_path, "iter0/finetune_embedder"), "training was never started", 900)

@@ -32,7 +32,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_the_wheel_holds_every_module_and_every_asset_and_nothing_else(wheel: Path) -> None:
+def test_wheel_contents(wheel: Path) -> None:
     expected = {f"ratchet/{path.name}" for path in (ROOT / "ratchet").glob("*.py")}
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*"):
@@ -43,9 +43,7 @@ def test_the_wheel_holds_every_module_and_every_asset_and_nothing_else(wheel: Pa
     assert any(name.endswith(".html.j2") for name in expected)
 
 
-def test_the_installed_package_runs_beside_a_users_own_data_module(
-    wheel: Path, tmp_path: Path
-) -> None:
+def test_wheel_beside_a_users_data_module(wheel: Path, tmp_path: Path) -> None:
     """`data.py` and `jobs.py` are names that users give their own files."""
     installed, cwd = tmp_path / "installed", tmp_path / "cwd"
     done = subprocess.run(

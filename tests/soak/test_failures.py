@@ -234,7 +234,7 @@ def test_killed_drivers_workers_and_nodes_change_no_result(
 
 
 @pytest.mark.parametrize("seed", [2, 3])
-def test_many_killed_drivers_workers_and_nodes_change_no_result(
+def test_many_kills_change_no_result(
     cluster: Callable[[], Nodes], tmp_path: Path, long_undisturbed: Path, seed: int
 ) -> None:
     """Takes up to ten minutes per seed: twelve kills, 20 to 60 seconds apart."""
@@ -249,8 +249,6 @@ def test_many_killed_drivers_workers_and_nodes_change_no_result(
     )
 
 
-def test_training_on_a_machine_that_does_not_see_the_store_names_it(
-    cluster: Callable[[], Nodes], tmp_path: Path
-) -> None:
+def test_training_without_the_store_is_named(cluster: Callable[[], Nodes], tmp_path: Path) -> None:
     """Takes a minute: a cluster of three nodes, and all steps before the training, which fails."""
     check_missing_store_is_named(cluster(), tmp_path, "finetune_embedder")

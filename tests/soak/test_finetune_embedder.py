@@ -34,9 +34,7 @@ def undisturbed(
     return run_step(implementation.run, context(tmp_path_factory.mktemp("long")), LONG, inputs)
 
 
-def test_a_killed_worker_of_zero_3_goes_on_from_the_middle_of_the_epoch(
-    undisturbed: Result, inputs: Inputs, tmp_path: Path
-) -> None:
+def test_killed_zero_3_worker_resumes(undisturbed: Result, inputs: Inputs, tmp_path: Path) -> None:
     """ZeRO-3 adds gradients up in another order."""
     result = train_with_a_killed_worker(
         tmp_path, dataclasses.replace(LONG, zero_stage=3), inputs, workers=2

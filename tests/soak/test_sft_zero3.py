@@ -16,7 +16,7 @@ def inputs(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> sft.Inp
     return make_inputs(tmp_path_factory.mktemp("digits"))
 
 
-def test_all_weights_learn_from_a_teacher_and_resume_as_those_of_whole_models(
+def test_partitioned_weights_learn_and_resume(
     inputs: sft.Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = teacher_logprobs.Inputs(inputs.base, inputs.train, inputs.base)

@@ -23,7 +23,7 @@ def sweeps(tmp_path: Path) -> Iterator[Sweeps]:
     subprocess.run(["pkill", "-9", "-f", str(tmp_path)], check=False)
 
 
-def test_bad_trials_are_stopped_and_more_trials_are_more_of_the_same(sweeps: Sweeps) -> None:
+def test_bad_trials_are_stopped(sweeps: Sweeps) -> None:
     """Takes half a minute or more: Ray starts twice, and trials last for seconds so that they can be stopped."""
     grid = "fit.rate: grid(0.7, 0.1, 0.2, 0.3, 0.25)\nfit.seconds: 0.6\n"
     status, output = sweeps.sweep(
@@ -119,7 +119,7 @@ sys.exit(status)
 """
 
 
-def test_real_trials_on_a_cluster_that_holds_one_end_and_leave_nothing(tmp_path: Path) -> None:
+def test_trials_on_a_small_cluster_end(tmp_path: Path) -> None:
     """Two trials at once where one fits: Tune's and Train's placement groups must not wait for each other. One of the
     trainings is stopped at its first checkpoint, in the middle of Ray Train."""
     space = tmp_path / "space.yaml"

@@ -35,9 +35,7 @@ class Dies(Regression):
         return super().batch(epoch, step)
 
 
-def test_a_training_without_shared_state_goes_on_with_another_number_of_workers(
-    cluster: None, tmp_path: Path
-) -> None:
+def test_resume_with_other_workers(cluster: None, tmp_path: Path) -> None:
     """Takes a minute: training starts three times under Ray Train."""
     options = replace(OPTIONS, zero_stage=0, save_steps=1)
     two = context(tmp_path, 2)

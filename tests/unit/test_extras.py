@@ -62,7 +62,7 @@ def test_the_error_names_the_package_and_the_extra(
     )
 
 
-def test_the_extras_exist_and_the_set_up_of_a_checkout_has_what_is_tested() -> None:
+def test_extras_of_setup() -> None:
     setup = configparser.ConfigParser()
     setup.read(SETUP)
     extras = setup["options.extras_require"]

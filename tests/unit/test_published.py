@@ -112,7 +112,7 @@ def test_every_file_is_compared() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS)
-def test_a_published_run_is_planned_with_the_published_settings(
+def test_published_run_has_published_settings(
     run: str, models: dict[str, Path], data: dict[str, list[str]], tmp_path: Path
 ) -> None:
     given = [*data[recipe_of(run)], *replace_models(run, models)]

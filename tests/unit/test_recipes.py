@@ -339,9 +339,7 @@ def test_the_reranked_row_is_that_of_both_scores(data: str) -> None:
 
 
 @pytest.mark.parametrize("reranker", ["none", "embedder"])
-def test_bm25_and_training_queries_are_fused_with_the_models_of_the_last_iteration(
-    data: str, reranker: str
-) -> None:
+def test_last_models_are_fused(data: str, reranker: str) -> None:
     steps, summary = build_retriever(
         data, f"reranker={reranker}", "iterations=2", f"predict={data[5:]}"
     )
@@ -358,7 +356,7 @@ def test_bm25_and_training_queries_are_fused_with_the_models_of_the_last_iterati
     assert "iter0/blend_all" not in by_name
 
 
-def test_training_queries_are_compared_with_by_the_vectors_of_the_same_model(data: str) -> None:
+def test_knn_uses_one_models_vectors(data: str) -> None:
     steps, _ = build_retriever(data, "iterations=2", f"predict={data[5:]}")
     by_name = {step.name: step for step in steps}
     for name, asked, model in (
@@ -376,9 +374,7 @@ def test_training_queries_are_compared_with_by_the_vectors_of_the_same_model(dat
 
 
 @pytest.mark.parametrize("lines", [("bm25=false", "knn=false"), ("validation_fraction=0",)])
-def test_nothing_is_fused_without_held_out_queries_or_where_it_is_off(
-    data: str, lines: Sequence[str]
-) -> None:
+def test_nothing_to_fuse(data: str, lines: Sequence[str]) -> None:
     steps, summary = build_retriever(data, "iterations=1", *lines)
     assert not any("blend" in step.name for step in steps)
     labels = {row.label for row in summary.rows}
@@ -397,7 +393,7 @@ def test_training_queries_are_not_needed_to_evaluate_only(data: str) -> None:
     assert "zero_shot/evaluate_knn[ranking]" in [str(one) for one in fused.inputs["rankings"]]
 
 
-def test_a_sweep_cannot_use_a_metric_of_queries_that_are_not_held_out(data: str) -> None:
+def test_sweep_needs_held_out_queries(data: str) -> None:
     steps, summary = build_retriever(data, "validation_fraction=0", "test_fraction=0")
     touched = {step.name for step in steps if step.job.name == "finetune_embedder"}
     with pytest.raises(
@@ -423,7 +419,7 @@ def test_a_sweep_never_selects_by_the_test_split(data: str, metric: str) -> None
 
 
 @pytest.mark.parametrize("name", ["countdown", "quickstart"])
-def test_no_metric_of_any_table_makes_a_sweep_select_by_the_test_split(name: str) -> None:
+def test_sweep_never_selects_by_test(name: str) -> None:
     steps, summary, _ = build(find(name), Settings({}))
     touched = {step.name for step in steps}
     columns = {metric.name for row in summary.rows for _, metric in row.metrics}

@@ -35,7 +35,7 @@ def locked() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", declared())
-def test_a_dependency_has_a_range_that_holds_its_locked_version(name: str) -> None:
+def test_ranges_hold_locked_versions(name: str) -> None:
     requirement = declared()[name]
     assert {part.operator for part in requirement.specifier} == {">=", "<"}
     assert requirement.specifier.contains(locked()[canonicalize_name(name)])

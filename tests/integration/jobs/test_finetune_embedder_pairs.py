@@ -82,9 +82,7 @@ def tuned(
     return run_step(implementation.run, context(folder), FAST, inputs), folder / "out/adapter"
 
 
-def test_training_is_what_plain_torch_does_with_the_whole_batch(
-    tuned: tuple[Result, Path], inputs: Inputs
-) -> None:
+def test_training_equals_plain_torch(tuned: tuple[Result, Path], inputs: Inputs) -> None:
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModel, AutoTokenizer
 
@@ -133,7 +131,7 @@ def test_training_is_what_plain_torch_does_with_the_whole_batch(
 
 
 @pytest.mark.soak
-def test_workers_micro_batches_and_checkpointing_change_nothing(
+def test_workers_and_micro_batches_change_nothing(
     tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
 ) -> None:
     one = tuned[0]

@@ -136,9 +136,7 @@ def traced(trace: Path) -> list[str]:
     return [line.split()[0] for line in trace.read_text().splitlines()] if trace.exists() else []
 
 
-def test_each_shard_becomes_one_of_the_same_name_and_counts_add(
-    tmp_path: Path, either_context: MakeContext
-) -> None:
+def test_shards_keep_names_and_counts_add(tmp_path: Path, either_context: MakeContext) -> None:
     shards, ctx = inputs(tmp_path), either_context()
     counts = map_shards(ctx, shards, Square, {"trace": tmp_path / "trace"}, ctx.out)
     assert counts == {"rows": 15, "tokens": 150}
@@ -149,9 +147,7 @@ def test_each_shard_becomes_one_of_the_same_name_and_counts_add(
     assert squares == [x * x for x in range(15)]
 
 
-def test_it_works_inside_a_task_with_workers_that_take_all_cpus(
-    tmp_path: Path, context: MakeContext
-) -> None:
+def test_map_inside_a_full_cluster(tmp_path: Path, context: MakeContext) -> None:
     import ray
 
     shards, ctx = inputs(tmp_path), context()
@@ -208,9 +204,7 @@ def test_a_worker_killed_in_a_shard_costs_that_shard_only(
     assert sorted(traced(trace)) == sorted([*(path.stem for path in shards), "shard-00001"])
 
 
-def test_a_step_that_is_its_own_worker_repeats_the_shard_in_which_it_was_killed(
-    tmp_path: Path, context: MakeContext
-) -> None:
+def test_killed_step_repeats_its_shard(tmp_path: Path, context: MakeContext) -> None:
     import ray
     from ray.exceptions import WorkerCrashedError
 
@@ -255,9 +249,7 @@ def test_what_a_worker_raises_arrives_as_it_was(
         map_shards(ctx, shards, Square, {"trace": trace, "fault": "strange"}, ctx.out)
 
 
-def test_after_a_failure_the_cpus_are_free_and_what_was_done_is_kept(
-    tmp_path: Path, either_context: MakeContext
-) -> None:
+def test_failure_frees_cpus_and_keeps_shards(tmp_path: Path, either_context: MakeContext) -> None:
     import ray
 
     shards, ctx, trace = inputs(tmp_path), either_context(), tmp_path / "trace"
@@ -351,9 +343,7 @@ ray.shutdown()
 """
 
 
-def test_a_killed_driver_loses_at_most_a_shard_and_nothing_is_printed(
-    tmp_path: Path, context: MakeContext
-) -> None:
+def test_killed_driver_loses_one_shard(tmp_path: Path, context: MakeContext) -> None:
     shards, calm, trace = inputs(tmp_path, 6), context(name="calm"), tmp_path / "trace"
     map_shards(calm, shards, Square, {"trace": tmp_path / "calm"}, calm.out)
     (tmp_path / "work").mkdir()

@@ -50,9 +50,7 @@ def test_two_workers_do_what_one_process_of_plain_torch_does(cluster: None, tmp_
 
 
 @pytest.mark.soak
-def test_a_training_begins_with_as_many_workers_as_there_is_room_for(
-    cluster: None, tmp_path: Path
-) -> None:
+def test_training_begins_with_fitting_workers(cluster: None, tmp_path: Path) -> None:
     wanted = context(tmp_path, 2)
     asked = replace(wanted.resources, workers=5, min_workers=1, cpus=1.0)
     history = run_step(
@@ -81,9 +79,7 @@ def test_a_checkpoint_with_a_changed_byte_is_not_used(cluster: None, tmp_path: P
     assert not last.exists()
 
 
-def test_a_single_worker_that_is_killed_goes_on_at_its_checkpoint(
-    cluster: None, tmp_path: Path
-) -> None:
+def test_killed_single_worker_resumes(cluster: None, tmp_path: Path) -> None:
     killed = {"fail": str(tmp_path / "killed")}
     history = run_step(
         train,
@@ -140,7 +136,7 @@ class Loses(WorkerGroupCallback):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("least", [None, 1])
-def test_workers_one_of_which_is_lost_as_they_start_are_started_again(
+def test_lost_starting_worker_is_replaced(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int | None
 ) -> None:
     from ray import cloudpickle
@@ -217,9 +213,7 @@ class Half(Regression):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("stage", [2])
-def test_bfloat16_weights_move_by_less_than_their_own_precision(
-    cluster: None, tmp_path: Path, stage: int
-) -> None:
+def test_bfloat16_weights_have_master_weights(cluster: None, tmp_path: Path, stage: int) -> None:
     """16 steps of 2e-4 each: less than half of bfloat16's spacing near 0.3, so weights alone would stand still."""
     change = {
         "zero_stage": stage,

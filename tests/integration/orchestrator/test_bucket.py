@@ -239,9 +239,7 @@ def test_an_upload_that_was_cut_off_goes_on(
     at("other").path(commit.manifest, full=True)
 
 
-def test_an_object_that_was_changed_in_the_bucket_is_named_and_made_anew(
-    at: Callable[..., Store],
-) -> None:
+def test_changed_object_is_made_anew(at: Callable[..., Store]) -> None:
     import obstore
 
     store = at("one")
@@ -285,9 +283,7 @@ def test_two_repairs_at_once_leave_the_good_result(
     assert text.read_text() == "text"
 
 
-def test_a_second_promotion_of_equal_length_is_seen_by_other_machines(
-    at: Callable[..., Store],
-) -> None:
+def test_second_promotion_is_seen(at: Callable[..., Store]) -> None:
     one, two = at("one"), at("two")
     for step_id in ("11" * 32, "22" * 32):
         path = one.local("promoted", "best.json")

@@ -90,7 +90,7 @@ def test_the_operator_accepts_the_job() -> None:
         jsonschema.validate(wrong, schema)
 
 
-def test_models_of_the_hub_and_copies_lie_where_all_machines_see_them() -> None:
+def test_hub_models_lie_in_the_store() -> None:
     cluster = yaml.safe_load((ROOT / "cluster.yaml").read_text())
     starts = [cluster[f"{kind}_start_ray_commands"][-1] for kind in ("head", "worker")]
     for text in (*starts, (ROOT / "Dockerfile").read_text()):
@@ -122,9 +122,7 @@ def test_both_tell_what_may_be_brought(tmp_path: Path, monkeypatch: pytest.Monke
         read_machines()
 
 
-def test_what_can_never_be_placed_is_refused_with_the_arithmetic(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unplaceable_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from ratchet.errors import InputError
     from ratchet.jobs.retrieval import embed
     from ratchet.orchestrator.execution.cluster import Cluster

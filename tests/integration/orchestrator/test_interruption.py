@@ -47,9 +47,7 @@ def test_a_second_run_starts_nothing_and_shows_the_same_table(toy: Toy) -> None:
     ]
 
 
-def test_independent_steps_run_at_once_and_a_changed_setting_runs_only_what_it_reaches(
-    toy: Toy,
-) -> None:
+def test_changed_setting_runs_what_it_reaches(toy: Toy) -> None:
     assert toy.run("--set", "count.cpus=1", "--set", "seconds=0.2")[0] == 0
     order = [(event["event"], event["step"]) for event in events(toy.store)]
     for one, other in (("a", "other"), ("other", "a")):
@@ -101,9 +99,7 @@ def test_a_killed_ray_is_named_and_the_same_command_goes_on(toy: Toy) -> None:
     assert toy.done().count("shard a 0") == 1
 
 
-def test_two_drivers_do_each_step_once_and_the_other_says_on_whom_it_waits(
-    toy: Toy, undisturbed: dict[str, str]
-) -> None:
+def test_two_drivers_do_each_step_once(toy: Toy, undisturbed: dict[str, str]) -> None:
     # Long enough that the second has Ray up, on a busy machine, before the first is through.
     """Takes half a minute: two drivers start Ray at the same time."""
     first = toy.start("--set", "seconds=1.2")
@@ -130,7 +126,7 @@ def test_a_lost_worker_is_tried_again_and_the_report_says_so(toy: Toy) -> None:
     assert kinds.count("retry") == 1
 
 
-def test_a_wrong_value_is_not_tried_again_and_what_does_not_need_it_goes_on(toy: Toy) -> None:
+def test_wrong_value_is_not_retried(toy: Toy) -> None:
     status, output = toy.run("--set", "fault=value")
     assert status == 1
     assert toy.done().count("run b") == 1
@@ -171,7 +167,7 @@ def test_a_disk_without_room_for_the_runs_own_files_is_named(toy: Toy) -> None:
         pytest.param(os.killpg, signal.SIGTERM, 143, marks=pytest.mark.soak),
     ],
 )
-def test_an_interrupt_leaves_the_finished_and_the_same_command_goes_on(
+def test_interrupt_keeps_the_finished(
     toy: Toy,
     undisturbed: dict[str, str],
     send: Callable[[int, int], None],
@@ -196,7 +192,7 @@ def test_an_interrupt_leaves_the_finished_and_the_same_command_goes_on(
 
 
 @pytest.mark.soak
-def test_a_changed_file_of_a_result_is_named_never_served_and_repaired_on_request(toy: Toy) -> None:
+def test_changed_result_is_named_and_repaired(toy: Toy) -> None:
     """Takes half a minute: Ray starts three times."""
     assert toy.run()[0] == 0
     before = addresses(toy.store)

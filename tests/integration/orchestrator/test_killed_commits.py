@@ -63,7 +63,7 @@ def under_way(root: Path) -> list[str]:
     return sorted(lease.parents[2].name for lease in leases if not (lease.parent / "end").exists())
 
 
-def test_killed_at_every_point_of_a_commit_the_store_holds_nothing_or_all(tmp_path: Path) -> None:
+def test_killed_commits(tmp_path: Path) -> None:
     whole = attempt(tmp_path / "whole", 10**9)
     assert whole.returncode == 0, whole.stderr
     points = int(whole.stdout)

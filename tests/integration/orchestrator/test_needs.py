@@ -150,7 +150,7 @@ def test_what_cannot_fit_is_refused_with_what_makes_it_fit(
         assert status == 0 or f"step {advised[1]}:" not in after
 
 
-def test_a_small_model_on_a_machine_without_gpus_is_not_counted(
+def test_small_model_is_not_counted(
     data: dict[str, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, shown, _ = plan(capsys, tmp_path, "retriever", *to_options(data["misconceptions"]))
@@ -160,7 +160,7 @@ def test_a_small_model_on_a_machine_without_gpus_is_not_counted(
 
 
 @pytest.mark.parametrize("job", ["embed", "rerank"])
-def test_a_worker_of_inference_has_one_gpu_or_several_whole_ones(
+def test_gpus_of_an_inference_worker(
     job: str, data: dict[str, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [*data["misconceptions"], "reranker=embedder"]
@@ -173,7 +173,7 @@ def test_a_worker_of_inference_has_one_gpu_or_several_whole_ones(
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_model_too_large_for_a_gpu_is_spread_over_two_where_a_machine_has_them(
+def test_large_model_is_spread_over_gpus(
     count: int,
     models: dict[str, Path],
     data: dict[str, list[str]],
@@ -221,7 +221,7 @@ def test_each_gpu_is_counted_for_what_accelerate_puts_there(
     assert max(held.values()) <= count(float(gpus)) - rest + 1e6 <= max(held.values()) * 1.3
 
 
-def test_a_mixture_of_experts_is_planned_with_an_adapter_of_its_attention(
+def test_experts_with_an_attention_adapter(
     data: dict[str, list[str]],
     models: dict[str, Path],
     tmp_path: Path,

@@ -167,9 +167,7 @@ def test_a_run_is_followed_to_its_end_and_its_status_is_ours(
 
 
 @pytest.mark.soak
-def test_the_same_command_joins_and_a_lost_connection_is_found_again(
-    cluster: tuple[int, dict[str, str]], tmp_path: Path
-) -> None:
+def test_submit_joins_again(cluster: tuple[int, dict[str, str]], tmp_path: Path) -> None:
     """Takes half a minute: a job is followed by two commands, one of which loses its connection."""
     slow = ("--set", "fit.seconds=20")
     status, shown = submit(cluster, tmp_path, *slow, "--no-wait")

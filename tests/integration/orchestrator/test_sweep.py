@@ -23,9 +23,7 @@ def sweeps(tmp_path: Path) -> Iterator[Sweeps]:
 GRID = "fit.rate: grid(0.1, 0.7, 0.3)\n"
 
 
-def test_trials_share_what_they_have_in_common_and_the_best_one_wins(
-    sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trials_share_steps(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes half a minute: four trials under Ray Tune, and two commands that find everything cached."""
     status, output = sweeps.sweep(GRID, "--stopping", "none", "--promote", "best")
     assert status == 0, output
@@ -63,7 +61,7 @@ def test_trials_share_what_they_have_in_common_and_the_best_one_wins(
 
 
 @pytest.mark.soak
-def test_a_failed_trial_is_shown_with_its_reason_and_ends_nothing(sweeps: Sweeps) -> None:
+def test_failed_trial_is_shown_with_its_reason(sweeps: Sweeps) -> None:
     """Takes half a minute: four trials under Ray Tune."""
     status, output = sweeps.sweep(
         "fit.rate: grid(0.1, 0.7, 0.3)\nfit.fault: 0.6\n", "--stopping", "none"
@@ -78,7 +76,7 @@ def test_a_failed_trial_is_shown_with_its_reason_and_ends_nothing(sweeps: Sweeps
     assert "fit.rate: 0.7 given; expected at most 0.6; lower it" in output
 
 
-def test_what_the_cluster_can_never_place_is_refused_with_the_arithmetic(sweeps: Sweeps) -> None:
+def test_unplaceable_sweep_is_refused(sweeps: Sweeps) -> None:
     status, output = sweeps.sweep("fit.rate: grid(0.1, 0.7)\nfit.workers: 40\nfit.cpus: 1000\n")
     assert status == 2, output
     assert "40 workers of 1000 CPUs" in output

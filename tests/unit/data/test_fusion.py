@@ -36,7 +36,7 @@ def test_reciprocal_ranks_are_added() -> None:
     assert [name for name, _ in fused] == sorted(expected, key=lambda name: -expected[name])
 
 
-def test_scores_are_scaled_alike_for_all_queries_and_a_missing_document_counts_nothing() -> None:
+def test_scores_are_scaled_alike() -> None:
     tables = [ranking(*one) for one in zip(LISTS, SCORES, strict=True)]
     points = [compute_points(table, "scores", compute_spread(table)) for table in tables]
     [fused] = fuse(points, [1, 0.5])

@@ -82,9 +82,7 @@ def pool_of(case: dict) -> list[int]:
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(cases())
-def test_negatives_are_from_the_window_then_from_the_corpus_and_never_a_positive_or_a_duplicate(
-    case: dict,
-) -> None:
+def test_choice_of_negatives(case: dict) -> None:
     chosen = choose_negatives(**case)
     pool, window, texts = pool_of(case), case["window"], case["texts"]
     mined, filled = (
@@ -172,7 +170,7 @@ def test_the_candidates_are_those_of_flag_embeddings_hn_mine(lo: int, hi: int) -
 
 
 @pytest.mark.parametrize("hi", [20, 60, 150])
-def test_nothing_above_the_ceiling_is_filled_from_behind_the_window(hi: int) -> None:
+def test_ceiling_holds_for_random_fill(hi: int) -> None:
     """The 100 best of 200 documents are above the ceiling of 0.5."""
     scores, rows = np.linspace(0.99, 0.0, 200), np.arange(200)
     window = Window(0, hi, 15, absolute_margin=0.1)

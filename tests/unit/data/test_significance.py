@@ -46,9 +46,7 @@ def simulate(
 
 
 @pytest.mark.slow
-def test_the_best_of_several_epochs_that_are_no_better_passes_as_often_as_it_may(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_false_positives_over_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a point of the nominal 5 %. A t-test over queries, which ignores both, passes far more often."""
     monkeypatch.setattr(significance, "FLIPS", 399)
     random, passed, by_t_test = np.random.default_rng(0), 0, 0
@@ -64,9 +62,7 @@ def test_the_best_of_several_epochs_that_are_no_better_passes_as_often_as_it_may
 
 
 @given(st.integers(0, 999), st.integers(1, 9), st.integers(1, 3))
-def test_it_is_the_fraction_of_all_sign_flips_that_reach_the_best(
-    seed: int, groups: int, epochs: int
-) -> None:
+def test_p_value_counts_sign_flips(seed: int, groups: int, epochs: int) -> None:
     random = np.random.default_rng(seed)
     before_C = random.integers(0, 4, groups) / 4
     after_EC = random.integers(0, 4, (epochs, groups)) / 4
@@ -86,9 +82,7 @@ def test_what_does_not_differ_is_not_significant() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=30))
-def test_the_interval_of_independent_rows_is_that_of_the_t_distribution(
-    values: list[float],
-) -> None:
+def test_interval_of_independent_rows(values: list[float]) -> None:
     value_Q = np.array(values)
     expected = stats.t.ppf(0.975, len(value_Q) - 1) * stats.sem(value_Q)
     assert compute_half_width(value_Q, np.arange(len(value_Q))) == pytest.approx(expected, abs=1e-9)
@@ -170,7 +164,7 @@ def test_the_bootstrap_of_rows_is_scipys() -> None:
     assert bootstrap_interval(np.append(value_Q, np.nan), np.arange(301), 10_000, 0) == found
 
 
-def test_the_bootstrap_of_groups_is_as_wide_as_the_interval_robust_to_groups() -> None:
+def test_interval_against_bootstrap() -> None:
     random, group_Q = np.random.default_rng(0), np.repeat(np.arange(200), 3)
     value_Q = random.normal(size=200)[group_Q] + 0.1 * random.normal(size=600)
     low, high = bootstrap_interval(value_Q, group_Q, 10_000, 0)

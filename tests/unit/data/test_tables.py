@@ -103,9 +103,7 @@ def test_ids_with_the_same_hash_are_told_apart(
 
 
 @pytest.mark.parametrize("hashes", [1000, 5, 1])
-def test_rows_are_those_of_a_dict_whatever_ids_have_the_same_hash(
-    hashes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_with_colliding_hashes(hashes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "hash_texts", lambda texts: hash_texts(texts) % hashes)
     ids = [f"d{number}" for number in np.random.default_rng(0).permutation(100).tolist()]
     rows = DocumentRows(pa.chunked_array([ids[:30], [], ids[30:70], ids[70:]]))
@@ -119,7 +117,7 @@ def test_rows_are_those_of_a_dict_whatever_ids_have_the_same_hash(
     ).tolist() == [-1]
 
 
-def test_hashes_of_texts_are_equal_where_texts_are_and_stay_the_same() -> None:
+def test_hashes_of_texts() -> None:
     texts = [*(row % 300 for row in range(1000)), "ü", "", "a\0b"]
     hashes = hash_texts(
         pa.chunked_array([[str(text) for text in texts[:400]], list(map(str, texts[400:]))])

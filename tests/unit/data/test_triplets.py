@@ -79,7 +79,7 @@ def test_equal_texts_have_equal_numbers() -> None:
     assert not set(data.text_of_query[:-1]) & set(data.text_of_row)
 
 
-def test_queries_without_a_positive_are_left_out_and_unknown_ids_are_named() -> None:
+def test_unusable_triplets() -> None:
     assert len(made([*QUERY_ROWS, {"text": "q", "positives": [], "negatives": []}])) == 23
     with pytest.raises(DataError, match="no query has a positive"):
         made([{"text": "q", "positives": [], "negatives": []}])
@@ -182,7 +182,7 @@ def test_scores_that_are_missing_or_no_numbers_are_named(
         scored(change, without)
 
 
-def test_the_margin_of_a_teacher_is_that_of_queries_with_negatives() -> None:
+def test_margin_of_a_teacher() -> None:
     margins = []
     for row in QUERY_ROWS:
         right, wrong = (

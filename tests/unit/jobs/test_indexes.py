@@ -125,7 +125,7 @@ def test_a_hybrid_search_is_the_sum_of_reciprocal_ranks(
     assert [(int(name[1:]), pytest.approx(score)) for name, _, score in found] == best
 
 
-def test_queries_are_answered_from_the_command_and_from_the_standard_input(
+def test_search_reads_arguments_and_stdin(
     inputs: Inputs,
     context: MakeContext,
     capsys: pytest.CaptureFixture[str],

@@ -154,9 +154,7 @@ def test_embedders(
 
 
 @pytest.mark.parametrize("given", [1024, 64])
-def test_a_length_of_sentence_transformers_is_limited_by_the_positions(
-    tiny: dict[str, Path], tmp_path: Path, given: int
-) -> None:
+def test_length_is_limited_by_positions(tiny: dict[str, Path], tmp_path: Path, given: int) -> None:
     folder = make(
         "xlm-roberta", transformers.AutoModel, tmp_path / "model", tiny["bert"], pad_token_id=0
     )
@@ -169,9 +167,7 @@ def test_a_length_of_sentence_transformers_is_limited_by_the_positions(
         check_embedder_model(folder, replace(found, max_length=514))
 
 
-def test_positions_that_follow_another_padding_token_are_refused(
-    tiny: dict[str, Path], tmp_path: Path
-) -> None:
+def test_padding_offset_of_positions(tiny: dict[str, Path], tmp_path: Path) -> None:
     folder = make(
         "xlm-roberta", transformers.AutoModel, tmp_path / "model", tiny["bert"], pad_token_id=5
     )
@@ -282,9 +278,7 @@ def test_merging_opens_the_tokenizer(tiny: dict[str, Path], tmp_path: Path) -> N
         merge.JOB.check(merge.Config(), inputs, {})
 
 
-def test_a_decoder_that_pads_with_the_end_of_a_pair_is_no_classifier(
-    tiny_decoder: Path, tmp_path: Path
-) -> None:
+def test_padding_with_the_end_token_is_refused(tiny_decoder: Path, tmp_path: Path) -> None:
     """Scored at the end before its merge, and at the token before the end with the merged config."""
     options: dict[str, Any] = {"vocab_size": 400, "pad_token_id": None}
     folder = make("qwen2", transformers.AutoModel, tmp_path / "model", tiny_decoder, **options)

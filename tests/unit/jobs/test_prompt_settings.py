@@ -78,9 +78,7 @@ def test_vectors_are_those_of_texts_in_the_template(minilm: Path, chosen: Path) 
     assert not np.allclose(one.encode(texts, "passage"), by_hand, atol=1e-2)
 
 
-def test_examples_without_a_template_are_shown_as_bge_en_icl_does(
-    minilm: Path, chosen: Path
-) -> None:
+def test_examples_default_to_bge_en_icl(minilm: Path, chosen: Path) -> None:
     found = resolve_encoding_config(
         "embed", EncodingSettings(task=TASK), minilm, None, read_examples(chosen)
     )
@@ -96,7 +94,7 @@ def test_examples_without_a_template_are_shown_as_bge_en_icl_does(
     )
 
 
-def test_queries_and_answers_of_examples_have_limits_of_their_own(minilm: Path) -> None:
+def test_limits_of_examples(minilm: Path) -> None:
     settings = EncodingSettings(example_query_max_length=3, example_answer_max_length=1)
     given = resolve_encoding_config(
         "embed", settings, minilm, None, [("one two three four five", "six seven")]
@@ -112,7 +110,7 @@ def build_steps(*settings: str) -> dict[str, Step]:
     return {one.name: one for one in build(find("retriever"), Settings.read(lines))[0]}
 
 
-def test_settings_of_a_step_are_part_of_its_config_and_of_a_sweep() -> None:
+def test_step_settings_in_a_sweep() -> None:
     steps = build_steps(
         "zero_shot/embed_*.query_template=query: {text}",
         "finetune_embedder.passage_template=passage: {text}",
@@ -163,7 +161,7 @@ def test_what_does_nothing_is_refused_when_planned(
         embed.check(config, embed.Inputs(minilm, minilm), {})
 
 
-def test_a_task_for_queries_may_be_given_to_the_step_of_the_corpus(minilm: Path) -> None:
+def test_task_may_be_given_for_the_corpus(minilm: Path) -> None:
     """By one line for all steps of a model: `zero_shot/embed_*.task=...`."""
     embed.check(embed.Config(role="passage", task=TASK), embed.Inputs(minilm, minilm), {})
 

@@ -78,9 +78,7 @@ def test_documents_without_a_training_query_are_asked_about(
         assert some.items() <= prompts.items()
 
 
-def test_prompts_begin_with_real_pairs_but_never_with_that_of_the_document(
-    context: MakeContext, data: Path
-) -> None:
+def test_examples_of_generation_prompts(context: MakeContext, data: Path) -> None:
     _, prompts = prepare(context(), data, num_examples=5, documents="all")
     first, second = (
         f"Document: {TEXTS['a']}\nQuery: Which city is it?\n\n",
@@ -106,9 +104,7 @@ def test_a_query_of_several_documents_is_shown_to_none_of_them(
     assert ["Which city" in prompts[name] for name in "abcd"] == [False, False, False, True]
 
 
-def test_new_documents_and_queries_leave_other_prompts_as_they_are(
-    context: MakeContext, data: Path
-) -> None:
+def test_prompts_do_not_depend_on_each_other(context: MakeContext, data: Path) -> None:
     """Unless the new query is one of the examples."""
     _, before = prepare(context(), data, num_examples=1, max_documents=1)
     texts = TEXTS | {f"new {n}": f"Text {n}." for n in range(5)}

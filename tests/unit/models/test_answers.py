@@ -86,9 +86,7 @@ class Counting:
         return self.own(*given, **options)
 
 
-def test_many_conversations_are_tokenized_in_one_call_as_each_by_itself(
-    folder: Path, tiny: decoder.Decoder
-) -> None:
+def test_conversations_tokenized_together(folder: Path, tiny: decoder.Decoder) -> None:
     talks, alone = decoder.load_conversations(folder), tiny.conversations
     questions, systems = ["1+1?", "and 2+2?"], ["Be brief.", ""] * 3
     samples = [(system, questions, [f"{n}", "It is 4"]) for n, system in enumerate(systems)]
@@ -197,9 +195,7 @@ def test_a_model_that_teaches_itself_has_nothing_to_learn(tiny: decoder.Decoder)
     assert float(found.detach()) == pytest.approx(0, abs=1e-4)
 
 
-def test_a_teacher_names_no_tokens_that_the_head_of_the_student_lacks(
-    tiny: decoder.Decoder,
-) -> None:
+def test_teacher_tokens_are_in_the_student(tiny: decoder.Decoder) -> None:
     chosen = examples(tiny)
     all_of_it, limited = (
         causal_lm_loss.top_logprobs(tiny, chosen, 10_000, rows) for rows in (10_000, 40)
@@ -327,9 +323,7 @@ def test_batches_keep_to_their_budget() -> None:
     assert [batch.tolist() for batch in made] == [[1], [3, 2], [0]]
 
 
-def test_a_conversation_asks_one_after_the_other_and_counts_its_tokens(
-    tiny: decoder.Decoder,
-) -> None:
+def test_conversation_turns_and_token_counts(tiny: decoder.Decoder) -> None:
     talks = [
         ConversationState("a", "Be brief.", ["one?", "two?"]),
         ConversationState("b", "", ["three?"]),
@@ -375,7 +369,7 @@ def test_other_tokens_cannot_teach(folder: Path, tmp_path: Path) -> None:
         (CHAT, "<end>", "at token 0 ('C' and '<s>')"),
     ],
 )
-def test_a_student_that_ends_answers_otherwise_cannot_be_taught(
+def test_student_with_other_ends_is_refused(
     tmp_path: Path, template: str | None, eos: str, says: str
 ) -> None:
     """The two tokenizers have the same vocabulary and split every text alike."""
@@ -389,9 +383,7 @@ def test_a_student_that_ends_answers_otherwise_cannot_be_taught(
         decoder.check_same_tokens(tmp_path / "teacher", tmp_path / "student")
 
 
-def test_templates_that_close_answers_otherwise_are_seen_and_unused_end_tokens_are_not(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_end_tokens_of_templates(folder: Path, tmp_path: Path) -> None:
     for name, template, eos in (
         ("instruct", CHAT, "<e>"),
         ("other", CHAT.replace("<e>\n{% endfor", "<s>\n{% endfor"), "<end>"),

@@ -25,7 +25,7 @@ def folder(
     return make(name, transformers.AutoModel, tmp_path_factory.mktemp(name), tiny["qwen2"])
 
 
-def test_training_off_cpus_has_an_attention_that_the_architecture_supports(folder: Path) -> None:
+def test_attention_of_training_on_gpus(folder: Path) -> None:
     """The device `meta` takes the path of GPUs: weights without data, and the same choice of the attention."""
     model, _ = open_model(
         transformers.AutoModel, folder, None, dtype="float32", device="meta", training=True
@@ -34,7 +34,7 @@ def test_training_off_cpus_has_an_attention_that_the_architecture_supports(folde
     assert model.config._attn_implementation == ("sdpa" if model._supports_sdpa else "eager")
 
 
-def test_training_on_cpus_has_gradients_and_evaluates_as_in_inference(folder: Path) -> None:
+def test_training_attention_on_cpus(folder: Path) -> None:
     options = {"dtype": "float32", "device": "cpu"}
     model, _ = open_model(transformers.AutoModel, folder, None, training=True, **options)
     assert model.config._attn_implementation == "eager"

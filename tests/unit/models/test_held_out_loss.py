@@ -38,7 +38,7 @@ def define_losses(scores_QN: np.ndarray, lists: list[list[int]]) -> np.ndarray:
     return table[np.nanmean(table, axis=1).argmin()]
 
 
-def test_losses_are_those_of_the_definition_over_parts_of_a_corpus() -> None:
+def test_held_out_losses_over_parts() -> None:
     query_QD, document_ND = make_vectors()
     lists = [[q % DOCUMENTS, (q * 7 + 3) % DOCUMENTS] if q % 5 else [] for q in range(QUERIES)]
     lists = [list(dict.fromkeys(rows)) for rows in lists]

@@ -124,7 +124,7 @@ def test_a_folder_is_itself(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert resolve("model") == folder
 
 
-def test_without_a_network_names_fail_fast_and_minilm_comes_from_its_package(offline: Path) -> None:
+def test_hub_names_without_network(offline: Path) -> None:
     for name in (
         "nobody/nothing",
         "nobody/no thing",

@@ -104,9 +104,7 @@ def test_rotary_frequencies_keep_their_precision(tiny: dict[str, Path], tmp_path
         assert torch.equal(moved.rotary_emb.inv_freq, exact)
 
 
-def test_packing_is_refused_where_a_window_is_shorter_than_a_row(
-    tiny: dict[str, Path], tmp_path: Path
-) -> None:
+def test_packing_needs_a_long_window(tiny: dict[str, Path], tmp_path: Path) -> None:
     """The mask of packed rows has no window."""
     for name in ("qwen2", "llama", "mistral", "mistral-window", "gemma3"):
         folder = make(name, transformers.AutoModelForCausalLM, tmp_path / name, tiny["qwen2"])

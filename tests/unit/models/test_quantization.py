@@ -106,9 +106,7 @@ def test_an_adapter_learns_over_a_base_in_4_bits_that_stays(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["encoder", "reranker", "decoder"])
-def test_inference_in_4_bits_is_near_and_keeps_the_adapter_beside(
-    base: Path, tmp_path: Path, kind: str
-) -> None:
+def test_inference_in_4_bits(base: Path, tmp_path: Path, kind: str) -> None:
     load: Any = {
         "encoder": encoder.load,
         "decoder": decoder.load,

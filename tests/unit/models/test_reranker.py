@@ -130,9 +130,7 @@ def test_a_tokenizer_without_letters_is_refused() -> None:
 
 
 @pytest.mark.parametrize("filler", [None, -1, 0, 2])
-def test_a_decoder_with_a_classifier_scores_alone_as_in_a_batch(
-    tmp_path: Path, filler: int | None
-) -> None:
+def test_classifier_scores_alone_as_in_a_batch(tmp_path: Path, filler: int | None) -> None:
     """Whatever its config says of padding, for which the tokenizer has a token of its own."""
     save_chat_model(tmp_path, ["w1 w2 w3"], max_position_embeddings=64)
     config = transformers.AutoConfig.from_pretrained(tmp_path, num_labels=1, pad_token_id=None)
@@ -207,7 +205,7 @@ def test_what_is_too_long_is_cut_and_the_prompt_stays(tiny: dict[str, Path]) -> 
 
 
 @pytest.mark.parametrize("most", [1, 30, 10_000])
-def test_pairs_that_share_a_row_have_the_scores_and_gradients_of_pairs_alone(
+def test_shared_rows_have_the_same_gradients(
     tiny: dict[str, Path], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefix_sharing, "ROW_TOKENS", most)
@@ -240,7 +238,7 @@ def test_pairs_that_share_a_row_have_the_scores_and_gradients_of_pairs_alone(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", prefix_sharing.ARCHITECTURES)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_every_architecture_that_shares_gives_the_scores_of_pairs_alone(
+def test_shared_prefixes_change_no_score(
     tiny: dict[str, Path], tmp_path: Path, kind: str, attention: str
 ) -> None:
     save_causal(kind, tmp_path, 43)
@@ -260,7 +258,7 @@ def test_every_architecture_that_shares_gives_the_scores_of_pairs_alone(
 
 
 @pytest.mark.parametrize(("window", "shares"), [(4, False), (64, True)])
-def test_models_whose_attention_looks_back_less_than_a_pair_do_not_share(
+def test_short_windows_do_not_share(
     tiny: dict[str, Path], tmp_path: Path, window: int, shares: bool
 ) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(tiny["qwen2"])
@@ -280,7 +278,7 @@ def test_models_whose_attention_looks_back_less_than_a_pair_do_not_share(
     np.testing.assert_allclose(ours.score(QUERIES, PASSAGES)[0], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_fresh_head_is_drawn_by_its_seed_and_only_to_be_trained(minilm: Path) -> None:
+def test_fresh_head_depends_on_its_seed(minilm: Path) -> None:
     with pytest.raises(ModelError, match="classifier"):
         reranker.load(minilm, device="cpu")
     reranker_config = RerankerConfig("cross_encoder", 128)
@@ -399,9 +397,7 @@ def test_a_decoder_that_is_trained_whole_is_saved_as_it_scores(
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3", "gpt2"])
 @pytest.mark.parametrize("pad", [None, -1])
-def test_a_classifier_without_a_pad_token_scores_the_last_token_whatever_it_is(
-    tmp_path: Path, kind: str, pad: int | None
-) -> None:
+def test_classifier_without_pad_token(tmp_path: Path, kind: str, pad: int | None) -> None:
     """Also the end-of-sequence token, and those that a batch could be padded with."""
     make_tokenizer(pad_token=None).save_pretrained(tmp_path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -436,9 +432,7 @@ def test_a_classifier_without_a_pad_token_scores_the_last_token_whatever_it_is(
     assert ours.model.config.pad_token_id == pad, "not saved with the model"
 
 
-def test_scores_in_bfloat16_are_not_rounded_before_the_difference(
-    tiny: dict[str, Path], tmp_path: Path
-) -> None:
+def test_bfloat16_scores_are_not_rounded(tiny: dict[str, Path], tmp_path: Path) -> None:
     """Logits of language models are about 20, where bfloat16 has steps of 0.125."""
     ours = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", reranker_config=ASK)
     pairs = [[f"w{i} {i * 7}" for i in range(200)]]

@@ -180,9 +180,7 @@ CHANGING = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("file", "old", "new"), UNCHANGING)
-def test_comments_docstrings_layout_and_unrelated_files_change_nothing(
-    project: Project, file: str, old: str, new: str
-) -> None:
+def test_comments_change_no_identity(project: Project, file: str, old: str, new: str) -> None:
     before = project.document()
     project.edit(file, old, new)
     after = project.document()
@@ -272,7 +270,7 @@ def test_what_cannot_be_followed_is_said(project: Project, line: str, said: str)
     assert said in warning
 
 
-def test_a_module_that_hides_one_of_the_standard_library_is_refused(project: Project) -> None:
+def test_hidden_standard_module_is_refused(project: Project) -> None:
     (project.root / "queue.py").write_text("Z = 1\n")
     project.edit("late.py", "VALUE = 1", "import queue\nVALUE = 1")
     with pytest.raises(
@@ -324,9 +322,7 @@ def test_the_real_jobs_follow_their_helpers() -> None:
 
 
 @pytest.mark.slow
-def test_mutations_of_the_sources_of_a_recipe_change_the_identity_of_its_steps(
-    tmp_path: Path,
-) -> None:
+def test_recipe_mutations_change_identities(tmp_path: Path) -> None:
     """A sample of the mutations that tests/soak/test_identity.py tries."""
     found = mutate_copy(tmp_path, "quickstart", "--sample", "60")
     assert found["count"]["constant"] > 10
@@ -334,7 +330,7 @@ def test_mutations_of_the_sources_of_a_recipe_change_the_identity_of_its_steps(
     assert not found["wrong"]
 
 
-def test_names_that_an_imported_library_makes_up_are_the_librarys() -> None:
+def test_dynamic_library_names() -> None:
     """sentence-transformers adds a finder of its old names, whose modules have no file."""
     import sentence_transformers  # noqa: F401
 

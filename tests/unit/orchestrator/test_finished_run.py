@@ -53,7 +53,7 @@ def make_run(store: Store, **texts: str) -> RunLog:
     return run_log
 
 
-def test_results_of_a_run_are_inputs_with_the_identity_of_their_content(store: Store) -> None:
+def test_results_of_a_run_are_inputs(store: Store) -> None:
     first, second = make_run(store, data="some text"), make_run(store, data="some text")
     with use_store(store):
         plans = [
@@ -75,7 +75,7 @@ class Remote(Backend):
     downloads = True
 
 
-def test_a_plan_reads_no_files_that_would_have_to_be_downloaded(store: Store) -> None:
+def test_plan_downloads_nothing(store: Store) -> None:
     log = make_run(store, data="some text")
     with use_store(store):
         taken = find_run(log.run_id).step("data")
@@ -88,7 +88,7 @@ def test_a_plan_reads_no_files_that_would_have_to_be_downloaded(store: Store) ->
     assert Plan([taken], store).missing() == []
 
 
-def test_a_beginning_of_the_id_is_enough_and_the_newest_run_is_found(store: Store) -> None:
+def test_prefix_of_an_id_finds_the_newest_run(store: Store) -> None:
     run_log = make_run(store, data="text")
     with use_store(store):
         assert find_run(run_log.run_id[:13]).run_id == run_log.run_id

@@ -75,7 +75,7 @@ def test_a_recipe_may_use_a_model_twice_and_under_two_names(store: Store, tmp_pa
     assert {one.name for one in steps if one.finished} == {"promoted/mine", f"{made.run_id}/merge"}
 
 
-def test_the_history_of_a_name_is_kept_and_the_same_model_is_no_step_of_it(store: Store) -> None:
+def test_history_of_promotions(store: Store) -> None:
     first, second = make_model(store, 0.5), make_model(store, 0.6)
     for made in (first, first, second):
         promote(store, made)

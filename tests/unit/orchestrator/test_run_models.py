@@ -20,7 +20,7 @@ def store(tmp_path: Path) -> Store:
     return Store.open(tmp_path / "store")
 
 
-def test_models_are_listed_with_kind_base_and_the_numbers_of_their_row(store: Store) -> None:
+def test_models_are_listed(store: Store) -> None:
     models = {
         "iter0/merge": EMBEDDER,
         "iter1/merge": EMBEDDER,
@@ -60,7 +60,7 @@ def test_a_line_of_python_loads_each_kind(store: Store, files: dict[str, str], s
     compile(code, "code", "exec")
 
 
-def test_names_find_the_best_a_named_one_a_step_and_a_folder_of_it(store: Store) -> None:
+def test_names_of_models(store: Store) -> None:
     models = {"iter0/merge": EMBEDDER, "iter1/merge": EMBEDDER, "rank": CROSS_ENCODER}
     run = make_run(store, models, {"embedder": "iter1/merge", "reranker": "rank"}).run_id
 
@@ -78,12 +78,12 @@ def test_names_find_the_best_a_named_one_a_step_and_a_folder_of_it(store: Store)
     assert all(NAME.fullmatch(f"{run}{own}") and find_model(store, f"{run}{own}") for own in names)
 
 
-def test_the_last_row_stands_for_a_run_that_names_no_best_model(store: Store) -> None:
+def test_last_row_is_the_default_model(store: Store) -> None:
     run_log = make_run(store, {"one": DECODER, "two": DECODER}, {})
     assert find_model(store, run_log.run_id).step == "two"
 
 
-def test_a_model_of_a_run_is_an_input_with_the_identity_of_its_content(store: Store) -> None:
+def test_model_of_a_run_is_an_input(store: Store) -> None:
     run_log = make_run(store, {"one": DECODER}, {})
     with use_store(store):
         output = find_model_output(run_log.run_id)

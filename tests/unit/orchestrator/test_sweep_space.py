@@ -169,7 +169,7 @@ def found(metric: str, touched: set[str]) -> Objective:
     return find_objective(metric, steps, summary, touched)
 
 
-def test_the_step_that_the_space_changes_decides_by_its_held_out_rows() -> None:
+def test_changed_step_decides() -> None:
     assert found("map@25", {"one/train"}) == Objective("one/train", "valid/map@25", "map@25", True)
 
 
@@ -183,7 +183,7 @@ def test_a_step_can_be_named() -> None:
     assert (evaluated.step, evaluated.name, evaluated.trained) == ("one/evaluate", "map@25", False)
 
 
-def test_a_number_of_the_table_decides_where_nothing_trains_by_it() -> None:
+def test_table_metric_decides_without_training() -> None:
     assert found("r@5", {"one/train"}) == Objective("one/evaluate", "r@5", "r@5", False)
 
 
@@ -279,7 +279,7 @@ def test_the_spaces_that_come_with_it_fit_their_recipes(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize(("name", "recipe"), [("sft", "gsm8k"), ("theorems", "theorems")])
-def test_the_spaces_for_ones_own_data_name_settings_that_there_are(name: str, recipe: str) -> None:
+def test_spaces_name_real_settings(name: str, recipe: str) -> None:
     found = Space.read(ROOT / "tune_spaces" / f"{name}.yaml")
     given = ["data=x", "base=sentence-transformers/all-MiniLM-L6-v2", *found.fixed]
     for dimension in found.dimensions:
@@ -306,7 +306,7 @@ def plan_toy(
         )
 
 
-def test_a_recipe_that_passes_its_steps_other_settings_is_another_sweep(tmp_path: Path) -> None:
+def test_other_settings_are_another_sweep(tmp_path: Path) -> None:
     def find_id(size: int, rate: float, **wiring: Any) -> str:
         def toy() -> Summary:
             first, other = step("first", PLAIN, size=size), step("other", PLAIN)
@@ -336,7 +336,7 @@ def test_data_and_models_may_be_swept(tmp_path: Path) -> None:
     assert found.objective.step == "train"
 
 
-def test_a_step_that_only_another_value_needs_belongs_to_the_sweep(tmp_path: Path) -> None:
+def test_step_of_another_value_belongs_to_the_sweep(tmp_path: Path) -> None:
     data = tmp_path / "data.txt"
     data.write_text("one")
 
@@ -358,7 +358,7 @@ def test_a_step_that_only_another_value_needs_belongs_to_the_sweep(tmp_path: Pat
     assert find_id(1) != before, "the step reads other data"
 
 
-def test_settings_of_the_command_take_precedence_over_plain_values(tmp_path: Path) -> None:
+def test_command_settings_take_precedence(tmp_path: Path) -> None:
     def toy() -> Summary:
         trained = step("train", TRAIN, before=step("first", PLAIN))
         return Summary([Row("one", {"MAP@25": trained.metric("map@25")}, [trained])])

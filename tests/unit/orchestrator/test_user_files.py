@@ -79,7 +79,7 @@ def test_a_recipe_imports_its_own_files_and_ratchets_jobs(
     assert "prepare" in shown
 
 
-def test_files_in_the_working_folder_do_not_hide_those_beside_the_recipe(tmp_path: Path) -> None:
+def test_recipe_folder_comes_first(tmp_path: Path) -> None:
     here, beside = (
         write_files(tmp_path / "here"),
         write_files(tmp_path / "beside", count="COUNT = 7\n"),

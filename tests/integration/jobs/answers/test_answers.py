@@ -88,7 +88,7 @@ def answered(context: Context, model: Path, made: Path, **change: Any) -> Any:
     return read_shards(context.out).to_pylist()
 
 
-def test_answers_are_the_same_for_any_number_of_workers_and_are_verified(
+def test_answers_do_not_depend_on_workers(
     trained: tuple[Any, Path], made: Path, context: MakeContext
 ) -> None:
     _, out = trained

@@ -135,9 +135,7 @@ def test_math_compares_by_value_also_outside_the_main_thread() -> None:
 
 
 @needs_math
-def test_math_that_takes_too_long_is_given_up_and_the_next_answer_is_verified(
-    monkeypatch: Any,
-) -> None:
+def test_slow_math_is_given_up(monkeypatch: Any) -> None:
     verify = chat.make_task("math").verify
     assert verify("42", ["42"])[0].label == "correct"
     monkeypatch.setattr(chat, "SECONDS", 0.2)

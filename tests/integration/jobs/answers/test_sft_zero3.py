@@ -18,7 +18,7 @@ def inputs(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> sft.Inp
 
 
 @pytest.mark.soak
-def test_adapters_and_the_current_best_are_those_of_whole_models(
+def test_adapters_equal_those_of_whole_models(
     inputs: sft.Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = train(tmp_path / "first", CONFIG, inputs)

@@ -188,7 +188,7 @@ def test_what_vllm_cannot_do_is_named(
         generate.check(dataclasses.replace(VLLM, **change), inputs(made), {})
 
 
-def test_conversations_are_refused_when_planned_and_when_they_come_later(
+def test_conversations_are_refused(
     made: Path, installed: None, tmp_path: Path, context: MakeContext
 ) -> None:
     row = {
@@ -210,7 +210,7 @@ def test_conversations_are_refused_when_planned_and_when_they_come_later(
         generate.JOB.run(context(), VLLM, given)
 
 
-def test_answers_that_the_model_has_no_positions_for_are_refused(
+def test_answers_beyond_positions_are_refused(
     made: Path, installed: None, context: MakeContext
 ) -> None:
     config = dataclasses.replace(VLLM, max_new_tokens=1020)

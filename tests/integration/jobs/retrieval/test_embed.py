@@ -91,9 +91,7 @@ def test_vectors_are_those_of_sentence_transformers(
 
 
 @pytest.mark.soak
-def test_vectors_on_disk_in_float16_are_the_rounded_ones_and_rank_alike(
-    model: Path, texts: Path, context: MakeContext
-) -> None:
+def test_float16_vectors(model: Path, texts: Path, context: MakeContext) -> None:
     runs = context(name="whole"), context(name="half")
     for ctx, storage in zip(runs, ("float32", "float16"), strict=True):
         config = Config(dtype="float32", storage_dtype=storage, npy=True)  # type: ignore[arg-type]

@@ -184,7 +184,7 @@ def test_a_large_corpus_is_represented_by_a_pool(
     assert json.loads((tmp_path / "out/selection.json").read_text())["exact"] is False
 
 
-def test_the_same_step_gives_the_same_bytes_and_a_current_best_that_is_not_beaten_stays(
+def test_training_is_reproducible(
     tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
 ) -> None:
     current_best = dataclasses.replace(inputs, current_best=tuned[1])
@@ -211,7 +211,7 @@ def test_the_same_step_gives_the_same_bytes_and_a_current_best_that_is_not_beate
     assert allowed.metrics["valid/map@25"] < result.metrics["valid/map@25"]
 
 
-def test_a_base_that_is_not_beaten_gets_an_adapter_that_changes_nothing(
+def test_unbeaten_base_gets_a_neutral_adapter(
     local_ray: None, inputs: Inputs, tmp_path: Path
 ) -> None:
     from ratchet.models.embedder import encoder

@@ -98,9 +98,7 @@ def test_training_is_what_plain_torch_does(tuned: tuple[Result, Path], inputs: I
     assert losses(tuned[0])[: len(found)] == pytest.approx(found, rel=1e-4)
 
 
-def test_sentence_transformers_loads_the_model_that_was_measured(
-    tuned: tuple[Result, Path], inputs: Inputs
-) -> None:
+def test_exported_model_is_the_measured_one(tuned: tuple[Result, Path], inputs: Inputs) -> None:
     from sentence_transformers import SentenceTransformer
 
     result, folder = tuned
@@ -145,9 +143,7 @@ def test_a_current_best_that_is_not_beaten_stays(
         )
 
 
-def test_a_base_that_is_not_beaten_stays_with_the_settings_of_its_texts(
-    local_ray: None, inputs: Inputs, tmp_path: Path
-) -> None:
+def test_unbeaten_base_stays(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
     spoiled = dataclasses.replace(FULL, epochs=1, learning_rate=1e-12, max_length=16)
     result = run_step(implementation.run, context(tmp_path), spoiled, inputs)
     made = tmp_path / "out/model"
@@ -158,9 +154,7 @@ def test_a_base_that_is_not_beaten_stays_with_the_settings_of_its_texts(
     assert encoder.load(made, dtype="float32", device="cpu").encoding_config.max_length == 16
 
 
-def test_a_reranker_is_trained_whole_and_stays_if_it_is_not_beaten(
-    local_ray: None, concepts: Path, tmp_path: Path
-) -> None:
+def test_whole_reranker_stays_if_unbeaten(local_ray: None, concepts: Path, tmp_path: Path) -> None:
     inputs = reranker_finetuning.make_inputs(concepts, tmp_path)
     config = dataclasses.replace(reranker_finetuning.FAST, method="full", learning_rate=2e-3)
     first = run_step(reranker_work.run, reranker_finetuning.context(tmp_path / "a"), config, inputs)

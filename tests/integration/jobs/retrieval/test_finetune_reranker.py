@@ -151,9 +151,7 @@ def test_it_learns_and_the_kept_adapter_is_what_the_table_says(
         reranker.load(inputs.base, dtype="float32", device="cpu")
 
 
-def test_a_fresh_head_that_does_not_help_is_kept_and_said_to_be_no_better(
-    local_ray: None, inputs: Inputs, tmp_path: Path
-) -> None:
+def test_unhelpful_fresh_head_is_kept(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
     perfect = read_shards(inputs.ranking).to_pylist()
     for row, query in zip(perfect, read_shards(inputs.valid).to_pylist(), strict=True):
         row["documents"] = query["positives"] + [
@@ -190,7 +188,7 @@ def decoder(
     ), folder / "out/adapter"
 
 
-def test_a_decoder_learns_to_answer_and_its_adapter_loads_in_peft(
+def test_decoder_learns_and_loads_in_peft(
     decoder: tuple[Result, Path], tiny_decoder: Path, tmp_path: Path
 ) -> None:
     from peft import AutoPeftModelForCausalLM
@@ -208,9 +206,7 @@ def test_a_decoder_learns_to_answer_and_its_adapter_loads_in_peft(
     assert any("lora_B" in name and bool(weight.any()) for name, weight in model.named_parameters())
 
 
-def test_without_held_out_lists_the_last_epoch_is_kept_and_is_no_teacher(
-    local_ray: None, inputs: Inputs, tmp_path: Path
-) -> None:
+def test_last_epoch_without_held_out_lists(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
     everything = dataclasses.replace(inputs, valid=None, ranking=None)
     result = run_step(
         implementation.run, context(tmp_path), dataclasses.replace(FAST, epochs=2), everything

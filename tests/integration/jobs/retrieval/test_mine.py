@@ -69,9 +69,7 @@ def test_the_best_of_the_window(problem: Any, context: MakeContext) -> None:
     assert result.metrics["random_fill"] == 0
 
 
-def test_samples_come_from_the_window_and_what_is_missing_from_the_corpus(
-    problem: Any, context: MakeContext
-) -> None:
+def test_random_sampling_of_negatives(problem: Any, context: MakeContext) -> None:
     result, rows = mined(context(), problem, window=(2, 30), num_negatives=28, seed=1)
     filled = 0
     for q, row in enumerate(rows):
@@ -94,9 +92,7 @@ def test_samples_come_from_the_window_and_what_is_missing_from_the_corpus(
     assert result.metrics["random_fill"] == filled > 0
 
 
-def test_what_is_too_near_the_positive_is_suspected_and_not_a_negative(
-    problem: Any, context: MakeContext
-) -> None:
+def test_suspected_false_negatives(problem: Any, context: MakeContext) -> None:
     ctx = context()
     _, rows = mined(
         ctx,
@@ -237,7 +233,7 @@ def test_labelled_documents_alone_are_candidates(problem: Any, context: MakeCont
 
 
 @pytest.mark.parametrize("candidates", ["corpus", "labelled"])
-def test_an_approximate_search_that_must_find_all_gives_the_same_bytes(
+def test_full_recall_equals_exact_search(
     problem: Any, context: MakeContext, candidates: str
 ) -> None:
     found = {}

@@ -52,7 +52,7 @@ def test_each_worker_holds_its_part_of_the_weights(
 
 
 @pytest.mark.soak
-def test_training_and_the_current_best_are_those_of_whole_bases(
+def test_partitioned_training_equals_whole(
     local_ray: None, concepts: Path, tiny_decoder: Path, tmp_path: Path
 ) -> None:
     inputs = Inputs(tiny_decoder, concepts / "mined", concepts / "corpus", concepts / "valid")

@@ -111,7 +111,7 @@ def test_each_list_gets_the_scores_of_its_pairs(
 
 
 @pytest.mark.parametrize("p_value", [0.06, 0.04])
-def test_a_reranker_that_does_not_clearly_order_better_does_not_teach(
+def test_unclear_reranker_is_no_teacher(
     model: Path, problem: Any, tmp_path: Path, context: MakeContext, p_value: float
 ) -> None:
     rows = mined(problem, tmp_path / "mined")

@@ -42,7 +42,7 @@ def test_columns_that_are_not_read_are_named(tmp_path: Path, suffix: str) -> Non
     assert check(Config(), Inputs((path,)), {}).note.startswith("columns not read: comment, url; ")
 
 
-def test_fields_that_flag_embedding_lines_do_not_have_are_named(tmp_path: Path) -> None:
+def test_unknown_flag_embedding_fields(tmp_path: Path) -> None:
     rows = [
         {
             "query": "q",

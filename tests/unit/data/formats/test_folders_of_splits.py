@@ -153,7 +153,7 @@ def write_flag(path: Path, **columns: Any) -> Path:
     return path
 
 
-def test_lines_of_flag_embedding_have_the_same_columns_as_pairs(tmp_path: Path) -> None:
+def test_flag_embedding_has_columns_of_pairs(tmp_path: Path) -> None:
     path = write_flag(tmp_path / "x.jsonl", split="test", group="one", label=1)
     found = load_retrieval(path)
     assert {(query.split, query.group) for query in found.queries} == {("test", "one")}

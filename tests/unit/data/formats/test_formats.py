@@ -284,7 +284,7 @@ def test_a_question_is_never_torn_apart_and_the_order_is_kept(tmp_path: Path) ->
     assert list(sides["test"]) != list(other["test"])
 
 
-def test_the_parquet_files_of_nanobeir_are_read_as_a_beir_folder(tmp_path: Path) -> None:
+def test_nanobeir_parquet(tmp_path: Path) -> None:
     plain, nano = beir(tmp_path / "plain"), tmp_path / "nano"
     for name in ("corpus", "queries"):
         rows = [json.loads(line) for line in (plain / f"{name}.jsonl").read_text().splitlines()]
@@ -429,7 +429,7 @@ def test_flag_embedding_goes_out_as_it_came_in(tmp_path: Path) -> None:
     ]
 
 
-def test_lines_that_repeat_a_query_are_one_query_with_all_positives(tmp_path: Path) -> None:
+def test_repeated_query_lines_are_one_query(tmp_path: Path) -> None:
     lines = [
         {"query": "q", "pos": ["a"], "neg": ["c"], "pos_scores": [3], "neg_scores": [1]},
         {

@@ -237,7 +237,7 @@ def test_statements_are_held_as_numbers(tmp_path: Path) -> None:
     assert peak < 80 * 50_000, peak
 
 
-def test_blank_and_repeated_statements_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_blank_and_repeated_statements(tmp_path: Path) -> None:
     rows = [
         {"arxiv_id": "a", "lemmas": ["one", " ", "two "], "theorems": ["one", "three"]},
         {"theorems": []},

@@ -63,7 +63,7 @@ def test_a_text_of_two_data_sets_is_one_document() -> None:
     ]
 
 
-def test_documents_that_become_one_are_named_once_with_what_belongs_to_them() -> None:
+def test_united_documents_are_named_once() -> None:
     row = query(
         "r", "e0", "e1", "e2", negatives=("e3", "e4"), teacher=((3.0, 2.0, 1.0), (0.5, 0.25))
     )
@@ -73,7 +73,7 @@ def test_documents_that_become_one_are_named_once_with_what_belongs_to_them() ->
     assert made.teacher == ((3.0, 1.0), (0.25,))
 
 
-def test_one_id_for_two_texts_is_refused_with_both_places_and_a_name_mends_it() -> None:
+def test_one_id_for_two_texts() -> None:
     second = {"d0": "other", "x": "y"}
     said = r"b:0: document id 'd0' is also at a:0; expected unique ids; rename .* a name, .* '\?name=NAME' behind it"
     with pytest.raises(DataError, match=said):

@@ -36,9 +36,7 @@ SPLIT_BY = st.sampled_from(["question", "document", "query"])
 
 
 @given(LABELS, st.integers(0, 40), st.floats(0, 1))
-def test_labels_are_left_out_of_training_until_enough_are_unseen(
-    labels: list[list[int]], held_out: int, fraction: float
-) -> None:
+def test_labels_are_left_out(labels: list[list[int]], held_out: int, fraction: float) -> None:
     queries = make_queries(labels)
     tested, train = queries[:held_out], queries[held_out:]
     kept = list(leave_out_labels(train, tested, fraction))
@@ -151,7 +149,7 @@ def test_groups_that_fit_are_split() -> None:
     assert len(split_queries(queries, 0.2, 0.0, 1, split_by="document")["test"]) == 12
 
 
-def test_groups_that_are_too_large_for_a_split_are_named_with_how_many_are_enough() -> None:
+def test_large_groups_are_named() -> None:
     queries = make_queries([[n // 20] for n in range(80)])
     with pytest.raises(
         DataError, match=r"80 queries in 4 groups leave none for valid; expected groups for each"
@@ -167,9 +165,7 @@ def test_groups_that_are_too_large_for_a_split_are_named_with_how_many_are_enoug
 @pytest.mark.parametrize(
     ("queries", "valid"), [(3, 1), (12, 4), (24, 8), (79, 8), (80, 8), (90, 9), (1000, 100)]
 )
-def test_valid_has_enough_groups_for_a_test_where_the_data_allow_it(
-    queries: int, valid: int
-) -> None:
+def test_valid_has_enough_groups(queries: int, valid: int) -> None:
     sides = split_queries(
         make_queries([[n] for n in range(queries)]), 0.0, 0.1, 1, split_by="query"
     )
@@ -208,9 +204,7 @@ def test_a_large_group_is_refused_with_numbers() -> None:
         ("valid", {"validation_fraction": 0}),
     ],
 )
-def test_a_split_of_the_data_that_the_settings_exclude_is_refused(
-    given_split: str, options: dict[str, Any]
-) -> None:
+def test_excluded_split_is_refused(given_split: str, options: dict[str, Any]) -> None:
     queries = [
         *make_queries([[n] for n in range(30)]),
         Query("q", "t", ("d1",), (1,), split=given_split, where="f:7"),

@@ -16,9 +16,7 @@ ROWS = st.lists(
 
 
 @given(ROWS, st.booleans(), st.lists(NAMES | st.just("pool")))
-def test_rows_become_the_queries_and_documents_that_dictionaries_give(
-    rows: list[Any], scored: bool, others: list[str]
-) -> None:
+def test_rows_as_by_dictionaries(rows: list[Any], scored: bool, others: list[str]) -> None:
     ids: dict[str, str] = {}
     positives: dict[str, dict[str, float]] = {}
     negatives: dict[str, dict[str, float]] = {}

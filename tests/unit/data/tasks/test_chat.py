@@ -81,7 +81,7 @@ def test_fields_that_change_what_is_trained_on_are_refused(
         list(read_samples(chat.TASK, write(tmp_path, {"messages": [USER, ASSISTANT]}, row)))
 
 
-def test_fields_without_a_value_and_data_beside_the_messages_are_accepted(tmp_path: Path) -> None:
+def test_accepted_chat_fields(tmp_path: Path) -> None:
     empty = {
         "tool_calls": None,
         "name": "",

@@ -33,9 +33,7 @@ SIZES = st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=5), min_size=3
 
 @given(sizes=SIZES, seed=st.integers(0, 99), most=st.none() | st.integers(1, 30))
 @settings(deadline=None)
-def test_a_document_is_on_one_side_and_training_is_limited_by_questions(
-    sizes: list[list[int]], seed: int, most: int | None
-) -> None:
+def test_documents_stay_in_one_split(sizes: list[list[int]], seed: int, most: int | None) -> None:
     groups = make_groups(sizes)
     options = {
         "test_fraction": 0.2,

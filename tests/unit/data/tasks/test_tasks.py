@@ -37,7 +37,7 @@ def test_pass_at_k_is_the_share_of_draws_with_a_correct_one(right: int, wrong: i
         assert pass_at_k(len(samples), right, k) == pytest.approx(float(expected), abs=1e-12)
 
 
-def test_failures_are_those_of_the_newest_answers_of_unsolved_questions() -> None:
+def test_failures_of_unsolved_questions() -> None:
     given_ = [
         ["wrong", "empty"],
         ["correct", "empty"],
@@ -215,7 +215,7 @@ def test_the_solver_reaches_what_can_be_reached(numbers: list[int]) -> None:
     )
 
 
-def test_a_solution_without_fractions_is_preferred_and_one_with_them_is_found() -> None:
+def test_solutions_with_and_without_fractions() -> None:
     assert parse(solve((3, 3, 8, 8), 24) or "0")[0] == 24
     assert solve((1, 1), 5) is None
     assert parse("26 * (88 / 44)")[2] == ["88 / 44 = 2", "26 * 2 = 52"]

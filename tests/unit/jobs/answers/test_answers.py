@@ -414,7 +414,7 @@ def test_countdown_trains_all_weights_at_their_own_rate(
 
 
 @pytest.mark.slow
-def test_the_current_best_is_measured_over_the_base_that_is_trained(
+def test_current_best_over_the_trained_base(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The base is loaded once."""

@@ -72,7 +72,7 @@ def make_context(out: Path) -> Context:
     return Context(out.name, "0" * 64, 1, out, work, Resources(1, 2.0, 0.0))
 
 
-def test_samples_carry_the_system_prompt_and_nothing_else_changes(made: Path) -> None:
+def test_system_prompt_of_samples(made: Path) -> None:
     assert read_chat(made / "asked/test") == ({"enable_thinking": False}, ("</answer>", "\n\n\n"))
     assert read_chat(made / "prepared/test") == ({}, ())
     before, after = (
@@ -141,9 +141,7 @@ def test_answers_of_a_teacher_are_asked_alike(made: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("model", ["base", "thinking"])
 @pytest.mark.parametrize("argument", ["enable_thinkin=false", "enable_thinking=true"])
-def test_an_argument_that_changes_nothing_is_refused_when_planned(
-    made: Path, model: str, argument: str
-) -> None:
+def test_unused_template_argument_is_refused(made: Path, model: str, argument: str) -> None:
     """A misspelt one, the template's own default, and any where the template takes none."""
     config = prepare_tasks.Config("countdown", chat_template_kwargs=(argument,))
     known = prepare_tasks.check(config, prepare_tasks.Inputs(made / "tasks/tasks"), {})
@@ -168,7 +166,7 @@ def test_an_argument_that_changes_nothing_is_refused_when_planned(
             assert job.JOB.check(job.Config(), inputs, {field: Result()}) == Result()
 
 
-def test_arguments_are_checked_against_the_model_of_given_samples(made: Path) -> None:
+def test_arguments_are_checked_with_the_model(made: Path) -> None:
     generate.JOB.check(
         generate.Config(), generate.Inputs(made / "thinking", made / "asked/test"), {}
     )  # type: ignore[misc]

@@ -134,9 +134,7 @@ def test_a_training_step_is_that_of_the_paper(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("quantization", ["none", "nf4"])
-def test_adapters_and_their_reference_are_float32_over_any_base(
-    inputs: grpo.Inputs, tmp_path: Path, quantization: Any
-) -> None:
+def test_adapters_are_float32(inputs: grpo.Inputs, tmp_path: Path, quantization: Any) -> None:
     change = {"method": "lora", "dtype": "bfloat16", "quantization": quantization, "kl_weight": 0.1}
     task = make_task(dataclasses.replace(FAST, steps=2, **change), inputs, tmp_path)
     trained = [weight for weight in task.model.parameters() if weight.requires_grad]
@@ -156,9 +154,7 @@ def test_adapters_and_their_reference_are_float32_over_any_base(
     }
 
 
-def test_an_adapter_that_was_trained_with_dropout_is_trained_without(
-    inputs: grpo.Inputs, tmp_path: Path
-) -> None:
+def test_adapter_is_continued_without_dropout(inputs: grpo.Inputs, tmp_path: Path) -> None:
     base = transformers.AutoModelForCausalLM.from_pretrained(inputs.base)
     shape: dict[str, Any] = {"lora_r": 4, "lora_alpha": 8.0, "target_modules": "all-linear"}
     lora.save(
@@ -175,7 +171,7 @@ def test_an_adapter_that_was_trained_with_dropout_is_trained_without(
     assert json.loads((tmp_path / "saved" / lora.CONFIG).read_text())["lora_dropout"] == 0
 
 
-def test_an_adapter_keeps_its_settings_and_other_ones_are_refused(
+def test_continued_adapter_keeps_its_settings(
     inputs: grpo.Inputs, tmp_path: Path, context: Callable[..., Context]
 ) -> None:
     base = transformers.AutoModelForCausalLM.from_pretrained(inputs.base)

@@ -98,9 +98,7 @@ def test_one_file_for_test_may_be_small(context: MakeContext, tmp_path: Path) ->
         prepared(context, data="", test=str(test))
 
 
-def test_scores_of_the_training_queries_do_not_need_scores_for_test(
-    context: MakeContext, tmp_path: Path
-) -> None:
+def test_teacher_scores_for_train_only(context: MakeContext, tmp_path: Path) -> None:
     rows = [
         {
             "query": f"q {i}",
@@ -215,7 +213,7 @@ def test_new_queries_are_read_as_the_data(
     assert (found["queries"].path, found["reading"]) == (file, expected)
 
 
-def test_new_queries_of_data_with_several_instructions_need_their_own(tmp_path: Path) -> None:
+def test_new_queries_need_their_instruction(tmp_path: Path) -> None:
     file = write(tmp_path / "new.jsonl", "a", 5)
     with pytest.raises(
         InputError,
@@ -244,7 +242,7 @@ def test_a_folder_with_test_queries_only_is_evaluated_whole(
 
 
 @pytest.mark.parametrize("parameter", ["data", "test"])
-def test_what_is_only_evaluated_can_be_planned_without_iterations(
+def test_evaluation_without_iterations(
     tmp_path: Path, parameter: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [

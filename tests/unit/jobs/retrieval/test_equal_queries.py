@@ -102,9 +102,7 @@ def test_no_positive_of_an_equal_query_is_mined(
         assert not row["suspects"]
 
 
-def test_no_batch_has_a_positive_of_an_equal_query_as_a_negative(
-    folder: Path, concepts: Path, tmp_path: Path
-) -> None:
+def test_equal_queries_in_batches(folder: Path, concepts: Path, tmp_path: Path) -> None:
     scores: dict[str, Any] = {"positive_scores": [], "negative_scores": []}
     rows = [row | scores for row in read_shards(folder / "queries").to_pylist()]
     given = [name for name in ("task", "prompt") if name in rows[0]]
@@ -125,7 +123,7 @@ def test_no_batch_has_a_positive_of_an_equal_query_as_a_negative(
     assert masked
 
 
-def test_no_positive_of_an_equal_query_is_drawn_as_a_given_negative(folder: Path) -> None:
+def test_equal_queries_in_draws(folder: Path) -> None:
     """So it is for the reranker too, which sees the drawn negatives only."""
     corpus, queries = read_shards(folder / "corpus"), read_shards(folder / "queries")
     data, texts = Triplets(queries, corpus, num_negatives=DOCUMENTS), corpus["text"].to_pylist()

@@ -112,7 +112,7 @@ def test_ranks_by_the_first_dimensions_are_those_of_sorting(
             at += 1
 
 
-def test_a_search_by_the_first_dimensions_needs_no_more_memory_for_more_blocks() -> None:
+def test_truncated_search_memory() -> None:
     random = np.random.default_rng(0)
     query_QD = random.standard_normal((300, 8)).astype(np.float32)
     block_ND, relevant = (

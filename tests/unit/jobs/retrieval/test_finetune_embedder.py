@@ -32,7 +32,7 @@ def inputs(concepts: Path) -> Inputs:
     return Inputs(concepts / "base", concepts / "mined", concepts / "corpus", concepts / "valid")
 
 
-def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inputs) -> None:
+def test_examples_do_not_tell_the_answer(inputs: Inputs) -> None:
     task = EmbedderTask(WorkerInfo(0, 1, "cpu"), SHOWN, inputs, Resources(1, cpus=1.0, gpus=0.0))
     tokenizer, data = task.encoder.tokenizer, task.triplets
     seen = []
@@ -188,9 +188,7 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(
         torch.testing.assert_close(mine, whole, rtol=0, atol=1e-6 * largest)
 
 
-def test_an_adapter_is_no_model_to_start_from_and_a_model_is_no_adapter(
-    inputs: Inputs, tmp_path: Path
-) -> None:
+def test_adapter_and_model_are_told_apart(inputs: Inputs, tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(InputError, match="is an adapter; expected a whole model with method=full"):
         check(Config(method="full"), dataclasses.replace(inputs, current_best=tmp_path), {})
@@ -257,7 +255,7 @@ def test_what_mining_suspects_is_no_negative_of_the_query(inputs: Inputs, tmp_pa
 
 
 @pytest.mark.parametrize("quantization", ["none", "nf4"])
-def test_the_current_best_is_measured_over_the_base_that_is_trained(
+def test_current_best_over_the_trained_base(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantization: str
 ) -> None:
     """The base is loaded once. The adapter that is trained is as before afterwards."""

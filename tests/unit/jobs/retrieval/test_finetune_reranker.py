@@ -127,7 +127,7 @@ def test_a_teacher_without_scores_and_other_lists_are_named(inputs: Inputs, tmp_
         made(FAST, dataclasses.replace(inputs, mined=tmp_path / "bare"))
 
 
-def test_the_current_best_is_measured_over_the_base_that_is_trained(
+def test_current_best_over_the_trained_base(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The base is loaded once. Its new head is that of the current best while that is measured."""

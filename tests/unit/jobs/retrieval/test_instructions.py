@@ -95,9 +95,7 @@ def test_queries_keep_their_own_instructions(instructed: Path, tmp_path: Path) -
     assert len(found[0] | found[1] | found[2]) == 30
 
 
-def test_scored_lists_keep_them_and_flag_embedding_gets_them_back(
-    instructed: Path, tmp_path: Path
-) -> None:
+def test_scored_lists_keep_instructions(instructed: Path, tmp_path: Path) -> None:
     mined = mine_train(instructed, tmp_path)
     table, texts = scored_lists.Lists(mined, instructed / "corpus", None).read(
         mined / "shard-00000.parquet"

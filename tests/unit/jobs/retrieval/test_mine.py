@@ -93,9 +93,7 @@ def test_an_index_of_the_whole_corpus_needs_no_ids_sorted(
     ("candidates", "documents", "chosen"),
     [("labelled", 100, True), ("auto", 8, True), ("auto", 9, False)],
 )
-def test_labelled_documents_alone_are_candidates_where_they_are_a_quarter(
-    candidates: Any, documents: int, chosen: bool
-) -> None:
+def test_labelled_candidates(candidates: Any, documents: int, chosen: bool) -> None:
     found = choose_candidates(
         Config(candidates=candidates, num_negatives=1), np.array([3, 7]), documents
     )

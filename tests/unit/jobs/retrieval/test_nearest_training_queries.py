@@ -83,9 +83,7 @@ def read_vectors(folder: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("neighbors", [1, 5, 20, 59, 60, 1000])
-def test_documents_are_ranked_by_the_votes_of_the_nearest_training_queries(
-    folder: Path, tmp_path: Path, neighbors: int
-) -> None:
+def test_votes_of_nearest_queries(folder: Path, tmp_path: Path, neighbors: int) -> None:
     vectors = {
         "query_embeddings": folder / "test_embeddings",
         "train_embeddings": folder / "train_embeddings",

@@ -187,9 +187,7 @@ def plan_notes(tmp_path: Path, *lines: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_plan_says_which_preset_and_whose_instructions_are_used(
-    e5: Path, tiny_decoder: Path, tmp_path: Path
-) -> None:
+def test_plan_names_preset_and_instructions(e5: Path, tiny_decoder: Path, tmp_path: Path) -> None:
     notes = plan_notes(tmp_path, f"base={e5}", f"reranker={tiny_decoder}")
     unused = "2 distinct tasks in the data, not used: the query template has no {task}"
     query = f'encoding: preset e5 (mean, max 256, "query: {{text}}"); {unused}'

@@ -37,7 +37,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_splits_share_no_question_and_name_documents_that_are_there(context: MakeContext) -> None:
+def test_splits_share_no_question(context: MakeContext) -> None:
     out, result = made(context, Config(questions=120, shard_rows=50))
     corpus = read_shards(out / "corpus")
     assert corpus.schema == CORPUS
@@ -158,7 +158,7 @@ def test_wrong_settings_are_named(config: dict[str, float], said: str) -> None:
         validate(Config, config, "prepare")
 
 
-def test_training_queries_with_the_text_of_a_test_query_are_counted(tmp_path: Path) -> None:
+def test_repeated_test_queries_are_counted(tmp_path: Path) -> None:
     texts = ["Where?", "When?", "Who?", "Where?"]
     files = {
         "corpus.jsonl": "".join(
@@ -184,9 +184,7 @@ def test_training_queries_with_the_text_of_a_test_query_are_counted(tmp_path: Pa
     assert decided.startswith("valid has few groups of queries (1): a cross-validation")
 
 
-def test_seen_is_whether_a_training_query_has_one_of_the_positives(
-    tmp_path: Path, context: MakeContext
-) -> None:
+def test_seen_labels(tmp_path: Path, context: MakeContext) -> None:
     random = np.random.default_rng(0)
     rows = [
         {
@@ -238,9 +236,7 @@ def write_single(folder: Path) -> Path:
     return file
 
 
-def test_the_folds_hold_every_query_once_and_zero_makes_no_split(
-    tmp_path: Path, context: MakeContext
-) -> None:
+def test_folds_hold_every_query_once(tmp_path: Path, context: MakeContext) -> None:
     file = Inputs(write_single(tmp_path))
     tested = [
         read_shards(made(context, Config(folds=4, fold=f), file)[0] / "test")["id"].to_pylist()
@@ -261,9 +257,7 @@ def test_the_folds_hold_every_query_once_and_zero_makes_no_split(
         check(Config(folds=2, fold=2), file, {})
 
 
-def test_statistics_of_no_queries_are_zero_and_queries_without_relevant_documents_are_counted() -> (
-    None
-):
+def test_metrics_without_queries() -> None:
     assert set(summarize_counts([]).values()) == {0}
     assert summarize_tokens("x", []) == {"tokens of": "x", "mean": 0.0, "P95": 0.0, "max": 0.0}
     lengths = np.random.default_rng(0).integers(1, 60, 500)
@@ -332,7 +326,7 @@ def write_published(folder: Path, corpus: str, qrels: str) -> Path:
 @pytest.mark.parametrize("other", [False, True])
 @pytest.mark.parametrize("corpus", ["jsonl", "parquet"])
 @pytest.mark.parametrize("qrels", ["tsv", "jsonl", "parquet"])
-def test_a_large_corpus_is_copied_to_the_same_bytes_as_a_small_one(
+def test_large_corpus_has_the_bytes_of_a_small_one(
     other: bool,
     corpus: str,
     qrels: str,
@@ -386,7 +380,7 @@ def test_all_of_a_large_corpus_is_checked_while_it_is_copied(
 
 
 @pytest.mark.usefixtures("large")
-def test_the_first_documents_of_a_large_corpus_are_checked_while_planning(tmp_path: Path) -> None:
+def test_plan_checks_first_documents(tmp_path: Path) -> None:
     rows = [
         {**one, "title": ""} | ({"_id": "d0"} if n == 4 else {}) for n, one in enumerate(DOCUMENTS)
     ]
@@ -396,7 +390,7 @@ def test_the_first_documents_of_a_large_corpus_are_checked_while_planning(tmp_pa
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("kind", ["pairs", "flag", "parquet", "csv", "mixture"])
-def test_large_files_are_planned_from_their_first_rows_and_checked_when_they_are_copied(
+def test_large_files_are_sampled_by_the_plan(
     kind: str, context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [f"question {n} {'x' * (n % 7)}" for n in range(300)]
@@ -441,9 +435,7 @@ def test_large_files_are_planned_from_their_first_rows_and_checked_when_they_are
 
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
-def test_a_damaged_table_among_large_ones_is_named_while_planning(
-    suffix: str, tmp_path: Path
-) -> None:
+def test_damaged_large_table_is_named_by_the_plan(suffix: str, tmp_path: Path) -> None:
     table = pa.table(
         {"query": [f"q {n}" for n in range(60)], "positive": [f"p {n}" for n in range(60)]}
     )

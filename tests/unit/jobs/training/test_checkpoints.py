@@ -73,7 +73,7 @@ def test_a_killed_run_leaves_no_model_behind(
         ("lora", "float32", 1, False),
     ],
 )
-def test_another_number_of_workers_goes_on_where_nothing_is_sharded(
+def test_unsharded_checkpoints_fit_any_workers(
     method: Any, dtype: Any, stage: int, shared: bool, context: Callable[..., Context]
 ) -> None:
     """DeepSpeed shards the optimizer's states of bfloat16 weights at stage 0 too: `ratchet.models.engine`."""

@@ -58,7 +58,7 @@ def test_few_groups_are_named() -> None:
     assert not decide_of(5)
 
 
-def test_a_gain_on_seen_labels_does_not_pay_for_a_loss_on_unseen_ones() -> None:
+def test_gain_on_seen_does_not_pay_for_unseen() -> None:
     reason = decide(Config(), make_history(0.2, unseen=-0.1)).reason
     assert reason == "the best epoch is worse on unseen labels"
     assert not decide(Config(), make_history(0.2, unseen=0.1)).reason
@@ -122,7 +122,7 @@ def test_the_metric_decides_where_it_can() -> None:
     assert decision == Decision("", pytest.approx(0.5**5, abs=0.005))
 
 
-def test_the_test_of_a_chosen_evaluation_corrects_for_the_others() -> None:
+def test_p_value_corrects_for_choice() -> None:
     before = np.zeros(6)
     after = np.array([[0.1] * 6, [0.3] * 6])
     alone = compute_p_value(before, after[:1])
@@ -131,9 +131,7 @@ def test_the_test_of_a_chosen_evaluation_corrects_for_the_others() -> None:
 
 
 @pytest.mark.parametrize("grades", [[[1, 3], [2]], None])
-def test_the_selecting_metric_uses_the_grades_as_the_evaluation_does(
-    grades: list[list[int]] | None,
-) -> None:
+def test_selecting_metric_uses_grades(grades: list[list[int]] | None) -> None:
     """As the embedder and the reranker evaluate: the ranks of the positives in their order, without grades."""
     columns: dict[str, Any] = {"id": ["q", "r"], "positives": [["a", "b"], ["c"]]}
     valid = pa.table(columns if grades is None else columns | {"grades": grades})

@@ -41,7 +41,7 @@ def test_the_rate_rises_then_never_rises_again(steps: int, warmup: float, schedu
     assert max(rates) == pytest.approx(options.learning_rate)
 
 
-def test_without_a_metric_the_later_evaluation_is_the_better_one() -> None:
+def test_later_evaluation_wins_without_metric() -> None:
     assert is_better("map@25", {"loss": 2.0}, {"loss": 1.0})
     assert not is_better("map@25", {"map@25": 0.5}, {"map@25": 0.5})
 
@@ -55,7 +55,7 @@ def test_training_and_sweeps_prefer_the_same_values(metric: str) -> None:
     assert is_better(metric, {metric: 1.0}, {metric: 2.0}) != sweeps_maximize
 
 
-def test_checkpoints_are_as_many_steps_apart_however_short_epochs_are() -> None:
+def test_save_steps_cross_epochs() -> None:
     loop = object.__new__(Trainer)
     loop.config, loop.history = replace(OPTIONS, save_steps=3, eval_steps=100), TrainHistory()
     due = []

@@ -47,7 +47,7 @@ def twice(folder: Path) -> None:
         tracker.log(2, {"train/loss": 1.5})
 
 
-def test_tensorboard_has_the_scalars_and_hides_what_is_done_again(tmp_path: Path) -> None:
+def test_tensorboard_hides_repeated_steps(tmp_path: Path) -> None:
     twice(tmp_path)
     found = events(tmp_path / "iter0-finetune")
     scalars = [

@@ -164,7 +164,7 @@ def test_an_adapter_of_another_architecture_is_refused(
     assert note == f"the adapter was trained on {tiny['qwen2']}"
 
 
-def test_the_plan_takes_an_adapter_and_the_projection_beside_it(
+def test_plan_takes_adapter_and_projection(
     saved: Path, tiny: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [

@@ -38,7 +38,7 @@ def save_adapter(
 @pytest.mark.parametrize(
     "variant", ["pissa", "pissa_niter_4", "olora", "lora_ga", "corda", "loftq"]
 )
-def test_adapters_whose_training_changed_the_base_are_refused_everywhere(
+def test_adapters_with_a_changed_base_are_refused(
     variant: str, tiny: dict[str, Path], tmp_path: Path
 ) -> None:
     base, adapter = tiny["qwen2"], save_adapter(tiny["qwen2"], tmp_path / "adapter", CAUSAL)

@@ -52,9 +52,7 @@ def adapter(model: Any) -> dict[str, Tensor]:
     }
 
 
-def test_a_fresh_adapter_comes_from_its_seed_alone_and_changes_nothing(
-    tiny: dict[str, Path],
-) -> None:
+def test_fresh_adapter_depends_on_its_seed(tiny: dict[str, Path]) -> None:
     torch.manual_seed(11)
     expected = torch.rand(3)
     torch.manual_seed(11)

@@ -60,9 +60,7 @@ def merged(base: Path, adapter: Path, folder: Path) -> merging.MergeCheck:
 
 
 @pytest.mark.slow
-def test_a_merged_embedder_is_one_for_sentence_transformers_too(
-    minilm: Path, tmp_path: Path
-) -> None:
+def test_merged_embedder_in_sentence_transformers(minilm: Path, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     adapter = embedder_adapter(minilm, tmp_path / "adapter")
@@ -127,7 +125,7 @@ SHOT = {"examples": (("w1", "w2"), ("w3", "w4")), "example_template": "{task} {t
         ({"query_max_length": 3}, "query_max_length"),
     ],
 )
-def test_sentence_transformers_embeds_as_we_do_or_has_no_layout(
+def test_parity_with_sentence_transformers(
     tiny: dict[str, Path],
     texts: list[str],
     tmp_path: Path,
@@ -257,9 +255,7 @@ def test_a_merged_decoder_keeps_its_head(tiny: dict[str, Path], tmp_path: Path, 
     assert read_reranker_config(tmp_path / "merged") == agreed
 
 
-def test_adapters_of_other_libraries_merge_as_their_base_is_used(
-    tiny: dict[str, Path], tmp_path: Path
-) -> None:
+def test_foreign_adapters_merge(tiny: dict[str, Path], tmp_path: Path) -> None:
     kind = transformers.AutoModelForSequenceClassification
     base = make("bert", kind, tmp_path / "base", tiny["bert"], num_labels=1)
     adapter = reranker_adapter(base, tmp_path / "adapter", read_reranker_config(base))
@@ -274,9 +270,7 @@ def test_adapters_of_other_libraries_merge_as_their_base_is_used(
 
 
 @pytest.mark.parametrize("filler", [None, -1, 2])
-def test_a_merged_decoder_with_a_classifier_scores_batches_in_transformers(
-    tmp_path: Path, filler: int | None
-) -> None:
+def test_merged_classifier_scores_batches(tmp_path: Path, filler: int | None) -> None:
     base = tmp_path / "base"
     save_chat_model(base, ["w1 w2 w3"], max_position_embeddings=64)
     config = transformers.AutoConfig.from_pretrained(base, num_labels=1, pad_token_id=None)
@@ -299,9 +293,7 @@ def test_a_merged_decoder_with_a_classifier_scores_batches_in_transformers(
 
 
 @pytest.mark.slow
-def test_a_merged_cross_encoder_has_its_head_and_loads_in_sentence_transformers(
-    minilm: Path, tmp_path: Path
-) -> None:
+def test_merged_cross_encoder_has_its_head(minilm: Path, tmp_path: Path) -> None:
     from sentence_transformers import CrossEncoder
 
     adapter = reranker_adapter(minilm, tmp_path / "adapter", RerankerConfig("cross_encoder", 128))

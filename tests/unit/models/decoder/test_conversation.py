@@ -25,7 +25,7 @@ def test_a_tokenizer_without_template_gets_a_plain_one() -> None:
     assert talks.ends == {1}
 
 
-def test_a_tokenizer_without_template_keeps_its_own_first_token() -> None:
+def test_tokenizer_keeps_its_first_token() -> None:
     fast = tokenizer(bos_token="<s>")
     fast.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 2)]
@@ -52,7 +52,7 @@ def test_a_tokenizer_without_template_keeps_no_last_token() -> None:
     assert shown(talks, talks.tokenize_sample("", ["Q"], ["A"])) == "<s>Q\n\n[A<end>]"
 
 
-def test_a_template_that_ends_answers_with_nothing_gets_the_end_of_sequence() -> None:
+def test_template_without_end_gets_eos() -> None:
     fast = tokenizer()
     fast.chat_template = "{% for m in messages %}{{ m.content }}\n\n{% endfor %}"
     talks = Conversations(fast)
@@ -119,7 +119,7 @@ def added(special: str, template: str | None) -> Any:
     ],
     ids=["chatml", "gemma", "phi", "glm", "llama2", "separated", "none"],
 )
-def test_an_answer_ends_with_the_token_behind_it_special_or_not(
+def test_answer_ends_with_its_end_token(
     template: str | None, sample: str, special: str, tmp_path: Path
 ) -> None:
     added(special, template).save_pretrained(tmp_path)

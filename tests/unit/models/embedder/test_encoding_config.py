@@ -196,7 +196,7 @@ def test_a_transformer_in_a_folder_beside_another_is_refused(minilm: Path, tmp_p
 
 
 @pytest.mark.parametrize(("lower", "keeps"), [(True, True), (True, False), (False, True)])
-def test_a_folder_that_lower_cases_beside_its_tokenizer_is_refused(
+def test_lower_casing_beside_the_tokenizer_is_refused(
     minilm: Path, tmp_path: Path, lower: bool, keeps: bool
 ) -> None:
     folder = tmp_path / "cased"

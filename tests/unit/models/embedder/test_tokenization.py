@@ -41,7 +41,7 @@ def text_of(tokenizer: Any, row: list[int]) -> str:
     return "".join(tokenizer.convert_ids_to_tokens(row)).replace("[END]", "")
 
 
-def test_a_query_stands_behind_its_examples_and_a_passage_alone(tokenizer: Any) -> None:
+def test_query_stands_behind_its_examples(tokenizer: Any) -> None:
     tokens = TextTokenizer(tokenizer, replace(ICL, examples=(("1", "2"), ("3", "4"))))
     (row,) = tokens(["5"], "query")
     assert text_of(tokenizer, row) == "w99w1ww2" + "w99w3ww4" + "w99w5ww"
@@ -64,9 +64,7 @@ def test_what_is_cut_is_the_text_never_what_stands_around_it(tokenizer: Any) -> 
 
 @pytest.mark.parametrize("text", ["\U0001f984" * 10, "a" + "\u6570" * 12])
 @pytest.mark.parametrize("limit", range(8, 17))
-def test_a_cut_inside_of_a_character_of_several_tokens_comes_to_an_end(
-    text: str, limit: int
-) -> None:
+def test_cut_inside_a_character_ends(text: str, limit: int) -> None:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())  # a byte is a token
     splits = Tokenizer(
         models.BPE({name: i for i, name in enumerate(["[PAD]", "[END]", *alphabet])}, [])
@@ -87,7 +85,7 @@ def test_a_cut_inside_of_a_character_of_several_tokens_comes_to_an_end(
 @pytest.mark.parametrize("template", ["{text}{task}", "w{task}w{text}{task}", "{task}{text}"])
 @pytest.mark.parametrize("max_length", [12, 60])
 @pytest.mark.parametrize("examples", [(), (("1", "2"),)])
-def test_the_tokens_of_a_query_do_not_depend_on_the_queries_beside_it(
+def test_tokens_do_not_depend_on_the_batch(
     tokenizer: Any, template: str, max_length: int, examples: Any
 ) -> None:
     """Some have a task of their own, which stands behind the text or not, and some are cut."""
@@ -118,7 +116,7 @@ def test_examples_that_leave_no_room_are_an_error(tokenizer: Any) -> None:
         tokens(["5"], "query", [long])
 
 
-def test_the_same_encoding_config_gives_the_same_vectors_wherever_it_is_read(
+def test_vectors_depend_on_the_config_only(
     tiny: dict[str, Path], tmp_path: Path, texts: list[str]
 ) -> None:
     agreed = replace(ICL, examples=(("1", "2"), ("3", "4")))

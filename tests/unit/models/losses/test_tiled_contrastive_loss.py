@@ -176,7 +176,7 @@ def test_cached_gradients_are_the_full_batch_ones(workers: int, tmp_path: Path) 
             assert near(one, other)
 
 
-def test_both_passes_have_the_same_dropout_and_other_batches_and_steps_another() -> None:
+def test_both_passes_have_one_dropout() -> None:
     net = Net(dropout=0.5)
     x = torch.ones(4, 5)
     seen: list[list[Tensor]] = []

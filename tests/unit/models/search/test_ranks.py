@@ -233,7 +233,7 @@ def test_metrics_on_a_real_ranking() -> None:
     assert got.values["map@10"] > 0.03
 
 
-def test_one_relevant_document_is_the_reciprocal_rank_as_in_kaggles_metric() -> None:
+def test_map_of_one_relevant_document() -> None:
     relevant = ranks.Relevant.from_lists([[3], [4], [0, 1, 2]])
     found = np.array([2, 26, 1, 2, 30])
     got = rank_metrics.compute_rank_metrics(found, relevant, (2, 25))

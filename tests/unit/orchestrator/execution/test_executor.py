@@ -78,9 +78,7 @@ def take_over(store: Store, step_id: str) -> Lease:
 
 
 @pytest.mark.parametrize("error", [None, FileNotFoundError("its output was removed")])
-def test_who_lost_its_lease_goes_on_when_the_other_driver_ends_without_a_result(
-    tmp_path: Path, error: Exception | None
-) -> None:
+def test_lost_lease_is_taken_again(tmp_path: Path, error: Exception | None) -> None:
     def work(context: Context) -> None:
         if context.attempt < 5:
             take_over(executor.plan.store, context.step_id).fail("stopped")
@@ -95,9 +93,7 @@ def test_who_lost_its_lease_goes_on_when_the_other_driver_ends_without_a_result(
     ] * 2 + ["started"]
 
 
-def test_an_attempt_removes_the_output_of_those_before_it_and_of_none_after_it(
-    tmp_path: Path,
-) -> None:
+def test_attempt_removes_earlier_output(tmp_path: Path) -> None:
     store, found = Store.open(tmp_path), list[int]()
 
     def work(context: Context) -> None:

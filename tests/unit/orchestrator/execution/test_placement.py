@@ -166,7 +166,7 @@ def test_a_training_has_no_more_workers_than_its_batch_feeds(
     assert asked.place(cluster.machines()).workers == 4, "a number that is given is kept"
 
 
-def test_a_job_of_a_single_process_has_the_resources_of_one_worker() -> None:
+def test_single_process_has_one_workers_resources() -> None:
     made = step(
         "merge",
         merge.JOB,

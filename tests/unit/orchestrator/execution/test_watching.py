@@ -57,7 +57,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
         server.shutdown()
 
 
-def test_a_failed_step_and_the_end_of_the_run_are_posted_in_this_order(receiver: Receiver) -> None:
+def test_failure_and_end_are_posted_in_order(receiver: Receiver) -> None:
     receiver.refusals = 2
     with Notifier(
         receiver.url, recipe="toy", store="s3://b/p", command="ratchet run toy"
@@ -87,7 +87,7 @@ def test_a_failed_step_and_the_end_of_the_run_are_posted_in_this_order(receiver:
         assert body["time"] > 1.7e9
 
 
-def test_a_run_that_cannot_start_is_posted_and_its_error_is_raised(receiver: Receiver) -> None:
+def test_run_that_cannot_start_is_posted(receiver: Receiver) -> None:
     with pytest.raises(InputError), Notifier(receiver.url, recipe="toy"):
         raise InputError("prepare.data: no such file")
     (only,) = receiver.bodies

@@ -82,7 +82,7 @@ def test_a_worker_runs_the_snapshot_and_nothing_else(tmp_path: Path, embed: Cont
         check_worker(replace(embed, code=RequiredCode(snapshot.digest, {})), ())
 
 
-def test_a_machine_with_another_version_of_a_library_is_refused(embed: Context) -> None:
+def test_other_library_version_is_refused(embed: Context) -> None:
     installed = find_version("numpy")
     check_worker(replace(embed, code=RequiredCode(find_snapshot(), {"numpy": installed})), ())
     other = replace(embed, code=RequiredCode(find_snapshot(), {"numpy": "1.0.0"}))
@@ -92,9 +92,7 @@ def test_a_machine_with_another_version_of_a_library_is_refused(embed: Context) 
         check_worker(other, ())
 
 
-def test_a_snapshot_has_the_files_that_a_recipe_imports_and_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snapshot_has_imported_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "beside_snapshot").mkdir()
     (tmp_path / "beside_snapshot/inner.py").write_text("")
@@ -109,7 +107,7 @@ def test_a_snapshot_has_the_files_that_a_recipe_imports_and_no_others(
     }
 
 
-def test_a_worker_whose_folder_was_replaced_goes_to_that_of_the_code(
+def test_worker_of_a_replaced_folder(
     embed: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when another node on the same machine unpacks the snapshot anew."""

@@ -66,7 +66,7 @@ def test_a_row_without_notes_is_as_the_recipe_calls_it(tmp_path: Path) -> None:
     assert list_unreported_metrics(plan, summary) == []
 
 
-def test_a_metric_that_a_finished_step_does_not_report_is_named(tmp_path: Path) -> None:
+def test_unreported_metric_is_named(tmp_path: Path) -> None:
     plan, summary = plan_with_result(tmp_path, {"metrics": {"loss": 0.5, "kept": "base"}}, "lost")
     assert list_unreported_metrics(plan, summary) == [
         "row 'iteration 0', column 'loss': step tuned reports no number 'lost'; expected one of loss; did you mean"

@@ -408,7 +408,7 @@ def test_files_are_replaced_as_a_whole_and_by_the_same_bytes(tmp_path):
     ]
 
 
-def test_one_step_has_no_chart_of_one_dot_and_a_wide_table_its_own_row(tmp_path: Path) -> None:
+def test_no_chart_of_one_dot(tmp_path: Path) -> None:
     data = sample()
     splits = {
         "split": "train",

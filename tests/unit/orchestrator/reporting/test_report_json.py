@@ -100,7 +100,7 @@ def test_no_report_is_none_and_another_schema_is_refused(tmp_path: Path) -> None
         report_json.read(RunLog(tmp_path))
 
 
-def test_a_model_card_has_front_matter_table_command_and_lineage(tmp_path: Path) -> None:
+def test_model_card(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store")
     run_log = make_run(
         store, {"iter0/merge": EMBEDDER, "other": EMBEDDER}, {"embedder": "iter0/merge"}

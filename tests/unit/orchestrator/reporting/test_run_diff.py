@@ -83,7 +83,7 @@ def test_parameters_numbers_and_steps(store: Store) -> None:
     assert judge_difference(0.5, Estimate(0.6, 0.01)) == ""
 
 
-def test_rows_and_columns_are_compared_whatever_their_notes_and_counts(store: Store) -> None:
+def test_diff_ignores_notes_and_counts(store: Store) -> None:
     runs = []
     for label, column in (
         ("iteration 1", "seen (170)"),

@@ -96,7 +96,7 @@ def test_several_metrics_are_shown_as_mean_and_deviation(
     assert "0.4583 ± 0.1909" in capsys.readouterr().out
 
 
-def test_a_mean_waits_for_all_its_steps_and_one_repetition_has_no_deviation(tmp_path: Path) -> None:
+def test_mean_waits_for_all_steps(tmp_path: Path) -> None:
     folds = [step(f"fold{i}", JOB) for i in range(3)]
     rows = [
         Row("one", {"x": list_metrics(folds[:1], "map@25")}),
@@ -132,7 +132,7 @@ def test_the_note_of_some_folds_says_of_how_many(tmp_path: Path) -> None:
     assert list(table) == ["iteration 0 (2 of 3: kept the base)"]
 
 
-def test_counts_stand_in_the_titles_and_columns_without_rows_are_left_out(tmp_path: Path) -> None:
+def test_counts_stand_in_titles(tmp_path: Path) -> None:
     a, b = step("a", JOB), step("b", JOB)
     columns = ("seen", "unseen", "other")
     rows = [

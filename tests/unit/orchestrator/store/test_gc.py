@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Store:
     return Store.open(tmp_path)
 
 
-def test_what_no_kept_run_names_goes_with_its_object_and_the_rest_stays(store: Store) -> None:
+def test_gc_removes_unnamed_results(store: Store) -> None:
     commits = {step: made(store, step, step) for step in ("kept", "dropped")}
     named_by_a_run(store, "kept")
     age(store.root, 2 * HOUR)
@@ -141,7 +141,7 @@ def test_killed_while_removing_the_next_collection_finishes(
     assert not list(store.local("objects").iterdir())
 
 
-def test_the_trials_of_the_newest_sweeps_and_what_was_promoted_stay(store: Store) -> None:
+def test_gc_keeps_trials_and_promoted(store: Store) -> None:
     for step in ("new", "old", "named", "gone"):
         made(store, step, step)
     for seconds, sweep in ((1, "toy-new"), (2, "toy-old")):
@@ -180,9 +180,7 @@ def test_collections_at_once_do_not_stumble_over_each_other(store: Store) -> Non
     assert os.listdir(store.local("steps")) == ["kept"]
 
 
-def test_of_much_that_can_go_the_largest_is_shown_and_how_much_there_is_of_a_kind(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gc_lists_the_largest(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(60):
         made(store, f"step{number}", "x" * number)
     largest = made(store, "largest", "x" * 2_000_000).manifest

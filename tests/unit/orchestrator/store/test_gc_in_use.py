@@ -46,7 +46,7 @@ def newer_runs(store: Store, number: int) -> None:
         folder.rename(folder.with_name(f"9{folder.name}"))
 
 
-def test_five_newer_runs_do_not_take_the_inputs_of_a_running_step(
+def test_gc_keeps_inputs_of_a_running_step(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commit = made(store, "prepare", "rows")
@@ -160,9 +160,7 @@ def test_what_does_not_parse_is_ignored(store: Store, capsys: pytest.CaptureFixt
     assert not store.local("objects", dropped.manifest).exists()
 
 
-def test_a_plan_that_cannot_be_read_keeps_all_steps_and_is_named(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreadable_plan_keeps_all_steps(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     made(store, "a", "x")
     run_log = named_by_a_run(store, "a")
     (run_log.folder / "plan.json").write_text('{"steps": [')

@@ -103,7 +103,7 @@ def check(crash: Crash, root: Path) -> None:
     assert {step_id: store.lookup(step_id) for step_id in STEPS} == commits
 
 
-def test_after_a_power_loss_at_any_point_results_are_whole_or_absent(
+def test_power_loss_at_any_point(
     crashes: list[Crash], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert len(crashes) > 100

@@ -165,7 +165,7 @@ def test_links_in_an_artifact_are_refused(tmp_path: Path) -> None:
         Manifest.build(tmp_path, {})
 
 
-def test_numbers_that_are_none_are_refused_before_anything_is_visible(tmp_path: Path) -> None:
+def test_nan_is_refused_before_commit(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     with Leases(store, "run") as leases:
         lease = leases.acquire(STEP)
@@ -383,9 +383,7 @@ def test_a_plan_on_a_bucket_downloads_what_is_read_and_no_more(
     assert not (folder / "other").exists()
 
 
-def test_step_ids_come_from_the_newest_runs_and_no_more_runs_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_step_ids_of_newest_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, read = Store.open(tmp_path), []
     for number, steps in enumerate(
         ({"a": "1", "b": "1", "c": "1"}, {"a": "2", "b": "2"}, {"a": "3", "b": None})
