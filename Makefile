@@ -46,7 +46,7 @@ test-soak: $(READY) ## long tests on killed nodes and sweeps, before a release (
 	@$(PATIENT) $(BIN)/python -m pytest -m soak --durations=15 tests/unit tests/integration
 
 docs: $(READY) ## the documentation as a site, in .site; a broken link is an error
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 lint: $(READY) ## ruff: style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

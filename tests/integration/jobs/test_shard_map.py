@@ -279,7 +279,7 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(
     left = [
         path.name for path in (ctx.work / "shards").iterdir() if path.name.startswith("shard-00001")
     ]
-    assert left == ["shard-00001.parquet.progress"]
+    assert left == ["shard-00001.parquet.starts"]
 
 
 def test_damaged_shards_and_only_those_are_done_again(
