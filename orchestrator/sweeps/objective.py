@@ -127,8 +127,14 @@ def find_objective(
         )
     last, name = evaluated[-1]
     if reads_test_split(last):
-        valid = [step for step in steps if step.name in reached and _get_training_metric(step)]
-        known = [f"{step.name}.{_get_training_metric(step)}" for step in valid]
+        known = []
+        for step in steps:
+            if step.name not in reached:
+                continue
+            if step.job is last.job and not reads_test_split(step):
+                known.append(f"{step.name}.{name}")
+            elif _get_training_metric(step):
+                known.append(f"{step.name}.{_get_training_metric(step)}")
         expected = (
             ", ".join(known) or "held-out rows for valid, in the data or by validation_fraction"
         )

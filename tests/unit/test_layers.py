@@ -99,6 +99,7 @@ def test_a_module_imports_only_what_its_folder_may(module: str) -> None:
     )
 
 
+@cache
 def imports_at_run_time(module: str) -> set[str]:
     """The modules that a module imports, at its top or in a function, without those that only type checkers import."""
     tree = ast.parse(MODULES[module].read_text())
