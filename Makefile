@@ -30,7 +30,7 @@ $(READY): setup.cfg requirements.lock
 	@$(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib >/dev/null || true
 	@touch $@
 
-quickstart: $(READY) ## set up, then run an iteration on generated data and write a report
+quickstart: $(READY) ## set up, then run an iteration on example data and write a report
 	@$(BIN)/ratchet run quickstart
 
 test: $(READY) ## set up, then run the unit tests (no Ray cluster, 2 minutes)
