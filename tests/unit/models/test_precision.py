@@ -111,16 +111,16 @@ def test_packing_needs_a_long_window(tiny: dict[str, Path], tmp_path: Path) -> N
         window = 64 if name in ("mistral-window", "gemma3") else None
         assert decoder.get_sliding_window(folder) == window
         inputs = sft.Inputs(folder, tmp_path, tmp_path)
-        sft.check(sft.Config(packing=True, max_length=64), inputs, {})
-        sft.check(sft.Config(), inputs, {})
+        sft.check_settings(sft.Config(packing=True, max_length=64), inputs)
+        sft.check_settings(sft.Config(), inputs)
         if window is None:
-            sft.check(sft.Config(packing=True), inputs, {})
+            sft.check_settings(sft.Config(packing=True), inputs)
             continue
         with pytest.raises(
             InputError,
             match=r"sft\.packing: true given, for a model whose layers attend to 64 tokens",
         ):
-            sft.check(sft.Config(packing=True), inputs, {})
+            sft.check_settings(sft.Config(packing=True), inputs)
 
 
 @pytest.mark.parametrize("name", ["xlm-roberta", "bert"])
