@@ -12,7 +12,7 @@ PATIENT := OMP_WAIT_POLICY=PASSIVE
 # Begun first, so that neither of the two processes is alone with them at the end.
 LONGEST := tests/integration/orchestrator tests/integration/jobs/test_training.py
 
-.PHONY: help setup quickstart test test-integration test-soak settings docs lint types bench lock clean
+.PHONY: help setup quickstart test test-integration test-soak docs lint types bench lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -30,7 +30,7 @@ $(READY): setup.cfg requirements.lock
 	@$(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib >/dev/null || true
 	@touch $@
 
-quickstart: $(READY) ## set up, then run an iteration on generated data and write a report
+quickstart: $(READY) ## set up, then run an iteration on example data and write a report
 	@$(BIN)/ratchet run quickstart
 
 test: $(READY) ## set up, then run the unit tests (no Ray cluster, 2 minutes)
@@ -45,11 +45,8 @@ test-soak: $(READY) ## long tests on killed nodes and sweeps, before a release (
 	@$(BIN)/python -m pytest -n 0 --durations=15 tests/soak
 	@$(PATIENT) $(BIN)/python -m pytest -m soak --durations=15 tests/unit tests/integration
 
-settings: $(READY) ## write docs/settings.md from the jobs
-	@$(BIN)/python -m docs.write_settings > docs/settings.new && mv docs/settings.new docs/settings.md
-
 docs: $(READY) ## the documentation as a site, in .site; a broken link is an error
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 lint: $(READY) ## ruff: style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

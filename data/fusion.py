@@ -13,8 +13,13 @@ GRID = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 
 def compute_spread(ranking: pa.Table) -> float:
     """Return the mean difference between the highest and the lowest score of a query's list; 1 for equal scores."""
-    lists = [scores for scores in ranking["scores"].to_pylist() if scores]
-    return float(np.mean([max(scores) - min(scores) for scores in lists])) or 1.0 if lists else 1.0
+    lists = []
+    for scores in ranking["scores"].to_pylist():
+        if scores:
+            lists.append(scores)
+    if lists:
+        return float(np.mean([max(scores) - min(scores) for scores in lists])) or 1.0
+    return 1.0
 
 
 def compute_points(ranking: pa.Table, method: str, spread: float = 1.0) -> list[dict[str, float]]:
@@ -23,21 +28,30 @@ def compute_points(ranking: pa.Table, method: str, spread: float = 1.0) -> list[
 
     spread: from `compute_spread`, the same for all queries, so that lists whose scores hardly differ weigh less."""
     points = []
-    for names, scores in zip(ranking["documents"].to_pylist(), ranking["scores"].to_pylist(), strict=True):
+    for names, scores in zip(
+        ranking["documents"].to_pylist(), ranking["scores"].to_pylist(), strict=True
+    ):
         if method == "rrf":
             points.append(score_ranks(names))
             continue
         low = min(scores, default=0.0)
-        points.append({name: (score - low) / spread for name, score in zip(names, scores, strict=True)})
+        points.append(
+            {name: (score - low) / spread for name, score in zip(names, scores, strict=True)}
+        )
     return points
 
 
 def score_ranks(names: Sequence[str]) -> dict[str, float]:
     """Return 1 / (60 + rank) of a list's documents, the best first. 60 is the constant of the paper."""
-    return {name: 1.0 / (60 + rank) for rank, name in enumerate(names, 1)}
+    found: dict[str, float] = {}
+    for rank, name in enumerate(names, 1):
+        found[name] = 1.0 / (60 + rank)
+    return found
 
 
-def fuse(points: Sequence[Sequence[dict[str, float]]], weights: Sequence[float]) -> list[list[tuple[str, float]]]:
+def fuse(
+    points: Sequence[Sequence[dict[str, float]]], weights: Sequence[float]
+) -> list[list[tuple[str, float]]]:
     """Return (document, points) of each query, best first. Documents with equal points, as float32, are ordered
     by id, descending, as trec_eval orders them.
 
@@ -47,9 +61,12 @@ def fuse(points: Sequence[Sequence[dict[str, float]]], weights: Sequence[float])
     for own in zip(*points, strict=True):
         total: dict[str, float] = {}
         for weight, found in zip(weights, own, strict=True):
-            for name, value in found.items() if weight else ():
-                total[name] = total.get(name, 0.0) + weight * value
-        fused.append(sorted(total.items(), key=lambda item: (np.float32(item[1]), item[0]), reverse=True))
+            if weight:
+                for name, value in found.items():
+                    total[name] = total.get(name, 0.0) + weight * value
+        fused.append(
+            sorted(total.items(), key=lambda item: (np.float32(item[1]), item[0]), reverse=True)
+        )
     return fused
 
 
@@ -60,8 +77,12 @@ def choose_weights(systems: int, measure: Callable[[Sequence[float]], float]) ->
     best = max([[1.0] * systems, *alone], key=measure)
     value = measure(best)
     while True:
-        tries = [[*best[:i], weight, *best[i + 1 :]] for i in range(systems) for weight in GRID]
+        tries = []
+        for i in range(systems):
+            for weight in GRID:
+                tries.append([*best[:i], weight, *best[i + 1 :]])
         changed = max((one for one in tries if any(one)), key=measure)
         if measure(changed) <= value:
             return best
-        best, value = changed, measure(changed)
+        best = changed
+        value = measure(changed)

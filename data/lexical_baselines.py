@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from ratchet.errors import DataError
 from ratchet.extras import hide_package
@@ -20,7 +19,9 @@ from ratchet.extras import hide_package
 with hide_package("jax"):  # which bm25s would start, and JAX takes 75 % of a GPU's memory
     import bm25s
 
-MARKS = "".join(chr(n) for n in range(0x300, 0x10000) if unicodedata.category(chr(n)) in ("Mn", "Mc"))
+MARKS = "".join(
+    chr(n) for n in range(0x300, 0x10000) if unicodedata.category(chr(n)) in ("Mn", "Mc")
+)
 """Marks that belong to words, such as the vowel signs of Hindi. Python's `\\w` leaves them out."""
 WITHOUT_SPACES = re.compile(
     "[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
@@ -36,32 +37,13 @@ def _split_characters(found: re.Match[str]) -> str:
 
 
 def _tokenize(texts: Sequence[str], **options: Any) -> Any:
-    split = [WITHOUT_SPACES.sub(_split_characters, text) for text in texts]
+    split = []
+    for text in texts:
+        split.append(WITHOUT_SPACES.sub(_split_characters, text))
     pattern = rf"[\w{MARKS}]{{2,}}"
-    return bm25s.tokenize(split, token_pattern=pattern, stopwords=None, show_progress=False, **options)
-
-
-class Jaccard:
-    """Jaccard similarity |A ∩ B| / |A ∪ B| of word sets, to each of N documents. It is 0 if both sets are empty."""
-
-    def __init__(self, corpus: Sequence[str]) -> None:
-        tokens = _tokenize(corpus)
-        self.vocabulary: dict[str, int] = tokens.vocab
-        self.words = self._make_rows(tokens.ids)
-
-    def score(self, queries: Sequence[str]) -> np.ndarray:
-        """Return the similarity of each query to each document: float32 [Q, N]."""
-        sets = [set(words) for words in _tokenize(queries, return_ids=False)]
-        known = self._make_rows([[self.vocabulary[word] for word in own & self.vocabulary.keys()] for own in sets])
-        both = (known @ self.words.T).toarray()
-        either = np.array([[len(own)] for own in sets], np.float32) + self.words.getnnz(1) - both
-        return np.divide(both, either, out=np.zeros_like(both), where=either > 0)
-
-    def _make_rows(self, ids: Sequence[Sequence[int]]) -> csr_matrix:
-        """Return a row of float32 ones for each set of words."""
-        sets = [np.unique(np.asarray(own, np.int64)) for own in ids]
-        ends, words = np.cumsum([0, *map(len, sets)]), np.concatenate([*sets, np.zeros(0, np.int64)])
-        return csr_matrix((np.ones(len(words), np.float32), words, ends), (len(sets), len(self.vocabulary)))
+    return bm25s.tokenize(
+        split, token_pattern=pattern, stopwords=None, show_progress=False, **options
+    )
 
 
 class BM25:
@@ -73,7 +55,8 @@ class BM25:
             raise DataError(
                 "BM25: no document has a word of two or more letters or digits; expected some; leave BM25 out"
             )
-        self.index, self.documents = bm25s.BM25(k1=1.5, b=0.75, method="lucene"), len(corpus)
+        self.index = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
+        self.documents = len(corpus)
         self.index.index(tokens, show_progress=False)
 
     def score(self, queries: Sequence[str]) -> np.ndarray:

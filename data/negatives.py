@@ -75,8 +75,11 @@ def choose_negatives(
     positive. forbidden: text hashes of the query itself, its positives and the positives of equal queries. texts: [N],
     text hash of each corpus row. among: corpus rows from which missing negatives are drawn; None: all. The draw depends
     on seed and query id only, not on the shard or its other queries."""
-    random = np.random.default_rng(int.from_bytes(hashlib.sha256(f"{seed}\n{query_id}".encode()).digest()[:8], "big"))
-    rows, values = candidates[window.lo : window.hi], scores[window.lo : window.hi]
+    random = np.random.default_rng(
+        int.from_bytes(hashlib.sha256(f"{seed}\n{query_id}".encode()).digest()[:8], "big")
+    )
+    rows = candidates[window.lo : window.hi]
+    values = scores[window.lo : window.hi]
     allowed = ~np.isin(texts[rows], np.fromiter(forbidden, dtype=texts.dtype, count=len(forbidden)))
     # Among documents with equal text, only the best-ranked counts.
     first = np.zeros(len(rows), dtype=bool)
@@ -84,15 +87,17 @@ def choose_negatives(
     allowed &= first
     ceiling = window.ceiling(positive)
     below = values <= ceiling
-    floor = -np.inf if window.min_score is None else window.min_score
+    if window.min_score is None:
+        floor = -np.inf
+    else:
+        floor = window.min_score
     suspects = rows[allowed & ~below]
     pool = rows[allowed & below & (values >= floor)]
     if len(pool) > window.num_negatives:
-        keep = (
-            np.arange(window.num_negatives)
-            if window.sampling_strategy == "top"
-            else random.choice(len(pool), window.num_negatives, replace=False)
-        )
+        if window.sampling_strategy == "top":
+            keep = np.arange(window.num_negatives)
+        else:
+            keep = random.choice(len(pool), window.num_negatives, replace=False)
         pool = pool[np.sort(keep)]
     missing = window.num_negatives - len(pool)
     if len(scores) and scores[-1] > ceiling:
@@ -104,11 +109,19 @@ def choose_negatives(
 
 
 def _fill(
-    count: int, taken: set[int], texts: np.ndarray, among: np.ndarray | None, random: np.random.Generator
+    count: int,
+    taken: set[int],
+    texts: np.ndarray,
+    among: np.ndarray | None,
+    random: np.random.Generator,
 ) -> np.ndarray:
     """Draw up to `count` of the corpus rows `among` (None: all rows), with distinct texts that are not in `taken`.
     Return fewer if there are no more."""
-    found, total = list[int](), len(texts) if among is None else len(among)
+    found = list[int]()
+    if among is None:
+        total = len(texts)
+    else:
+        total = len(among)
 
     def take(drawn: np.ndarray) -> None:
         for row in (drawn if among is None else among[drawn]).tolist():

@@ -39,7 +39,9 @@ def count_pairs(count_P: np.ndarray) -> int:
 def check_pairs(pairs: int, batch_size: Sequence[int], *, drop_last: bool) -> None:
     """Raise DataError if an epoch of `pairs` pairs has no batch."""
     if not pairs:
-        raise DataError("statements: no paper has two; expected some, to form pairs; give other papers")
+        raise DataError(
+            "statements: no paper has two; expected some, to form pairs; give other papers"
+        )
     if drop_last and pairs < max(batch_size):
         raise DataError(
             f"batch_size: {max(batch_size)} given, for {pairs} pairs in an epoch, where drop_last drops incomplete"
@@ -50,10 +52,13 @@ def check_pairs(pairs: int, batch_size: Sequence[int], *, drop_last: bool) -> No
 class PairSampler:
     """Pairs of statements from a table (`ratchet.data.formats.papers.STATEMENTS`). Papers with one are dropped.
 
-    batch_size: pairs per batch in each epoch; the last value holds for all later epochs. drop_last: drop the last,
-    incomplete batch of an epoch. Raises DataError if there is not a single batch."""
+    seed: of all draws. batch_size: pairs per batch in each epoch; the last value holds for all later epochs. drop_last:
+    drop the last, incomplete batch of an epoch. Raises DataError if there is not a single batch."""
 
-    def __init__(self, statements: pa.Table, batch_size: Sequence[int], *, drop_last: bool) -> None:
+    def __init__(
+        self, statements: pa.Table, batch_size: Sequence[int], *, drop_last: bool, seed: int = 0
+    ) -> None:
+        self.seed = seed
         self.text: pa.ChunkedArray = statements["text"]
         self._paper_S = number_papers(statements)
         counts = np.bincount(self._paper_S)
@@ -64,8 +69,10 @@ class PairSampler:
         """Number of pairs per epoch."""
         self.papers = int((counts >= 2).sum())
         """Number of papers with at least two statements."""
-        self.batch_size, self.drop_last = tuple(batch_size), drop_last
-        self._drawn: tuple[tuple[int, int], np.ndarray] = ((-1, -1), np.zeros((0, 2), np.int64))
+        self.batch_size = tuple(batch_size)
+        self.drop_last = drop_last
+        self._drawn_epoch = -1
+        self._drawn = np.zeros((0, 2), np.int64)
         check_pairs(self.pairs, self.batch_size, drop_last=drop_last)
 
     def get_batch_size(self, epoch: int) -> int:
@@ -75,29 +82,37 @@ class PairSampler:
     def num_batches(self, epoch: int) -> int:
         """Return the number of batches of an epoch."""
         batch_size = self.get_batch_size(epoch)
-        return self.pairs // batch_size if self.drop_last else -(-self.pairs // batch_size)
+        if self.drop_last:
+            return self.pairs // batch_size
+        return -(-self.pairs // batch_size)
 
-    def draw_pairs(self, seed: int, epoch: int) -> np.ndarray:
+    def draw_pairs(self, epoch: int) -> np.ndarray:
         """Draw the pairs of an epoch, in the order of its batches: int64 [pairs, 2]."""
-        if self._drawn[0] == (seed, epoch):
-            return self._drawn[1]
-        random = np.random.default_rng([seed, epoch])
-        usable_U, paper_U = self._usable_U, self._paper_S[self._usable_U]
+        if self._drawn_epoch == epoch:
+            return self._drawn
+        random = np.random.default_rng([self.seed, epoch])
+        usable_U = self._usable_U
+        paper_U = self._paper_S[self._usable_U]
         shuffled_U = usable_U[np.lexsort((random.random(len(usable_U)), paper_U))]
         first_U = np.flatnonzero(np.r_[True, np.diff(paper_U) != 0])
         count_P = np.diff(np.r_[first_U, len(usable_U)])
         position_U = np.arange(len(usable_U)) - np.repeat(first_U, count_P)
         left = np.flatnonzero(position_U % 2 == 0)
-        size, position = np.repeat(count_P, count_P)[left], position_U[left]
+        size = np.repeat(count_P, count_P)[left]
+        position = position_U[left]
         # The last of an odd number is paired with any of those before it.
-        other = np.where(position + 1 < size, position + 1, random.integers(0, np.maximum(size - 1, 1)))
+        other = np.where(
+            position + 1 < size, position + 1, random.integers(0, np.maximum(size - 1, 1))
+        )
         pairs = np.stack([shuffled_U[left], shuffled_U[left - position + other]], axis=1)
-        self._drawn = (seed, epoch), random.permutation(pairs)
-        return self._drawn[1]
+        self._drawn_epoch = epoch
+        self._drawn = random.permutation(pairs)
+        return self._drawn
 
-    def make_batch(self, seed: int, epoch: int, number: int, worker_rank: int, workers: int) -> PairBatch:
-        """Make batch `number` of an epoch for one worker. All workers get about as many pairs of each length."""
+    def batch(self, epoch: int, step: int, worker_rank: int = 0, workers: int = 1) -> PairBatch:
+        """Make the batch of a training step of an epoch, for one worker. All workers get about as many pairs of each
+        length."""
         batch_size = self.get_batch_size(epoch)
-        pairs = self.draw_pairs(seed, epoch)[number * batch_size : (number + 1) * batch_size]
+        pairs = self.draw_pairs(epoch)[step * batch_size : (step + 1) * batch_size]
         mine = pairs[distribute(self._length_S[pairs].sum(axis=1), workers)[worker_rank]]
         return PairBatch(mine[:, 0], mine[:, 1], self._paper_S[mine[:, 0]], len(pairs))

@@ -8,7 +8,10 @@ import numpy as np
 
 
 def reorder(
-    documents: Sequence[str], scores: Sequence[float] | np.ndarray, positives: Sequence[str], ranks: Sequence[int]
+    documents: Sequence[str],
+    scores: Sequence[float] | np.ndarray,
+    positives: Sequence[str],
+    ranks: Sequence[int],
 ) -> tuple[np.ndarray, list[int]]:
     """Return (the order of `documents` by `scores`, the ranks of `positives` after reordering). Ranks count from 1.
 
@@ -16,8 +19,12 @@ def reorder(
     top keeps its rank. Documents with equal scores are ordered by id, descending, as trec_eval orders them."""
     pairs = list(zip(np.asarray(scores, np.float32).tolist(), documents, strict=True))
     order = sorted(range(len(pairs)), key=pairs.__getitem__, reverse=True)
-    place = {documents[old]: new for new, old in enumerate(order, 1)}
-    return np.array(order, np.int64), [place.get(name, rank) for name, rank in zip(positives, ranks, strict=True)]
+    place = {}
+    for new, old in enumerate(order, 1):
+        place[documents[old]] = new
+    return np.array(order, np.int64), [
+        place.get(name, rank) for name, rank in zip(positives, ranks, strict=True)
+    ]
 
 
 def summarize_counts(counts: Sequence[int] | np.ndarray) -> dict[str, float]:
@@ -25,12 +32,27 @@ def summarize_counts(counts: Sequence[int] | np.ndarray) -> dict[str, float]:
     and `none`, the number of queries without one."""
     count_Q = np.asarray(counts if len(counts) else [0])
     values = (count_Q.mean(), count_Q.std(), *np.percentile(count_Q, [75, 95]))
-    spread = dict(zip(("mean", "std", "P75", "P95"), (round(float(value), 4) for value in values), strict=True))
-    return {**spread, "max": int(count_Q.max()), "none": len(counts) - int(np.count_nonzero(counts))}
+    spread = dict(
+        zip(
+            ("mean", "std", "P75", "P95"), (round(float(value), 4) for value in values), strict=True
+        )
+    )
+    return {
+        **spread,
+        "max": int(count_Q.max()),
+        "none": len(counts) - int(np.count_nonzero(counts)),
+    }
 
 
-def summarize_tokens(name: str, lengths: Sequence[int], texts: Sequence[int] | int = 1) -> dict[str, float | int | str]:
+def summarize_tokens(
+    name: str, lengths: Sequence[int], texts: Sequence[int] | int = 1
+) -> dict[str, float | int | str]:
     """Summarize the tokens of texts: mean, P95 (interpolated) and max. texts: the number of texts of each length."""
     tokens_N = np.repeat(np.array(lengths, np.int32), texts)  # 4 bytes per text
-    values = (tokens_N.mean(), np.quantile(tokens_N, 0.95), tokens_N.max()) if len(tokens_N) else (0, 0, 0)
-    return {"tokens of": name, **dict(zip(("mean", "P95", "max"), np.round(values, 1).tolist(), strict=True))}
+    values = np.zeros(3)
+    if len(tokens_N):
+        values = np.array([tokens_N.mean(), np.quantile(tokens_N, 0.95), tokens_N.max()])
+    return {
+        "tokens of": name,
+        **dict(zip(("mean", "P95", "max"), np.round(values, 1).tolist(), strict=True)),
+    }

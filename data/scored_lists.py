@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,82 +12,109 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ratchet.data.formats.flag_embedding import make_line, write_lines
-from ratchet.data.tables import SCORES, TEACHER_SCORES, find_half, list_shards, read_listed, read_texts, write_table
+from ratchet.data.tables import (
+    SCORES,
+    TEACHER_SCORES,
+    list_shards,
+    read_listed,
+    read_texts,
+    write_table,
+)
 from ratchet.errors import DataError
 
 LEAST_ACCURACY = 0.6
-"""Accuracy of a teacher below which training on labels alone was better: see docs/results.md."""
+"""Accuracy of a teacher below which training on labels alone was better: see docs/laboratory/teachers.md."""
 
 
 def check_lists(folder: Path) -> None:
     """Raise DataError for shards without lists of documents."""
     if not set(TEACHER_SCORES) & set(pq.read_schema(list_shards(folder)[0]).names):
-        raise DataError(f"{folder}: has none of the columns {', '.join(TEACHER_SCORES)}; expected at least one")
+        raise DataError(
+            f"{folder}: has none of the columns {', '.join(TEACHER_SCORES)}; expected at least one"
+        )
 
 
 class Lists:
-    """Reader of shards of lists, and of the texts of their documents. depth: documents of each ranking; None: all.
-    half: the half of the queries (`find_half`) whose lists are scored; other queries keep their scores."""
+    """Reader of shards of lists, and of the texts of their documents. depth: documents of each ranking; None: all."""
 
-    def __init__(self, lists: Path, corpus: Path, depth: int | None, half: str = "both") -> None:
+    def __init__(self, lists: Path, corpus: Path, depth: int | None) -> None:
         self.text_of = read_texts(corpus, read_listed(lists))
-        self.corpus, self.depth, self.half = corpus, depth, half
+        self.corpus = corpus
+        self.depth = depth
 
     def read(self, source: Path) -> tuple[pa.Table, list[list[str]]]:
-        """Return the table of a shard, and the texts of each row, column by column. A row that is not scored has no
-        texts. If all rows are scored, the table has no columns of scores."""
+        """Return the table of a shard, without scores of a teacher, and the texts of each row, column by column."""
         table = pq.read_table(source)
-        if self.half == "both":
-            table = table.drop_columns([name for name in TEACHER_SCORES.values() if name in table.column_names])
+        table = table.drop_columns(
+            [name for name in TEACHER_SCORES.values() if name in table.column_names]
+        )
         if "documents" in table.column_names and self.depth is not None:
             for name in ("documents", "scores"):
-                field, cut = table.field(name), pc.list_slice(table[name], 0, self.depth)
-                table = table.set_column(table.column_names.index(name), field, cut.cast(field.type))
+                field = table.field(name)
+                cut = pc.list_slice(table[name], 0, self.depth)
+                table = table.set_column(
+                    table.column_names.index(name), field, cut.cast(field.type)
+                )
         lists = zip(*(table[name].to_pylist() for name in _list_columns(table)), strict=True)
-        is_scored = find_half(table, self.half).tolist()
-        return table, [
-            self._find(source, row, [name for own in parts for name in own]) if is_scored[row] else []
-            for row, parts in enumerate(lists)
-        ]
+        texts = []
+        for row, parts in enumerate(lists):
+            names = list(chain.from_iterable(parts))
+            texts.append(self._find(source, row, names))
+        return table, texts
 
     def _find(self, source: Path, row: int, names: list[str]) -> list[str]:
         try:
             return self.text_of.find(names)
         except KeyError as error:
-            raise DataError(f"{source}: row {row}: {error} is not in {self.corpus}; expected a document's id") from None
+            raise DataError(
+                f"{source}: row {row}: {error} is not in {self.corpus}; expected a document's id"
+            ) from None
 
 
 def _list_columns(table: pa.Table) -> list[str]:
-    return [name for name in TEACHER_SCORES if name in table.column_names]
+    found: list[str] = []
+    for name in TEACHER_SCORES:
+        if name in table.column_names:
+            found.append(name)
+    return found
 
 
-def write_scores(target: Path, table: pa.Table, scores: Sequence[np.ndarray], tokens: int) -> dict[str, int]:
-    """Write a shard with the scores of each row, in the order of the texts of `Lists.read`. A row without new scores
-    keeps its old ones. Return the counts of rows, pairs, tokens, lists with a positive and a negative (`compared`), and
-    lists where a positive has the highest score (`positive_first`)."""
+def write_scores(
+    target: Path, table: pa.Table, scores: Sequence[np.ndarray], tokens: int
+) -> dict[str, int]:
+    """Write a shard with the scores of each row, in the order of the texts of `Lists.read`. Return the counts of rows,
+    pairs, tokens, lists with a positive and a negative (`compared`), and lists where a positive has the highest score
+    (`positive_first`)."""
     start = [0] * len(table)
     for name in _list_columns(table):
-        column, parts = TEACHER_SCORES[name], list[Any]()
-        before = table[column].to_pylist() if column in table.column_names else [None] * len(table)
+        parts = []
         for row, length in enumerate(map(len, table[name].to_pylist())):
-            found = scores[row][start[row] : start[row] + length]
-            parts.append(found if len(found) == length else before[row])
-            start[row] += len(found)
-        if column in table.column_names:
-            table = table.drop_columns([column])
-        table = table.append_column(column, pa.array(parts, SCORES))
+            parts.append(scores[row][start[row] : start[row] + length])
+            start[row] += length
+        table = table.append_column(TEACHER_SCORES[name], pa.array(parts, SCORES))
     write_table(target, table)
     compared, first = _compare(table)
-    return {"rows": len(table), "pairs": sum(start), "tokens": tokens, "compared": compared, "positive_first": first}
+    return {
+        "rows": len(table),
+        "pairs": sum(start),
+        "tokens": tokens,
+        "compared": compared,
+        "positive_first": first,
+    }
 
 
 def _compare(table: pa.Table) -> tuple[int, int]:
     """Return how many rows have scores of positives and of negatives, and in how many a positive has the highest."""
-    columns = [TEACHER_SCORES[name] for name in ("positives", "negatives")]
+    columns = []
+    for name in ("positives", "negatives"):
+        columns.append(TEACHER_SCORES[name])
     if not set(columns) <= set(table.column_names):
         return 0, 0
     rows = zip(*(table[name].to_pylist() for name in columns), strict=True)
-    is_first = [max(right) > max(wrong) for right, wrong in rows if right and wrong]
+    is_first = []
+    for right, wrong in rows:
+        if right and wrong:
+            is_first.append(max(right) > max(wrong))
     return len(is_first), sum(is_first)
 
 
@@ -102,13 +129,9 @@ def describe_teacher(counts: Mapping[str, int]) -> tuple[dict[str, float], str]:
 
 
 def write_flag_embedding(folder: Path, corpus: Path) -> None:
-    """Write positives and negatives also as FlagEmbedding JSONL, unless a query is not scored yet. Rankings are not
-    written."""
-    shards, column = list_shards(folder), TEACHER_SCORES["positives"]
-    names = pq.read_schema(shards[0]).names
-    if "positives" not in names:
-        return
-    if column in names and any(pq.read_table(path, columns=[column])[column].null_count for path in shards):
+    """Write positives and negatives also as FlagEmbedding JSONL. Rankings are not written."""
+    shards = list_shards(folder)
+    if "positives" not in pq.read_schema(shards[0]).names:
         return
     text_of = read_texts(corpus, read_listed(folder))
     rows = (row for path in shards for row in pq.read_table(path).to_pylist())

@@ -43,7 +43,8 @@ def compute_half_width(value_Q: np.ndarray, group_Q: np.ndarray) -> float:
 
     Rows without a value (NaN) are left out. NaN with fewer than two groups."""
     known_Q = ~np.isnan(value_Q)
-    value_Q, group_Q = value_Q[known_Q], np.unique(group_Q[known_Q], return_inverse=True)[1]
+    value_Q = value_Q[known_Q]
+    group_Q = np.unique(group_Q[known_Q], return_inverse=True)[1]
     groups = int(group_Q.max(initial=-1)) + 1
     if groups < 2:
         return float("nan")
@@ -56,11 +57,20 @@ def list_half_widths(
     per_query: Mapping[str, np.ndarray], names: Sequence[str], group_Q: np.ndarray, prefix: str = ""
 ) -> dict[str, float]:
     """Return `{prefix}NAME/interval` -> half width, to 6 places, for the metrics that exist. NaN is left out."""
-    widths = {name: compute_half_width(per_query[name], group_Q) for name in names if name in per_query}
-    return {f"{prefix}{name}/interval": round(width, 6) for name, width in widths.items() if not np.isnan(width)}
+    widths = {}
+    for name in names:
+        if name in per_query:
+            widths[name] = compute_half_width(per_query[name], group_Q)
+    found: dict[str, float] = {}
+    for name, width in widths.items():
+        if not np.isnan(width):
+            found[f"{prefix}{name}/interval"] = round(width, 6)
+    return found
 
 
-def compute_p_value(before_C: np.ndarray, after_EC: np.ndarray, seed: int = 0, *, chosen: int | None = None) -> float:
+def compute_p_value(
+    before_C: np.ndarray, after_EC: np.ndarray, seed: int = 0, *, chosen: int | None = None
+) -> float:
     """Return the p-value of the best of several evaluations against the one before: a one-sided randomization test
     (Smucker, Allan and Carterette, CIKM 2007) whose statistic is the largest mean difference of all evaluations.
 
@@ -70,16 +80,21 @@ def compute_p_value(before_C: np.ndarray, after_EC: np.ndarray, seed: int = 0, *
     chosen: the evaluation whose difference is the observed one, if another measure chose it. None: the best one."""
     difference_EC = np.atleast_2d(after_EC) - before_C
     difference_EC = difference_EC[:, np.any(difference_EC != 0, axis=0)]
-    if not (groups := difference_EC.shape[1]):
+    groups = difference_EC.shape[1]
+    if not groups:
         return 1.0
     totals_E = difference_EC.sum(1)
     observed = float(totals_E.max() if chosen is None else totals_E[chosen])
-    random, reached, left = np.random.default_rng(seed), 1, FLIPS
+    random = np.random.default_rng(seed)
+    reached = 1
+    left = FLIPS
     while left:
         draws = min(left, max(1, FLIPS_AT_ONCE // groups))
         sign_BC = random.integers(0, 2, (draws, groups), dtype=np.int8) * 2.0 - 1.0
         # Sums that differ by rounding only are equal.
-        reached += int(((sign_BC @ difference_EC.T).max(1) >= observed - 1e-9 * max(1.0, abs(observed))).sum())
+        reached += int(
+            ((sign_BC @ difference_EC.T).max(1) >= observed - 1e-9 * max(1.0, abs(observed))).sum()
+        )
         left -= draws
     return reached / (FLIPS + 1)
 
@@ -102,11 +117,14 @@ def bootstrap_interval(
     replacement, as a whole (Efron and Tibshirani 1993; Field and Welsh 2007). Rows without a value (NaN) are left out.
     NaN with fewer than two groups."""
     known_Q = ~np.isnan(value_Q)
-    value_Q, group_Q = value_Q[known_Q], np.unique(group_Q[known_Q], return_inverse=True)[1]
-    total_C, size_C = sum_by_group(value_Q, group_Q), np.bincount(group_Q)
+    value_Q = value_Q[known_Q]
+    group_Q = np.unique(group_Q[known_Q], return_inverse=True)[1]
+    total_C = sum_by_group(value_Q, group_Q)
+    size_C = np.bincount(group_Q)
     if len(size_C) < 2:
         return float("nan"), float("nan")
-    random, means = np.random.default_rng(seed), []
+    random = np.random.default_rng(seed)
+    means = []
     at_once = max(1, FLIPS_AT_ONCE // len(size_C))
     for start in range(0, samples, at_once):
         shape = min(at_once, samples - start), len(size_C)

@@ -6,10 +6,7 @@ Writing is deterministic (equal rows give equal bytes) and atomic (a shard exist
 
 from __future__ import annotations
 
-import hashlib
-import mmap
 import os
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -24,15 +21,15 @@ import pyarrow.parquet as pq
 from ratchet.errors import DataError
 from ratchet.files import open_regular
 
-HELD_BYTES = 1 << 30
-"""Largest table that is held in memory, in bytes; see `join_tables`."""
-
-IDS, SCORES = pa.list_(pa.string()), pa.list_(pa.float32())
+IDS = pa.list_(pa.string())
+SCORES = pa.list_(pa.float32())
 
 CORPUS = pa.schema({"id": pa.string(), "text": pa.string()})
 """Documents. `id` is unique."""
 
-QUERIES = pa.schema([*CORPUS, ("positives", IDS), ("grades", pa.list_(pa.int32())), ("negatives", IDS)])
+QUERIES = pa.schema(
+    [*CORPUS, ("positives", IDS), ("grades", pa.list_(pa.int32())), ("negatives", IDS)]
+)
 """Queries. positives, negatives: ids in the corpus; grades: the relevance of each positive, 1 or more."""
 
 GROUPED = pa.schema([*QUERIES, ("group", pa.string())])
@@ -42,11 +39,19 @@ HELD_OUT = pa.schema([*GROUPED, ("seen", pa.bool_())])
 """Queries that are held out. seen: whether a positive of the query is a positive of a training query."""
 
 MINED = pa.schema(
-    [*CORPUS, ("positives", IDS), ("negatives", IDS), ("positive_scores", SCORES), ("negative_scores", SCORES)]
+    [
+        *CORPUS,
+        ("positives", IDS),
+        ("negatives", IDS),
+        ("positive_scores", SCORES),
+        ("negative_scores", SCORES),
+    ]
 )
 """Queries with mined negatives and the similarities of the embedder."""
 
-RANKED = pa.schema([*CORPUS, ("documents", IDS), ("scores", SCORES), ("ranks", pa.list_(pa.int64()))])
+RANKED = pa.schema(
+    [*CORPUS, ("documents", IDS), ("scores", SCORES), ("ranks", pa.list_(pa.int64()))]
+)
 """Queries with their top documents, best first, and the ranks of their positives (from 1, over the whole corpus)."""
 
 TEACHER_SCORES = {
@@ -76,16 +81,6 @@ def read_queries(path: Path, columns: Sequence[str] = ("id", "text", "positives"
     return pq.read_table(path, columns=[*columns, *(name for name in CARRIED if name in names)])
 
 
-def find_half(queries: pa.Table, half: str) -> np.ndarray:
-    """Return which queries are in a half of the data (`first`, `second` or `both`), bool [Q]. All queries of a group
-    are in one half, chosen by a hash of the group's name; a query without a group is its own group."""
-    if half == "both":
-        return np.ones(len(queries), bool)
-    names = pc.coalesce(queries["group"], queries["id"]) if "group" in queries.column_names else queries["id"]
-    first_Q = np.array([hashlib.sha256(name.encode()).digest()[0] % 2 == 0 for name in names.to_pylist()], bool)
-    return first_Q if half == "first" else ~first_Q
-
-
 class DocumentRows:
     """Index from the ids of a corpus to its rows. It holds 16 bytes per document, and the ids. Arrow's `index_in` would
     hash all ids of the corpus at every call."""
@@ -93,7 +88,8 @@ class DocumentRows:
     def __init__(self, ids: pa.ChunkedArray) -> None:
         hash_N = hash_texts(ids)
         self._row_N = np.argsort(hash_N, kind="stable")
-        self._hash_N, self._ids = hash_N[self._row_N], ids.cast(pa.large_string()).combine_chunks()
+        self._hash_N = hash_N[self._row_N]
+        self._ids = ids.cast(pa.large_string()).combine_chunks()
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -103,11 +99,14 @@ class DocumentRows:
         return np.concatenate([np.zeros(0, np.int64), *map(self._find, names.chunks)])
 
     def _find(self, names: pa.Array) -> np.ndarray:
-        hash_M, row_M, left = hash_texts(pa.chunked_array([names])), np.full(len(names), -1), np.arange(len(names))
+        hash_M = hash_texts(pa.chunked_array([names]))
+        row_M = np.full(len(names), -1)
+        left = np.arange(len(names))
         place_M = np.searchsorted(self._hash_N, hash_M)
         while len(left := left[place_M[left] < len(self._hash_N)]):
             left = left[self._hash_N[place_M[left]] == hash_M[left]]
-            found, wanted = self._row_N[place_M[left]], names.take(pa.array(left)).cast(pa.large_string())
+            found = self._row_N[place_M[left]]
+            wanted = names.take(pa.array(left)).cast(pa.large_string())
             same = pc.equal(self._ids.take(pa.array(found)), wanted).to_numpy(zero_copy_only=False)
             row_M[left[same]] = found[same]
             left = left[~same]  # two ids have the same hash
@@ -119,7 +118,8 @@ class Texts(Mapping[str, str]):
     """Id -> text of the documents of a table (CORPUS)."""
 
     def __init__(self, corpus: pa.Table) -> None:
-        self._table, self._rows = corpus, DocumentRows(corpus["id"])
+        self._table = corpus
+        self._rows = DocumentRows(corpus["id"])
 
     def __getitem__(self, name: str) -> str:
         return self.find([name])[0]
@@ -144,7 +144,9 @@ def hash_texts(texts: pa.ChunkedArray) -> np.ndarray:
     have the same hash with a probability of 3 in a million."""
     import pandas as pd  # a third of a second, which plans would take too
 
-    parts = [pd.util.hash_array(part.to_numpy(zero_copy_only=False), categorize=False) for part in texts.chunks]
+    parts = []
+    for part in texts.chunks:
+        parts.append(pd.util.hash_array(part.to_numpy(zero_copy_only=False), categorize=False))
     return np.concatenate([np.zeros(0, np.uint64), *parts]).view(np.int64)
 
 
@@ -156,7 +158,10 @@ def hash_queries(queries: pa.Table) -> np.ndarray:
 
 def take_texts(texts: pa.ChunkedArray, rows: Sequence[int] | np.ndarray) -> list[str]:
     """Return the texts of rows, one by one: Arrow's `take` would copy all into one array, and fails above 2 GB."""
-    return [texts[row].as_py() for row in np.asarray(rows, np.int64).tolist()]
+    found: list[str] = []
+    for row in np.asarray(rows, np.int64).tolist():
+        found.append(texts[row].as_py())
+    return found
 
 
 def embeddings_schema(dim: int, dtype: str = "float32") -> pa.Schema:
@@ -171,9 +176,12 @@ def write_table(path: Path, table: pa.Table) -> None:
         pq.write_table(table, file, compression="zstd", row_group_size=65_536)
 
 
-def write_shards(folder: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, rows_per_shard: int) -> list[Path]:
+def write_shards(
+    folder: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, rows_per_shard: int
+) -> list[Path]:
     """Write rows as shards of `rows_per_shard`; at least one shard, which may be empty."""
-    paths, rest = list[Path](), iter(rows)
+    paths = list[Path]()
+    rest = iter(rows)
     while (part := list(islice(rest, rows_per_shard))) or not paths:
         paths.append(folder / f"shard-{len(paths):05d}.parquet")
         write_table(paths[-1], pa.Table.from_pylist(part, schema=schema))
@@ -212,88 +220,73 @@ def open_mapped_shard(path: Path) -> pa.Table:
     try:
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: cannot be read as Arrow ({error}); expected a shard; run the step again") from None
+        raise DataError(
+            f"{path}: cannot be read as Arrow ({error}); expected a shard; run the step again"
+        ) from None
 
 
 def list_shards(folder: Path, suffix: str = "parquet") -> list[Path]:
     """List the shards of a folder, in order. Raises DataError if there are none, and for one that is no
     regular file."""
-    if not (paths := sorted(folder.glob(f"shard-*.{suffix}"))):
-        raise DataError(f"{folder}: no shard-*.{suffix} in it; expected the output folder of a step; check the path")
+    paths = sorted(folder.glob(f"shard-*.{suffix}"))
+    if not paths:
+        raise DataError(
+            f"{folder}: no shard-*.{suffix} in it; expected the output folder of a step; check the path"
+        )
     for path in paths:
         open_regular(path).close()  # Arrow would wait for a named pipe
     return paths
 
 
 def read_shards(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read all shards as one table (`join_tables`). Raises DataError naming the shard that cannot be read or lacks a
+    """Read all shards as one table. Raises DataError naming the shard that cannot be read or lacks a
     column."""
-    return join_tables(_read_shard(path, columns) for path in list_shards(folder))
+    return pa.concat_tables(_read_shard(path, columns) for path in list_shards(folder))
 
 
 def read_texts(corpus: Path, ids: pa.ChunkedArray) -> Texts:
     """Read the documents of a corpus that have one of these ids, shard by shard."""
-    hash_U = np.unique(hash_texts(ids))  # Arrow's `is_in` would make its table of the ids again for every shard
+    hash_U = np.unique(
+        hash_texts(ids)
+    )  # Arrow's `is_in` would make its table of the ids again for every shard
 
     def select(own: pa.Table) -> pa.Table:
         hash_n = hash_texts(own["id"])
-        return own.filter(pa.array(np.searchsorted(hash_U, hash_n) < np.searchsorted(hash_U, hash_n, "right")))
+        return own.filter(
+            pa.array(np.searchsorted(hash_U, hash_n) < np.searchsorted(hash_U, hash_n, "right"))
+        )
 
-    return Texts(join_tables(select(_read_shard(path, ["id", "text"])) for path in list_shards(corpus)))
+    return Texts(
+        pa.concat_tables(select(_read_shard(path, ["id", "text"])) for path in list_shards(corpus))
+    )
 
 
 def read_listed(lists: Path) -> pa.ChunkedArray:
     """Read the ids of the documents in the lists of shards (MINED or RANKED), with repetitions."""
     known = pq.read_schema(list_shards(lists)[0]).names
     listed = read_shards(lists, [name for name in (*TEACHER_SCORES, "suspects") if name in known])
-    return pa.chunked_array([part.flatten() for column in listed.columns for part in column.chunks], pa.string())
+    return pa.chunked_array(
+        [part.flatten() for column in listed.columns for part in column.chunks], pa.string()
+    )
 
 
 def hash_shards(folder: Path) -> np.ndarray:
     """Return the hashes of the texts of a corpus (`hash_texts`), int64 [N], with one shard in memory at a time."""
-    return np.concatenate([hash_texts(_read_shard(path, ["text"])["text"]) for path in list_shards(folder)])
-
-
-def join_tables(tables: Iterable[pa.Table]) -> pa.Table:
-    """Join tables of one schema. A result of more than HELD_BYTES is in a temporary file (in TMPDIR), which the kernel
-    maps into memory as it is used, and removes with the process."""
-    rest, held, size = iter(tables), list[pa.Table](), 0
-    for table in rest:
-        held.append(table)
-        size += table.nbytes
-        if size > HELD_BYTES:
-            return _map_copy(held, rest)
-    return pa.concat_tables(held)
+    return np.concatenate(
+        [hash_texts(_read_shard(path, ["text"])["text"]) for path in list_shards(folder)]
+    )
 
 
 def _read_shard(path: Path, columns: Sequence[str] | None) -> pa.Table:
     try:
         table = pq.read_table(path, columns=list(columns) if columns else None)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: cannot be read as Parquet ({error}); expected a shard; run the step again") from None
-    if missing := set(columns or ()) - set(table.column_names):
-        raise DataError(f"{path}: has no column {', '.join(sorted(missing))}; expected one; give a table of that kind")
+        raise DataError(
+            f"{path}: cannot be read as Parquet ({error}); expected a shard; run the step again"
+        ) from None
+    missing = set(columns or ()) - set(table.column_names)
+    if missing:
+        raise DataError(
+            f"{path}: has no column {', '.join(sorted(missing))}; expected one; give a table of that kind"
+        )
     return table
-
-
-@contextmanager
-def name_tmpdir() -> Iterator[None]:
-    """Context manager: let the error of a full disk name the folder of temporary files."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or f"{tempfile.gettempdir()} (TMPDIR)"
-        raise
-
-
-def _map_copy(held: list[pa.Table], rest: Iterable[pa.Table]) -> pa.Table:
-    """Write tables to a file without a name, and map it. `held` is emptied."""
-    with name_tmpdir(), tempfile.TemporaryFile(prefix="ratchet-") as file:
-        with pa.ipc.new_file(file, held[0].schema) as writer:
-            while held:
-                writer.write_table(held.pop(0))
-            for table in rest:
-                writer.write_table(table)
-        file.flush()
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(content))).read_all()

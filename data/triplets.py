@@ -15,7 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ratchet.data.tables import TEACHER_SCORES, DocumentRows, hash_queries, hash_texts, list_shards, read_queries
+from ratchet.data.tables import (
+    TEACHER_SCORES,
+    DocumentRows,
+    hash_queries,
+    hash_texts,
+    list_shards,
+    read_queries,
+)
 from ratchet.errors import DataError
 
 
@@ -40,30 +47,60 @@ class TripletBatch:
 class Triplets:
     """Mined queries with their positives and negatives as rows of the corpus. Queries without a positive are dropped.
 
-    teacher: also read the teacher scores (`ratchet.data.tables.TEACHER_SCORES`). Raises DataError if no query is left,
-    for ids that are not in the corpus, and for teacher scores that are missing or not finite."""
+    seed: of all draws. batch_size: maximum number of queries per batch. num_negatives: maximum number of negatives of a
+    query in a batch. teacher: also read the teacher scores (`ratchet.data.tables.TEACHER_SCORES`). Raises DataError if
+    no query is left, for ids that are not in the corpus, and for teacher scores that are missing or not finite."""
 
-    def __init__(self, mined: pa.Table, corpus: pa.Table, *, teacher: bool = False) -> None:
+    def __init__(
+        self,
+        mined: pa.Table,
+        corpus: pa.Table,
+        *,
+        seed: int = 0,
+        batch_size: int = 64,
+        num_negatives: int = 4,
+        teacher: bool = False,
+    ) -> None:
+        self.seed = seed
+        self.batch_size = batch_size
+        self.num_negatives = num_negatives
         is_usable = pc.fill_null(pc.greater(pc.list_value_length(mined["positives"]), 0), False)
         if not pc.all(is_usable, min_count=0).as_py():
             mined = mined.filter(is_usable)  # a copy, in memory
         if not len(mined):
-            raise DataError("mined: no query has a positive; expected at least one; check the output of `mine`")
+            raise DataError(
+                "mined: no query has a positive; expected at least one; check the output of `mine`"
+            )
         self.queries: pa.Table = mined
         self.query_text: pa.ChunkedArray = mined["text"]
         self.corpus_text: pa.ChunkedArray = corpus["text"]
         rows = DocumentRows(corpus["id"])
-        self._positive_ends, self._positive_rows = find_corpus_rows(mined, "positives", rows, "mined")
-        self._negative_ends, self._negative_rows = find_corpus_rows(mined, "negatives", rows, "mined")
+        self._positive_ends, self._positive_rows = find_corpus_rows(
+            mined, "positives", rows, "mined"
+        )
+        self._negative_ends, self._negative_rows = find_corpus_rows(
+            mined, "negatives", rows, "mined"
+        )
         self._hash_Q = hash_queries(mined)
-        self._known = KnownPositives(np.repeat(self._hash_Q, np.diff(self._positive_ends)), self._positive_rows)
+        self._known = KnownPositives(
+            np.repeat(self._hash_Q, np.diff(self._positive_ends)), self._positive_rows
+        )
         # `mine` writes suspects; tables with negatives from the data have none.
         listed = "suspects" in mined.column_names
-        self._suspects = find_corpus_rows(mined, "suspects", rows, "mined") if listed else None
-        self._teacher = [_read_teacher_scores(mined, name) for name in ("positives", "negatives")] if teacher else None
+        self._suspects: tuple[np.ndarray, np.ndarray] | None = None
+        if listed:
+            self._suspects = find_corpus_rows(mined, "suspects", rows, "mined")
+        self._teacher: list[np.ndarray] | None = None
+        if teacher:
+            self._teacher = [
+                _read_teacher_scores(mined, name) for name in ("positives", "negatives")
+            ]
         self.text_of_row: np.ndarray = hash_texts(self.corpus_text)
         """int64 [corpus]: the hash of each row's text."""
-        self._lengths = pc.utf8_length(self.corpus_text).to_numpy(), pc.utf8_length(self.query_text).to_numpy()
+        self._lengths = (
+            pc.utf8_length(self.corpus_text).to_numpy(),
+            pc.utf8_length(self.query_text).to_numpy(),
+        )
         self.own_row: np.ndarray = find_own_rows(mined, rows)
         """int64 [queries]: see `find_own_rows`."""
         self.text_of_query: np.ndarray = hash_texts(self.query_text)
@@ -73,9 +110,9 @@ class Triplets:
         return len(self.query_text)
 
     @property
-    def num_negatives(self) -> int:
-        """Total number of negatives, over all queries."""
-        return len(self._negative_rows)
+    def has_negatives(self) -> bool:
+        """Whether any query has a negative."""
+        return len(self._negative_rows) > 0
 
     @property
     def teacher_margin(self) -> float:
@@ -85,13 +122,17 @@ class Triplets:
         assert self._teacher is not None
         ends = self._positive_ends, self._negative_ends
         sizes = [np.diff(own) for own in ends]
-        sums = [
-            np.diff(np.concatenate([[0.0], np.cumsum(scores, dtype=np.float64)])[own])
-            for scores, own in zip(self._teacher, ends, strict=True)
-        ]
-        right_Q, wrong_Q = (total / np.maximum(size, 1) for total, size in zip(sums, sizes, strict=True))
+        sums = []
+        for scores, own in zip(self._teacher, ends, strict=True):
+            sums.append(np.diff(np.concatenate([[0.0], np.cumsum(scores, dtype=np.float64)])[own]))
+        right_Q, wrong_Q = (
+            total / np.maximum(size, 1) for total, size in zip(sums, sizes, strict=True)
+        )
         both_Q = sizes[1] > 0
-        margin = float((right_Q - wrong_Q)[both_Q].mean()) if both_Q.any() else 0.0
+        if both_Q.any():
+            margin = float((right_Q - wrong_Q)[both_Q].mean())
+        else:
+            margin = 0.0
         if margin <= 0:
             raise DataError(
                 f"mined: a mean difference of {margin:.3g} between the teacher scores of positives and negatives;"
@@ -102,10 +143,6 @@ class Triplets:
     def positives(self, query: int) -> np.ndarray:
         """Return the corpus rows of a query's positives."""
         return self._positive_rows[self._positive_ends[query] : self._positive_ends[query + 1]]
-
-    def list_passages(self) -> np.ndarray:
-        """Return the corpus rows of all positives and negatives, each once, in order."""
-        return np.unique(np.concatenate([self._positive_rows, self._negative_rows]))
 
     def list_no_negatives(self, query: int) -> np.ndarray:
         """Return the corpus rows that must not be negatives of a query: its positives and those of equal queries, the
@@ -118,29 +155,33 @@ class Triplets:
             found.append(self.own_row[query : query + 1])
         return np.concatenate(found)
 
-    def num_batches(self, batch_size: int) -> int:
-        """Return the number of batches per epoch."""
-        return -(-len(self) // batch_size)
+    @property
+    def num_batches(self) -> int:
+        """Number of batches per epoch."""
+        return -(-len(self) // self.batch_size)
 
-    def split_epoch(self, seed: int, epoch: int, batch_size: int) -> list[np.ndarray]:
+    def split_epoch(self, epoch: int) -> list[np.ndarray]:
         """Shuffle the queries and split them into nearly equal batches of at most `batch_size`."""
-        return split_epoch(len(self), self.num_batches(batch_size), seed, epoch)
+        return split_epoch(len(self), self.num_batches, self.seed, epoch)
 
-    def draw(self, seed: int, epoch: int, query: int, num_negatives: int) -> tuple[int, np.ndarray]:
+    def draw(self, epoch: int, query: int) -> tuple[int, np.ndarray]:
         """Draw (one positive, at most `num_negatives` negatives) of a query, as corpus rows."""
-        positive, negatives = self._draw_positions(seed, epoch, query, num_negatives)
+        positive, negatives = self._draw_positions(epoch, query)
         return int(self._positive_rows[positive]), self._negative_rows[negatives]
 
-    def draw_examples(self, seed: int, epoch: int, query: int, most: int) -> list[tuple[int, int]]:
+    def draw_examples(self, epoch: int, query: int, most: int) -> list[tuple[int, int]]:
         """Draw 0 to `most` in-context examples for a query: (another query, one of its positives).
 
         No example has the query's own text, or one of its positives as the answer."""
-        random = np.random.default_rng([seed, epoch, query + 1, 1])
-        wanted, found = int(random.integers(0, most + 1)), list[tuple[int, int]]()
+        random = np.random.default_rng([self.seed, epoch, query + 1, 1])
+        wanted = int(random.integers(0, most + 1))
+        found = list[tuple[int, int]]()
         own = set(self.text_of_row[self._known.find(self._hash_Q[query])].tolist())
         text = self.query_text[query].as_py()
         # A few more candidates than wanted, since most of them qualify. Rarely a query gets fewer examples.
-        for other in random.choice(len(self), min(len(self), 4 * wanted + 8), replace=False).tolist():
+        for other in random.choice(
+            len(self), min(len(self), 4 * wanted + 8), replace=False
+        ).tolist():
             if len(found) == wanted:
                 break
             answer = int(random.choice(self.positives(other)))
@@ -148,23 +189,35 @@ class Triplets:
                 found.append((other, answer))
         return found
 
-    def _draw_positions(self, seed: int, epoch: int, query: int, num_negatives: int) -> tuple[int, np.ndarray]:
+    def _draw_positions(self, epoch: int, query: int) -> tuple[int, np.ndarray]:
         """Draw as `draw` does, and return positions in the flat arrays."""
-        random = np.random.default_rng([seed, epoch, query + 1])
-        (first, last), (start, stop) = (ends[query : query + 2] for ends in (self._positive_ends, self._negative_ends))
-        wrong, known = np.arange(start, stop), self._known.find(self._hash_Q[query])
+        random = np.random.default_rng([self.seed, epoch, query + 1])
+        first, last = self._positive_ends[query : query + 2]
+        wrong = np.arange(*self._negative_ends[query : query + 2])
+        known = self._known.find(self._hash_Q[query])
         if len(known) > last - first:  # other queries equal this one
-            wrong = wrong[~np.isin(self.text_of_row[self._negative_rows[wrong]], self.text_of_row[known])]
-        return int(random.choice(np.arange(first, last))), random.permutation(wrong)[:num_negatives]
+            wrong = wrong[
+                ~np.isin(self.text_of_row[self._negative_rows[wrong]], self.text_of_row[known])
+            ]
+        return int(random.choice(np.arange(first, last))), random.permutation(wrong)[
+            : self.num_negatives
+        ]
 
-    def make_batch(
-        self, seed: int, epoch: int, number: int, batch_size: int, num_negatives: int, worker_rank: int, workers: int
-    ) -> TripletBatch:
-        """Make batch `number` of an epoch for one worker. All workers get about as many texts of each length."""
-        queries = self.split_epoch(seed, epoch, batch_size)[number]
-        drawn = [self._draw_positions(seed, epoch, int(query), num_negatives) for query in queries]
-        rows = [np.array([self._positive_rows[one], *self._negative_rows[others]], np.int64) for one, others in drawn]
-        _, first, text_of = np.unique(self.text_of_row[np.concatenate(rows)], return_index=True, return_inverse=True)
+    def batch(self, epoch: int, step: int, worker_rank: int = 0, workers: int = 1) -> TripletBatch:
+        """Make the batch of a training step of an epoch, for one worker. All workers get about as many texts of each
+        length."""
+        queries = self.split_epoch(epoch)[step]
+        drawn = []
+        for query in queries:
+            drawn.append(self._draw_positions(epoch, int(query)))
+        rows = []
+        for one, others in drawn:
+            rows.append(
+                np.array([self._positive_rows[one], *self._negative_rows[others]], np.int64)
+            )
+        _, first, text_of = np.unique(
+            self.text_of_row[np.concatenate(rows)], return_index=True, return_inverse=True
+        )
         passages = np.concatenate(rows)[first]
         parts = distribute(self._lengths[0][passages], workers)
         position_of = np.empty(len(passages), np.int64)
@@ -174,7 +227,9 @@ class Triplets:
         teacher = None
         if self._teacher is not None:
             right, wrong = self._teacher
-            teacher = [np.array([right[drawn[i][0]], *wrong[drawn[i][1]]], np.float32) for i in mine]
+            teacher = []
+            for i in mine:
+                teacher.append(np.array([right[drawn[i][0]], *wrong[drawn[i][1]]], np.float32))
         return TripletBatch(
             queries[mine],
             passages[np.concatenate(parts)],
@@ -193,12 +248,14 @@ class KnownPositives:
     def __init__(self, hash_P: np.ndarray, row_P: np.ndarray) -> None:
         """hash_P, row_P: for each positive, the hash of its query (`hash_queries`) and its corpus row, int64."""
         order = np.argsort(hash_P, kind="stable")
-        self._hash_P, self._row_P = hash_P[order], row_P[order]
+        self._hash_P = hash_P[order]
+        self._row_P = row_P[order]
 
     @classmethod
     def read(cls, queries: Path, corpus: DocumentRows, corpus_name: Path) -> KnownPositives:
         """Read shards of queries, one at a time. Raises DataError as `find_corpus_rows` does."""
-        hashes, rows = list[np.ndarray](), list[np.ndarray]()
+        hashes = list[np.ndarray]()
+        rows = list[np.ndarray]()
         for path in list_shards(queries):
             shard = read_queries(path)
             ends, own = find_corpus_rows(shard, "positives", corpus, str(path), corpus_name)
@@ -225,17 +282,26 @@ def split_epoch(rows: int, batches: int, seed: int, epoch: int) -> list[np.ndarr
 def distribute(lengths: Sequence[int] | np.ndarray, workers: int) -> list[np.ndarray]:
     """Distribute rows over workers in turn, longest first: all get about as many rows of each length."""
     order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
-    return [order[worker::workers] for worker in range(workers)]
+    found: list[np.ndarray] = []
+    for worker in range(workers):
+        found.append(order[worker::workers])
+    return found
 
 
 def find_corpus_rows(
-    table: pa.Table, column: str, corpus: DocumentRows, where: str = "queries", corpus_name: str | Path = "the corpus"
+    table: pa.Table,
+    column: str,
+    corpus: DocumentRows,
+    where: str = "queries",
+    corpus_name: str | Path = "the corpus",
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (the offsets of the lists in a column of ids, int64 [Q + 1]; the corpus rows of all ids, flat, int64).
 
     Raises DataError, with `where` and `corpus_name`, for an id that is not in the corpus."""
     rows = corpus.find(names := pc.list_flatten(table[column]))
-    ends = np.concatenate([[0], np.cumsum(pc.fill_null(pc.list_value_length(table[column]), 0).to_numpy())])
+    ends = np.concatenate(
+        [[0], np.cumsum(pc.fill_null(pc.list_value_length(table[column]), 0).to_numpy())]
+    )
     if len(rows) and rows[at := int(np.argmin(rows))] < 0:
         row = int(np.searchsorted(ends, at, side="right")) - 1
         raise DataError(
@@ -259,7 +325,11 @@ def find_own_rows(queries: pa.Table, corpus: DocumentRows) -> np.ndarray:
 
 def pad_rows(rows: Sequence[np.ndarray], fill_value: float) -> np.ndarray:
     """Stack rows of different lengths into one array, padded on the right."""
-    out = np.full((len(rows), max(map(len, rows), default=0)), fill_value, rows[0].dtype if len(rows) else np.int64)
+    out = np.full(
+        (len(rows), max(map(len, rows), default=0)),
+        fill_value,
+        rows[0].dtype if len(rows) else np.int64,
+    )
     for number, row in enumerate(rows):
         out[number, : len(row)] = row
     return out
@@ -269,14 +339,20 @@ def _read_teacher_scores(mined: pa.Table, ids: str) -> np.ndarray:
     """Return the teacher scores beside a column of ids, flat, float32."""
     column = TEACHER_SCORES[ids]
     if column not in mined.column_names:
-        raise DataError(f"mined: has no column {column}; expected the scores of a reranker; run `rerank` on it first")
-    counts, wanted = (pc.fill_null(pc.list_value_length(mined[name]), 0).to_numpy() for name in (column, ids))
+        raise DataError(
+            f"mined: has no column {column}; expected the scores of a reranker; run `rerank` on it first"
+        )
+    counts, wanted = (
+        pc.fill_null(pc.list_value_length(mined[name]), 0).to_numpy() for name in (column, ids)
+    )
     for row in np.flatnonzero(counts != wanted)[:1].tolist():
         given = f"{counts[row] or 'no'} {column} for {wanted[row]} {ids}"
         raise DataError(f"mined: row {row}: {given}; expected one each; run `rerank`")
     flat = pc.fill_null(pc.list_flatten(mined[column]), float("nan")).to_numpy().astype(np.float32)
     if not np.isfinite(flat).all():
-        row = int(np.searchsorted(np.cumsum(counts), np.flatnonzero(~np.isfinite(flat))[0], side="right"))
+        row = int(
+            np.searchsorted(np.cumsum(counts), np.flatnonzero(~np.isfinite(flat))[0], side="right")
+        )
         raise DataError(
             f"mined: row {row}: a score in {column} is not a finite number; expected all to be; run `rerank` again"
         )

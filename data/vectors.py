@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ratchet.data.tables import DocumentRows, embeddings_schema, list_shards, open_mapped_shard, write_mapped
+from ratchet.data.tables import embeddings_schema, list_shards, open_mapped_shard, write_mapped
 from ratchet.errors import DataError
 
 
@@ -22,19 +22,25 @@ def write_vectors(path: Path, ids: pa.ChunkedArray, vectors_ND: np.ndarray) -> N
 
 def read_dim(folder: Path) -> int:
     """Return the dimension of the embeddings in a folder."""
-    return open_mapped_shard(list_shards(folder, "arrow")[0]).schema.field("embedding").type.list_size
+    return (
+        open_mapped_shard(list_shards(folder, "arrow")[0]).schema.field("embedding").type.list_size
+    )
 
 
 def read_vectors(path: Path, ids: pa.Array) -> np.ndarray:
     """Return the [N, D] float32 embeddings of one shard. Raises DataError unless its ids are `ids`, in this order."""
     if not path.exists():
-        raise DataError(f"{path}: missing; expected the embeddings of the shard of that name; embed the texts again")
+        raise DataError(
+            f"{path}: missing; expected the embeddings of the shard of that name; embed the texts again"
+        )
     table = open_mapped_shard(path)
     _check_ids(path, table, ids)
     return view_embeddings(table).astype(np.float32)  # a copy: Arrow's memory is read-only
 
 
-def read_blocks(folder: Path, ids: pa.Array, *, mapped: bool = False) -> Iterator[tuple[int, np.ndarray]]:
+def read_blocks(
+    folder: Path, ids: pa.Array, *, mapped: bool = False
+) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (first row, [n, D] float32) of each shard of a corpus, in order. mapped: memory-mapped views in the stored
     dtype, instead of float32 copies. Raises DataError like `read_vectors`."""
     start = 0
@@ -44,7 +50,9 @@ def read_blocks(folder: Path, ids: pa.Array, *, mapped: bool = False) -> Iterato
         yield start, view_embeddings(table) if mapped else view_embeddings(table).astype(np.float32)
         start += len(table)
     if start != len(ids):
-        raise DataError(f"{folder}: {start} vectors for {len(ids)} texts; expected one each; embed these texts again")
+        raise DataError(
+            f"{folder}: {start} vectors for {len(ids)} texts; expected one each; embed these texts again"
+        )
 
 
 def _check_ids(path: Path, table: pa.Table, ids: pa.Array) -> None:
@@ -60,27 +68,10 @@ def _check_ids(path: Path, table: pa.Table, ids: pa.Array) -> None:
 def view_embeddings(table: pa.Table) -> np.ndarray:
     """Return the embeddings of a shard, [N, D] in their dtype, without a copy."""
     column = table["embedding"]
-    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which always copies
+    array = (
+        column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    )  # which always copies
     return array.flatten().to_numpy().reshape(len(table), column.type.list_size)
-
-
-def read_selected(folder: Path, ids: pa.ChunkedArray) -> np.ndarray:
-    """Return the [N, D] float16 embeddings of the texts with these ids, one shard in memory at a time. Raises DataError
-    for an id without an embedding."""
-    rows, is_known_N = DocumentRows(ids), np.zeros(len(ids), bool)
-    found = np.zeros((len(ids), read_dim(folder)), np.float16)
-    for path in list_shards(folder, "arrow"):
-        table = open_mapped_shard(path)
-        row_n = rows.find(table["id"])
-        found[row_n[row_n >= 0]] = view_embeddings(table)[row_n >= 0]
-        is_known_N[row_n[row_n >= 0]] = True
-    first_N = rows.find(ids)  # a data set's weight above 1 repeats training queries
-    again = np.flatnonzero(first_N != np.arange(len(ids)))
-    found[again], is_known_N[again] = found[first_N[again]], is_known_N[first_N[again]]
-    if not is_known_N.all():
-        missing = ids[int(np.argmin(is_known_N))].as_py()
-        raise DataError(f"{folder}: has no vector of '{missing}'; expected one of each text; embed these texts again")
-    return found
 
 
 def take_rows(blocks: Iterable[tuple[int, np.ndarray]], rows: np.ndarray) -> np.ndarray:
@@ -90,15 +81,3 @@ def take_rows(blocks: Iterable[tuple[int, np.ndarray]], rows: np.ndarray) -> np.
         start, stop = np.searchsorted(rows, [first, first + len(block_ND)])
         parts.append(block_ND[rows[start:stop] - first].astype(np.float32))
     return np.concatenate(parts)
-
-
-def group_blocks(pieces: Iterator[tuple[int, np.ndarray]], rows: int) -> Iterator[list[tuple[int, np.ndarray]]]:
-    """Group consecutive blocks, about `rows` rows per group."""
-    group: list[tuple[int, np.ndarray]] = []
-    for piece in pieces:
-        group.append(piece)
-        if sum(len(block) for _, block in group) >= rows:
-            yield group
-            group = []
-    if group:
-        yield group

@@ -1,4 +1,4 @@
-"""Prints docs/settings.md: the inputs and settings of all jobs (`make settings`)."""
+"""The page of the inputs and settings of all jobs, for the site (`make docs`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ def write_reference() -> str:
     for verb, module in list_jobs().items():
         job = load_job(module)
         text = (importlib.import_module(module).__doc__ or "").partition("\n\n")[0]
-        parts += [f"## {verb}", " ".join(text.split()).removeprefix(f"{verb}: ").replace("|", "\\|")]
+        parts += [
+            f"## {verb}",
+            " ".join(text.split()).removeprefix(f"{verb}: ").replace("|", "\\|"),
+        ]
         inputs = describe_settings(job.inputs)
         if inputs:
             parts += ["Inputs:", *_table(inputs)]
@@ -28,7 +31,7 @@ def write_reference() -> str:
 
 REFERENCE_HEAD = """# Settings of the jobs
 
-Written by `make settings`; do not edit. Give a setting as `--set job.setting=value`, or for one step as
+Give a setting as `--set job.setting=value`, or for one step as
 `--set step.setting=value`, such as `iter0/mine.window=2,100`. Resources are given alike; they change results by
 rounding at most."""
 
@@ -47,7 +50,3 @@ def _table(settings: Sequence[Setting]) -> list[str]:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    print(write_reference(), end="")

@@ -9,7 +9,7 @@ from typing import Literal
 from ratchet.errors import InputError
 from ratchet.extras import require_extra
 from ratchet.models.model_files import check_quantizable, find_config_folder
-from ratchet.models.usage import ADAPTED, Usage, read_task
+from ratchet.models.roles import ADAPTED, Usage, read_task
 
 
 @dataclass(frozen=True)
@@ -24,22 +24,15 @@ class InferenceConfig:
     slightly. An adapter is then not merged. It needs the extra `nf4`."""
 
 
-@dataclass(frozen=True)
-class EngineConfig(InferenceConfig):
-    """Settings of the jobs that can also run with vLLM."""
-
-    engine: Literal["transformers", "vllm"] = "transformers"
-    """`vllm` is faster for many texts on GPUs (continuous batching). It supports single-turn questions, embedders
-    without a projection, and rerankers that answer Yes or No. An adapter is merged into the model first."""
-
-
 def check_adapter(job: str, adapter: Path | None, base: Path | None, usage: Usage) -> None:
     """Raise InputError if `adapter` is not the folder of a LoRA adapter, or was trained as something else than
     `usage`. Raises ModelError for an adapter whose training changed its base. base: None: not made yet."""
     if adapter is None:
         return
     if not (adapter / "adapter_config.json").is_file():
-        raise InputError(f"{job}.adapter: {adapter} has no adapter_config.json; expected the folder of a LoRA adapter")
+        raise InputError(
+            f"{job}.adapter: {adapter} has no adapter_config.json; expected the folder of a LoRA adapter"
+        )
     from ratchet.models.adapters.shard_merge import check_base_is_kept
 
     check_base_is_kept(adapter)
@@ -54,11 +47,6 @@ def check_adapter(job: str, adapter: Path | None, base: Path | None, usage: Usag
         )
 
 
-def require_onnx(where: str) -> None:
-    """Raise InputError, beginning with `where`, if the packages that write and run ONNX models are missing."""
-    require_extra(f"{where}: given", "onnx", "onnx", "onnxscript", "onnxruntime")
-
-
 def check_quantization(job: str, quantization: str, model: Path | None) -> None:
     """Raise InputError for `nf4` if bitsandbytes is not installed, and for a mixture of experts, whose experts would
     stay whole. model: a whole folder; None: not made yet."""
@@ -67,17 +55,3 @@ def check_quantization(job: str, quantization: str, model: Path | None) -> None:
     require_extra(f"{job}.quantization: nf4 given", "nf4", "bitsandbytes")
     if model is not None:
         check_quantizable(f"{job}.quantization", model)
-
-
-def check_engine(job: str, config: EngineConfig, model: Path | None) -> None:
-    """Raise InputError for an engine or a quantization that is not installed, and for nf4 with vLLM or as
-    `check_quantization`."""
-    check_quantization(job, config.quantization, model)
-    if config.engine != "vllm":
-        return
-    require_extra(f"{job}.engine: 'vllm' given", "vllm", "vllm")
-    if config.quantization != "none":
-        raise InputError(
-            f"{job}.quantization: {config.quantization} given; expected none with engine 'vllm', which serves merged"
-            " weights; or set engine=transformers"
-        )

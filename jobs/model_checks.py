@@ -11,7 +11,12 @@ from typing import Any, Literal
 
 from ratchet.errors import InputError, ModelError
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
-from ratchet.models.model_files import check_folder, count_learned_positions, find_config_folder, read_token_ids
+from ratchet.models.model_files import (
+    check_folder,
+    count_learned_positions,
+    find_config_folder,
+    read_token_ids,
+)
 from ratchet.models.model_kind import (
     POSITIONS_AFTER_PADDING,
     check_decoder,
@@ -21,7 +26,7 @@ from ratchet.models.model_kind import (
     read_optional,
 )
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
-from ratchet.models.usage import find_usage
+from ratchet.models.roles import find_usage
 
 USUAL = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "electra")
 """The `model_type` of encoders whose files can show by themselves that transformers opens them."""
@@ -42,12 +47,18 @@ def check_as_used(folder: Path, adapter: Path | None = None) -> None:
         check_decoder_model(folder)
 
 
-def check_embedder_model(folder: Path, encoding_config: EncodingConfig, adapter: Path | None = None) -> None:
+def check_embedder_model(
+    folder: Path, encoding_config: EncodingConfig, adapter: Path | None = None
+) -> None:
     """Raise ModelError for a whole folder that cannot be loaded as an embedder with this encoding config."""
     check_embedder(folder)
     own = encoding_config
     plain = not (own.projection or own.add_eos or own.examples or own.split_template("query")[1])
-    if plain and _is_usual(folder) and not read_optional(folder / "sentence_bert_config.json").get("do_lower_case"):
+    if (
+        plain
+        and _is_usual(folder)
+        and not read_optional(folder / "sentence_bert_config.json").get("do_lower_case")
+    ):
         check_length("encoding_config.max_length", folder, own.max_length)
     else:
         _check_embedder(folder, _find_last_change(folder), own, find_config_folder(folder, adapter))
@@ -72,12 +83,14 @@ def check_decoder_model(folder: Path) -> None:
     _open(folder, _find_last_change(folder))
 
 
-def check_target_modules(job: str, base: Path, kind: Literal["backbone", "causal", "classifier"], names: str) -> None:
+def check_target_modules(
+    job: str, base: Path, kind: Literal["backbone", "causal", "classifier"], names: str
+) -> None:
     """Raise ModelError for layers of which an adapter could not be trained, or not be merged after its training. names:
     the setting `target_modules` of the job."""
     if names == "all-linear" and _is_usual(base):
         return
-    from ratchet.models.adapters.trial import try_adapter
+    from ratchet.models.adapter_trial import try_adapter
 
     try:
         try_adapter(base, kind, names, _find_last_change(base))
@@ -95,21 +108,9 @@ def check_length(where: str, folder: Path, length: int) -> None:
         )
 
 
-def fit_length(given: int | None, default: int, folder: Path | None, used: int = 0) -> int:
-    """Return a length in tokens: the given one, else the default, or what a model's learned positions leave of it
-    beside `used` tokens. folder: None: the model is not made yet."""
-    if given is not None:
-        return given
-    positions = None if folder is None else count_learned_positions(folder)
-    return default if positions is None else max(1, min(default, positions - used))
-
-
-def describe_length(name: str, given: int | None, default: int, fitting: int) -> str:
-    """Return a note for the plan on a length that was not given and is shorter than its default; empty for others."""
-    return f"{name}={fitting}, by the positions of the model" if given is None and fitting < default else ""
-
-
-def read_size(folder: Path, name: Literal["hidden_size", "num_hidden_layers", "num_attention_heads"]) -> int:
+def read_size(
+    folder: Path, name: Literal["hidden_size", "num_hidden_layers", "num_attention_heads"]
+) -> int:
     """Return a size of a model, such as the dimensions of its hidden states, by its own name for it, and by the default
     of its class where config.json says nothing."""
     given = read_config(folder).get(name)
@@ -120,16 +121,35 @@ def read_size(folder: Path, name: Literal["hidden_size", "num_hidden_layers", "n
 
 def _is_usual(folder: Path) -> bool:
     """Whether the files of an encoder show by themselves what `_open` checks, which takes seconds for its imports."""
-    config, file = read_config(folder), folder / "tokenizer.json"
-    sizes = [config.get(name) for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")]
-    if config.get("model_type") not in USUAL or not all(isinstance(size, int) and size > 0 for size in sizes):
+    config = read_config(folder)
+    file = folder / "tokenizer.json"
+    sizes = []
+    for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"):
+        sizes.append(config.get(name))
+    if config.get("model_type") not in USUAL or not all(
+        isinstance(size, int) and size > 0 for size in sizes
+    ):
         return False
-    about = read_optional(folder / "tokenizer_config.json") | read_optional(folder / "special_tokens_map.json")
-    if not file.is_file() or (folder / "added_tokens.json").is_file() or about.get("additional_special_tokens"):
+    about = read_optional(folder / "tokenizer_config.json") | read_optional(
+        folder / "special_tokens_map.json"
+    )
+    if (
+        not file.is_file()
+        or (folder / "added_tokens.json").is_file()
+        or about.get("additional_special_tokens")
+    ):
         return False
     ids = read_token_ids(file)
-    named = {name: value for name, value in about.items() if name.endswith("_token")}
-    tokens = {name: value.get("content") if isinstance(value, dict) else value for name, value in named.items()}
+    named = {}
+    for name, value in about.items():
+        if name.endswith("_token"):
+            named[name] = value
+    tokens = {}
+    for name, value in named.items():
+        if isinstance(value, dict):
+            tokens[name] = value.get("content")
+        else:
+            tokens[name] = value
     known = all(token in ids for token in tokens.values() if isinstance(token, str))
     if not known or not all(isinstance(tokens.get(name), str) for name in SPECIAL):
         return False
@@ -139,7 +159,10 @@ def _is_usual(folder: Path) -> bool:
 
 def _find_last_change(folder: Path) -> int:
     """Return the time of the last change of a folder's config and tokenizer, in nanoseconds: the key of the caches."""
-    return max(path.stat().st_mtime_ns for path in (folder, *folder.glob("*.json"), *folder.glob("*.jinja")))
+    return max(
+        path.stat().st_mtime_ns
+        for path in (folder, *folder.glob("*.json"), *folder.glob("*.jinja"))
+    )
 
 
 @lru_cache(maxsize=32)
@@ -174,7 +197,10 @@ def _open(folder: Path, _: int) -> tuple[Any, Any]:
             f"model {folder}: no padding token and no end-of-sequence token; expected one of them; set pad_token in its"
             " tokenizer_config.json"
         )
-    if config.model_type in POSITIONS_AFTER_PADDING and tokenizer.pad_token_id not in (None, text.pad_token_id):
+    if config.model_type in POSITIONS_AFTER_PADDING and tokenizer.pad_token_id not in (
+        None,
+        text.pad_token_id,
+    ):
         raise ModelError(
             f"model {folder}: pad_token_id {text.pad_token_id} in config.json, {tokenizer.pad_token_id} in the"
             f" tokenizer; expected the same, since {config.model_type} counts positions by it; correct one"
@@ -183,7 +209,9 @@ def _open(folder: Path, _: int) -> tuple[Any, Any]:
 
 
 @lru_cache(maxsize=32)
-def _check_embedder(folder: Path, changed: int, encoding_config: EncodingConfig, config_folder: Path) -> None:
+def _check_embedder(
+    folder: Path, changed: int, encoding_config: EncodingConfig, config_folder: Path
+) -> None:
     import transformers
 
     from ratchet.models.embedder import encoder, projection
@@ -191,7 +219,9 @@ def _check_embedder(folder: Path, changed: int, encoding_config: EncodingConfig,
 
     config, tokenizer = _open(folder, changed)
     if type(config).is_encoder_decoder or type(config) not in transformers.MODEL_MAPPING:
-        raise ModelError(f"model {folder}: {config.model_type} is no embedder; expected an encoder or a decoder")
+        raise ModelError(
+            f"model {folder}: {config.model_type} is no embedder; expected an encoder or a decoder"
+        )
     check_length("encoding_config.max_length", folder, encoding_config.max_length)
     if encoding_config.add_eos and tokenizer.eos_token_id is None:
         raise ModelError(
@@ -206,7 +236,9 @@ def _check_embedder(folder: Path, changed: int, encoding_config: EncodingConfig,
 
 def _check_classes(folder: Path, classes: int) -> None:
     if describe_kind(read_config(folder)) == "a reranker" and classes != 1:
-        raise ModelError(f"model {folder}: a classifier of {classes} classes; expected one output; give another model")
+        raise ModelError(
+            f"model {folder}: a classifier of {classes} classes; expected one output; give another model"
+        )
 
 
 @lru_cache(maxsize=32)
@@ -226,7 +258,12 @@ def _check_reranker(folder: Path, changed: int, reranker_config: RerankerConfig)
         _check_classes(folder, config.num_labels)
         reranker.check_filler(folder, config, tokenizer)
     if type(config) not in known:
-        what = "causal language model" if reranker_config.kind == "yes_no" else "sequence classifier"
-        raise ModelError(f"model {folder}: transformers has no {what} for {config.model_type}; give another model")
+        if reranker_config.kind == "yes_no":
+            what = "causal language model"
+        else:
+            what = "sequence classifier"
+        raise ModelError(
+            f"model {folder}: transformers has no {what} for {config.model_type}; give another model"
+        )
     check_length("reranker_config.max_length", folder, reranker_config.max_length)
     PairTokenizer(transformers.AutoTokenizer.from_pretrained(folder), reranker_config)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:  # it imports torch
 
 LIBRARIES = 0.62e9
 """Bytes of a worker without a model: Python, torch, transformers and Ray; in training also PEFT and DeepSpeed."""
-SHORT_TEXTS = 0.5e9
-"""Maximum bytes of the activations of a few short texts."""
 TRAINED = 6
 """Bytes per trained weight for the bucket in which gradients are summed over workers, and for temporaries of Adam."""
 BUCKET = 5e8  # number of weights whose gradients are summed at a time, as in `ratchet.models.engine.start_engine`
@@ -34,7 +32,12 @@ SMALL = 5 * 10**8
 """Bytes of weights below which a model on CPUs is not counted: it fits on any machine, and counting takes seconds."""
 LESS = {
     "inference": ("batch_tokens=4096", "gpus=2", "quantization=nf4"),
-    "training": ("micro_batch_size=1", "gradient_checkpointing=true", "quantization=nf4", "zero_stage=3"),
+    "training": (
+        "micro_batch_size=1",
+        "gradient_checkpointing=true",
+        "quantization=nf4",
+        "zero_stage=3",
+    ),
 }
 """Settings that reduce the memory, the cheapest first."""
 
@@ -42,19 +45,23 @@ LESS = {
 def add_architecture(result: Result, inputs: Any, parents: Parents) -> Result:
     """Return the predicted result with the metric `architecture`, the folder of the input `base`: a model that the job
     makes of `base` has the same architecture."""
-    folder = find_model("base", inputs, parents)
-    return result if folder is None else replace(result, metrics={**result.metrics, "architecture": str(folder)})
+    folder = find_model_folder("base", inputs, parents)
+    if folder is None:
+        return result
+    return replace(result, metrics={**result.metrics, "architecture": str(folder)})
 
 
-def find_model(field: str, inputs: Any, parents: Parents) -> Path | None:
+def find_model_folder(field: str, inputs: Any, parents: Parents) -> Path | None:
     """Return the folder of a model input; if a step has yet to make it, a folder of the same architecture."""
     given = getattr(inputs, field)
     if given is None and field in parents and "architecture" in parents[field].metrics:
         given = Path(str(parents[field].metrics["architecture"]))
-    return given if given is not None and (given / "config.json").is_file() else None
+    if given is not None and (given / "config.json").is_file():
+        return given
+    return None
 
 
-def infer(
+def estimate_inference(
     folder: Path | None,
     kind: str,
     config: Any,
@@ -79,26 +86,38 @@ def infer(
     dtype = _dtype(config, resources)
     _, tokens = size_passes("cuda" if resources.gpus else "cpu", resources.batch_tokens)
     batch = max(1, tokens // length)
-    one = _measure(folder, kind, dtype=dtype, rows=batch, length=length, quantization=config.quantization)
+    one = _measure(
+        folder, kind, dtype=dtype, rows=batch, length=length, quantization=config.quantization
+    )
     if one is None:
         return None
-    size = 2 if dtype == "bfloat16" else 4
+    if dtype == "bfloat16":
+        size = 2
+    else:
+        size = 4
     # An adapter is merged in float32.
     adapter = inputs.adapter is not None or "adapter" in parents
     loaded = one.loaded * (4 // size if adapter and config.quantization == "none" else 1)
-    working = one.peak + kept * one.cache + (kept > 0) * 3 * 4 * batch * one.head // max(1, one.width)
-    operations = None if rows is None else 2.0 * (one.multiplied + (kept > 0) * one.head) * rows * length
+    working = (
+        one.peak + kept * one.cache + (kept > 0) * 3 * 4 * batch * one.head // max(1, one.width)
+    )
+    if rows is None:
+        operations = None
+    else:
+        operations = 2.0 * (one.multiplied + (kept > 0) * one.head) * rows * length
     if gpus:
         host = _gb(LIBRARIES + CUDA + (config.quantization == "none") * loaded)
         # A model on several GPUs is split by layers, which run one after the other: no faster than on one GPU.
-        weights = one.weights if gpus <= 1 else one.weights * (1 / gpus + 1.25 / one.layers)
+        weights: float = one.weights
+        if gpus > 1:
+            weights = one.weights * (1 / gpus + 1.25 / one.layers)
         operations = operations and operations * max(1.0, gpus)
         return Needs(_gb(CUDA + weights + working), host, 0.0, operations, LESS["inference"])
     host = _gb(LIBRARIES + max(loaded, one.loaded + working))
     return Needs(0.0, host, 0.0, operations, LESS["inference"])
 
 
-def train(
+def estimate_training(
     folder: Path | None,
     kind: str,
     config: Any,
@@ -126,24 +145,55 @@ def train(
         return None
     dtype = _dtype(config, resources)
     full = getattr(config, "method", "lora") == "full"
-    counted = min(tokens, max(length, CPU_TOKENS)) if config.gradient_checkpointing and not resources.gpus else tokens
-    options = {"dtype": dtype, "rows": max(1, counted // length), "length": length, "training": True}
-    options |= {"gradient_checkpointing": config.gradient_checkpointing, "quantization": config.quantization}
+    if config.gradient_checkpointing and not resources.gpus:
+        counted = min(tokens, max(length, CPU_TOKENS))
+    else:
+        counted = tokens
+    options = {
+        "dtype": dtype,
+        "rows": max(1, counted // length),
+        "length": length,
+        "training": True,
+    }
+    options |= {
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "quantization": config.quantization,
+    }
     options |= {"eager": not resources.gpus}
-    names = "all-linear" if full else config.target_modules
-    one = _measure(folder, kind, lora_r=0 if full else config.lora_r, target_modules=names, **options)
+    if full:
+        names = "all-linear"
+    else:
+        names = config.target_modules
+    one = _measure(
+        folder, kind, lora_r=0 if full else config.lora_r, target_modules=names, **options
+    )
     # Activations are counted with one LoRA rank: the gradients of all weights, counted below, would hide them.
-    active = _measure(folder, kind, lora_r=1, target_modules=names, **options) if full else one
+    if full:
+        active = _measure(folder, kind, lora_r=1, target_modules=names, **options)
+    else:
+        active = one
     if one is None or active is None:
         return None
     workers = resources.workers or 1
-    sharded = {stage: workers if config.zero_stage >= stage else 1 for stage in (1, 2, 3)}
+    sharded = {}
+    for stage in (1, 2, 3):
+        if config.zero_stage >= stage:
+            sharded[stage] = workers
+        else:
+            sharded[stage] = 1
     # Moments and master weights are float32; so are gradients, which are also in the bucket that sums them.
-    states, gradients = 12 * one.trained / sharded[1], one.trained * ((4 + TRAINED) / sharded[3] + 4 / sharded[2])
-    trained = 0 if full else 4 * one.trained
+    states = 12 * one.trained / sharded[1]
+    gradients = one.trained * ((4 + TRAINED) / sharded[3] + 4 / sharded[2])
+    if full:
+        trained = 0
+    else:
+        trained = 4 * one.trained
     # On CPUs the file of a base in 4 bits stays mapped into memory.
     weights = (one.weights if resources.gpus else one.loaded) / sharded[3]
-    size = 2 if dtype == "bfloat16" else 4
+    if dtype == "bfloat16":
+        size = 2
+    else:
+        size = 4
     gathered = saved = 0.0
     if config.zero_stage == 3:
         # Not sharded: the layer that runs and the next one, which is prefetched; or the head and its gradient. Also the
@@ -152,7 +202,10 @@ def train(
         gathered += (5 * size if full else 8) * min(BUCKET, one.trained)
         saved = one.weights * full
     # The forward passes of a step run one after the other. With checkpointing only the inputs of layers are kept.
-    kept = (tokens - counted) * one.layers * one.width * size if config.gradient_checkpointing else 0
+    if config.gradient_checkpointing:
+        kept = (tokens - counted) * one.layers * one.width * size
+    else:
+        kept = 0
     logits = labels * (one.head // max(1, one.width))
     working = active.peak + kept + gathered + 12 * vectors * one.width + 3 * 4 * logits
     held = weights + trained + gradients + working
@@ -164,55 +217,49 @@ def train(
         operations = float((forward + backward) * config.epochs * rows * row_tokens)
     evaluations = len(config.kept_steps) or config.epochs
     if config.eval_steps and rows is not None:
-        smallest = min(config.batch_size) if isinstance(config.batch_size, tuple) else config.batch_size
+        if isinstance(config.batch_size, tuple):
+            smallest = min(config.batch_size)
+        else:
+            smallest = config.batch_size
         evaluations = -(-config.epochs * -(-rows // smallest) // config.eval_steps)
     # Three checkpoints, one of them being written: moments and master weights, the weights, and the best model of each.
     # If the models of all evaluations are kept, they are both in the work folder and in the result.
-    model = one.weights if full else 4 * one.trained
+    if full:
+        model = one.weights
+    else:
+        model = 4 * one.trained
     disk = 3 * (12 * one.trained + 2 * model) + 2 * model * evaluations * config.keeps_all
     if not resources.gpus:
-        return Needs(0.0, _gb(host + states + max(held, weights + saved)), _gb(disk), operations, LESS["training"])
+        return Needs(
+            0.0,
+            _gb(host + states + max(held, weights + saved)),
+            _gb(disk),
+            operations,
+            LESS["training"],
+        )
     offloaded = states * (config.offload != "none") + weights * (config.offload == "parameters")
     device = CUDA + held + states - offloaded
     # A base is loaded into host memory first, unless ZeRO-3 loads it layer by layer.
-    loading = 0 if config.zero_stage == 3 or config.quantization != "none" else one.weights
+    if config.zero_stage == 3 or config.quantization != "none":
+        loading = 0
+    else:
+        loading = one.weights
     host += CUDA + max(offloaded + saved, loading)
     return Needs(_gb(device), _gb(host), _gb(disk), operations, LESS["training"])
-
-
-def merge(folder: Path | None, adapter: Path | None, resources: Resources) -> Needs | None:
-    """Return the needs of merging: the adapter, and the larger of two: some copies of the largest layer in float32, or
-    (for the comparison) a layer and the activations of a batch. adapter: None: an adapter of rank 32 is assumed."""
-    if folder is None or _is_small(folder, resources):
-        return None
-    from ratchet.models.adapters.shard_merge import read_main_dtype
-
-    dtype = "bfloat16" if read_main_dtype(folder) == "bfloat16" else "float32"
-    if (one := _measure(folder, "backbone", dtype=dtype, rows=8, length=256, eager=True)) is None:
-        return None
-    files = [] if adapter is None else adapter.glob("*.safetensors")
-    # Linear layers are at least about as wide as the hidden states.
-    held = sum(file.stat().st_size for file in files) or 4 * 32 * 2 * one.multiplied // one.width
-    return Needs(0.0, _gb(LIBRARIES + held + max(12 * one.largest, 6 * one.largest + one.peak)), _gb(one.weights))
-
-
-def load_whole(folder: Path | None, adapter: bool, resources: Resources) -> Needs | None:
-    """Return the needs of a job in which several libraries, one after the other, load the whole model on CPUs for a few
-    short texts. adapter: whether one of them merges an adapter, in float32."""
-    if folder is None or _is_small(folder, resources):
-        return None
-    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    return Needs(0.0, _gb(LIBRARIES + (1 + adapter) * size + SHORT_TEXTS), _gb(size))
 
 
 def bound_length(limit: int, parents: Parents, field: str, texts: int = 1) -> int:
     """Return the maximum tokens of a row of `texts` texts: `limit`, or less if the longest text of the data is known.
     A text has at most as many tokens as characters."""
     longest = count(parents, field, "longest_text")
-    return limit if longest is None else min(limit, texts * longest + TEMPLATE)
+    if longest is None:
+        return limit
+    return min(limit, texts * longest + TEMPLATE)
 
 
-def graph_tokens(config: Any, resources: Resources, texts: int, length: int, *, on_cpu: int = CPU_TOKENS) -> int:
+def graph_tokens(
+    config: Any, resources: Resources, texts: int, length: int, *, on_cpu: int = CPU_TOKENS
+) -> int:
     """Return the number of tokens whose activations a worker keeps at a time: the tokens of a micro batch, or without
     that setting, as many as the job keeps. texts: number of texts per training step, over all workers. on_cpu: maximum
     on CPUs; on GPUs it is `batch_tokens`."""
@@ -224,7 +271,10 @@ def graph_tokens(config: Any, resources: Resources, texts: int, length: int, *, 
 
 def count(parents: Parents, field: str, *names: str) -> int | None:
     """Return the first of the metrics `names` that the step behind an input has; None if it has none of them."""
-    metrics = parents[field].metrics if field in parents else {}
+    if field in parents:
+        metrics = parents[field].metrics
+    else:
+        metrics = {}
     return next((int(metrics[name]) for name in names if name in metrics), None)
 
 
@@ -232,7 +282,9 @@ def _measure(folder: Path, kind: str, **options: Any) -> Footprint | None:
     """Return the footprint of a model; None for an architecture that does not run on the meta device, such as Mamba."""
     from ratchet.models import footprint
 
-    with suppress(AttributeError, KeyError, NotImplementedError, RuntimeError, ValueError, ModelError):
+    with suppress(
+        AttributeError, KeyError, NotImplementedError, RuntimeError, ValueError, ModelError
+    ):
         return footprint.measure(folder, kind, **options)  # type: ignore[arg-type]
     return None
 
@@ -252,7 +304,10 @@ def _check_heads(folder: Path, gpus: int) -> None:
 
 
 def _is_small(folder: Path, resources: Resources) -> bool:
-    return not resources.gpus and sum(file.stat().st_size for file in folder.glob("*.safetensors")) < SMALL
+    return (
+        not resources.gpus
+        and sum(file.stat().st_size for file in folder.glob("*.safetensors")) < SMALL
+    )
 
 
 def _dtype(config: Any, resources: Resources) -> str:
@@ -262,7 +317,9 @@ def _dtype(config: Any, resources: Resources) -> str:
         return "bfloat16"
     from ratchet.models.devices import multiplies_bfloat16, resolve_device
 
-    return "bfloat16" if multiplies_bfloat16(resolve_device("cpu")) else "float32"
+    if multiplies_bfloat16(resolve_device("cpu")):
+        return "bfloat16"
+    return "float32"
 
 
 def _gb(size: float) -> float:

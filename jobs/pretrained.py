@@ -13,5 +13,9 @@ def pretrained(name: str) -> Source:
 
     A hub id is read from the hub's cache, or downloaded. Raises ModelError if neither works."""
     folder = resolve(name)
-    families = [found.family for kind in ("embedder", "reranker") if (found := find_preset(folder, kind))]
+    families = []
+    for kind in ("embedder", "reranker"):
+        preset = find_preset(folder, kind)
+        if preset is not None:
+            families.append(preset.family)
     return Source(folder, label=name, ignored=UNUSED_FILES, told_by_name=",".join(families))

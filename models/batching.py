@@ -26,7 +26,8 @@ def batch_by_tokens(
     lengths = np.maximum(np.asarray(lengths, dtype=np.int64), 1)
     padded = (lengths + multiple - 1) // multiple * multiple
     order = np.argsort(-padded, kind="stable")
-    batches, start = [], 0
+    batches = []
+    start = 0
     while start < len(order):
         rows = max(1, batch_tokens // int(padded[order[start]]))
         batches.append(order[start : start + rows])
@@ -36,11 +37,16 @@ def batch_by_tokens(
 
 def find_overhead(device: str, hidden_size: int) -> float:
     """Return the fixed cost of a forward and backward pass in tokens of padding. device: `cpu` or another type."""
-    return OVERHEAD_TOKENS if device == "cpu" else max(OVERHEAD_TOKENS, GPU_OVERHEAD / hidden_size**2)
+    if device == "cpu":
+        return OVERHEAD_TOKENS
+    return max(OVERHEAD_TOKENS, GPU_OVERHEAD / hidden_size**2)
 
 
 def group_by_length(
-    lengths: Sequence[int] | np.ndarray, tokens: int, multiple: int, overhead: float = OVERHEAD_TOKENS
+    lengths: Sequence[int] | np.ndarray,
+    tokens: int,
+    multiple: int,
+    overhead: float = OVERHEAD_TOKENS,
 ) -> list[np.ndarray]:
     """Return the row indices of each forward pass with the least total cost, by dynamic programming over the lengths.
 
@@ -49,14 +55,17 @@ def group_by_length(
     padded = (np.maximum(lengths, 1) + multiple - 1) // multiple * multiple
     values, counts = np.unique(padded, return_counts=True)
     before = np.concatenate([[0], np.cumsum(counts)])
-    cost, cut = [0.0], [0]
+    cost = [0.0]
+    cut = [0]
     for stop in range(1, len(values) + 1):
         rows = before[stop] - before[:stop]
         passes = -(-rows // max(1, tokens // values[stop - 1]))
         every = np.array(cost) + rows * values[stop - 1] + overhead * passes
         cut.append(int(every.argmin()))
         cost.append(float(every.min()))
-    order, groups, stop = np.argsort(padded, kind="stable"), [], len(values)
+    order = np.argsort(padded, kind="stable")
+    groups = []
+    stop = len(values)
     while stop > 0:
         rows = order[before[cut[stop]] : before[stop]]
         groups += np.array_split(rows, -(-len(rows) // max(1, tokens // int(values[stop - 1]))))
@@ -77,7 +86,10 @@ def pad(
     ids = np.full((len(rows), length), pad_id, dtype=np.int64)
     mask = np.zeros((len(rows), length), dtype=np.int64)
     for number, row in enumerate(rows):
-        where = slice(length - len(row), length) if side == "left" else slice(0, len(row))
+        if side == "left":
+            where = slice(length - len(row), length)
+        else:
+            where = slice(0, len(row))
         ids[number, where] = row
         mask[number, where] = 1
     return torch.from_numpy(ids), torch.from_numpy(mask)
@@ -85,5 +97,6 @@ def pad(
 
 def check_finite(name: str, values: np.ndarray) -> None:
     """Raise ModelError for a row of values [N] or [N, D] that are not finite. name: what a row is, for the message."""
-    if len(bad := np.nonzero(~np.isfinite(values))[0]):
+    bad = np.nonzero(~np.isfinite(values))[0]
+    if len(bad):
         raise ModelError(f"{name} {bad[0]}: not finite; expected numbers; try dtype=float32")

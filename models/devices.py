@@ -14,23 +14,36 @@ BALANCED = "balanced"
 
 def name_device(gpus: float | None) -> str:
     """Return the device of a worker that has this many GPUs: `cpu`, `cuda` or `balanced`."""
-    return "cpu" if not gpus else "cuda" if gpus <= 1 else BALANCED
+    if not gpus:
+        return "cpu"
+    if gpus <= 1:
+        return "cuda"
+    return BALANCED
 
 
 def resolve_device(device: str) -> torch.device:
     """Return the device of inputs for `cpu`, `cuda`, `auto` (CUDA if available) or `balanced` (the first GPU)."""
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        if torch.cuda.is_available():
+            device = "cuda"
+        else:
+            device = "cpu"
     return torch.device("cuda" if device == BALANCED else device)
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     """Return the dtype for `float32`, `bfloat16` or `auto` (bfloat16 if native). Raises ModelError for another name."""
     if name == "auto":
-        return torch.bfloat16 if multiplies_bfloat16(device) else torch.float32
+        if multiplies_bfloat16(device):
+            return torch.bfloat16
+        return torch.float32
     if name not in ("float32", "bfloat16"):
-        raise ModelError(f"dtype: '{name}' given; expected auto, float32 or bfloat16; correct the setting")
-    return torch.float32 if name == "float32" else torch.bfloat16
+        raise ModelError(
+            f"dtype: '{name}' given; expected auto, float32 or bfloat16; correct the setting"
+        )
+    if name == "float32":
+        return torch.float32
+    return torch.bfloat16
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
-import math
 import os
 import re
 import warnings
@@ -20,8 +19,6 @@ import torch
 
 from ratchet.extras import hide_package
 
-EMBEDDINGS = re.compile(r"embed|\bwte\b|\bwpe\b")
-"""Pattern in the names of embedding weights."""
 NOT_DECAYED = re.compile(r"bias|norm\b", re.IGNORECASE)
 """Pattern in the names of biases and of the weights of norms, which can be matrices: biases of experts, norms of
 heads."""
@@ -31,7 +28,6 @@ def start_engine(
     model: Any,
     *,
     learning_rate: float,
-    layer_decay: float = 1.0,
     weight_decay: float,
     max_grad_norm: float,
     zero_stage: int,
@@ -41,20 +37,23 @@ def start_engine(
     """Start DeepSpeed with AdamW over the parameters that require a gradient, all float32 or all bfloat16.
 
     Master weights and moments are float32 in both cases. max_grad_norm: 0 turns clipping off. zero_stage: 0 to 3;
-    with 3, workers must run equally many forward passes (`ratchet.models.zero3_sync`). layer_decay: see
-    `group_weights`. The caller sets the learning rate in `engine.optimizer.param_groups`, times their `lr_scale`.
+    with 3, workers must run equally many forward passes (`ratchet.models.zero3_sync`). The caller sets
+    the learning rate in `engine.optimizer.param_groups`.
     torch.distributed must be initialised, and LOCAL_RANK set with several workers. offload: what is kept in the memory
     of the host, see `FinetuneConfig.offload`.
     """
     deepspeed = _import_deepspeed(device)
     os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed reads it
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = []
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            trained.append(parameter)
     is_half = trained[0].dtype == torch.bfloat16
     # Without torch's Adam DeepSpeed compiles its own.
     adam = {"lr": learning_rate, "torch_adam": True, "adam_w_mode": True}
     engine, *_ = deepspeed.initialize(
         model=model,
-        model_parameters=group_weights(model, layer_decay=layer_decay, weight_decay=weight_decay),
+        model_parameters=group_weights(model, weight_decay=weight_decay),
         config={
             # Required but unused: the caller splits the batches.
             "train_micro_batch_size_per_gpu": 1,
@@ -67,7 +66,9 @@ def start_engine(
             "zero_optimization": {
                 "stage": max(zero_stage, int(is_half)),
                 # The default takes 2 GB of float32, however few weights are trained.
-                "reduce_bucket_size": min(500_000_000, sum(getattr(one, "ds_numel", one.numel()) for one in trained)),
+                "reduce_bucket_size": min(
+                    500_000_000, sum(getattr(one, "ds_numel", one.numel()) for one in trained)
+                ),
                 **_configure_offload(offload),
             },
             # DeepSpeed compiles an Adam of its own for moments in the memory of the host.
@@ -80,31 +81,22 @@ def start_engine(
     return engine
 
 
-def group_weights(model: Any, *, layer_decay: float, weight_decay: float) -> list[dict[str, Any]]:
-    """Return the weights that require a gradient as groups of an optimizer, from the embeddings up, each with its
-    `weight_decay`, and with the factor `lr_scale` on its learning rate: layer_decay to the power of the number of
-    layers above it (Clark et al. 2020, "ELECTRA: Pre-training text encoders as discriminators rather than generators").
-
-    Biases and the weights of norms are not decayed. The first number in a weight's name is the number of its layer.
-    Weights without one belong to the embeddings if their name matches EMBEDDINGS, else to a head above all layers."""
-    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    depths = {name: _find_depth(name) for name in trained}
-    last = max((depth for depth in depths.values() if depth < math.inf), default=-1)
-    top = last + 1 if math.inf in depths.values() else last
-    groups: dict[tuple[float, float], list[Any]] = {}
-    for name in sorted(trained, key=depths.__getitem__):
-        scale = layer_decay ** (top - min(depths[name], top))
-        decay = weight_decay if _is_decayed(name, trained[name]) else 0.0
-        groups.setdefault((scale, decay), []).append(trained[name])
-    return [{"params": own, "lr_scale": scale, "weight_decay": decay} for (scale, decay), own in groups.items()]
-
-
-def _find_depth(name: str) -> float:
-    """Return the number of a weight's layer: -1 for an embedding, infinity for a head."""
-    for part in name.split("."):
-        if part.isdecimal():
-            return int(part)
-    return -1 if EMBEDDINGS.search(name) else math.inf
+def group_weights(model: Any, *, weight_decay: float) -> list[dict[str, Any]]:
+    """Return the weights that require a gradient as groups of an optimizer: decayed ones, and biases and norms."""
+    decayed = []
+    others = []
+    for name, weight in model.named_parameters():
+        if not weight.requires_grad:
+            continue
+        if _is_decayed(name, weight):
+            decayed.append(weight)
+        else:
+            others.append(weight)
+    groups = []
+    for weights, decay in ((decayed, weight_decay), (others, 0.0)):
+        if weights:
+            groups.append({"params": weights, "weight_decay": decay})
+    return groups
 
 
 def _is_decayed(name: str, weight: torch.Tensor) -> bool:
@@ -116,13 +108,17 @@ def _is_decayed(name: str, weight: torch.Tensor) -> bool:
 def start_part(engine: Any) -> None:
     """Prepare the engine for the forward and backward pass of one part of a training step, as the engine's own
     `forward` does. Otherwise the gradients of several parts do not add up."""
-    if hasattr(engine.optimizer, "clear_backward_seen_flag"):  # not with stage 0, where PyTorch adds them up
+    if hasattr(
+        engine.optimizer, "clear_backward_seen_flag"
+    ):  # not with stage 0, where PyTorch adds them up
         engine.optimizer.clear_backward_seen_flag()
         engine.optimizer.backward_prologue()
 
 
 @contextmanager
-def load_partitioned(dtype: str, device: str, *, zero_stage: int, offload: str = "none") -> Iterator[None]:
+def load_partitioned(
+    dtype: str, device: str, *, zero_stage: int, offload: str = "none"
+) -> Iterator[None]:
     """Context manager in which transformers loads a model layer by layer, with its weights partitioned over workers, so
     that no worker ever holds all of them. Does nothing below ZeRO stage 3. Collective, like `start_engine`."""
     if zero_stage < 3:
@@ -152,7 +148,11 @@ def is_partitioned(weight: torch.Tensor) -> bool:
 @contextmanager
 def gather_weights(weights: Sequence[torch.Tensor]) -> Iterator[None]:
     """Context manager in which these weights are whole on every worker. Collective if one is partitioned."""
-    if not (cut := [weight for weight in weights if is_partitioned(weight)]):
+    cut = []
+    for weight in weights:
+        if is_partitioned(weight):
+            cut.append(weight)
+    if not cut:
         yield
         return
     import deepspeed
@@ -168,7 +168,10 @@ def gather_on_first_worker(weights: Sequence[torch.Tensor]) -> Iterator[None]:
     kept = []
     for weight in filter(is_partitioned, weights):
         with gather_weights([weight]):
-            copy = weight.detach().to("cpu", copy=True) if torch.distributed.get_rank() == 0 else None
+            if torch.distributed.get_rank() == 0:
+                copy = weight.detach().to("cpu", copy=True)
+            else:
+                copy = None
         if copy is not None:
             kept.append((weight, weight.data))
             weight.data = copy
@@ -181,8 +184,15 @@ def gather_on_first_worker(weights: Sequence[torch.Tensor]) -> Iterator[None]:
 
 def _configure_offload(offload: str) -> dict[str, Any]:
     """Return DeepSpeed's settings for `FinetuneConfig.offload`."""
-    names = {"none": (), "optimizer": ("offload_optimizer",), "parameters": ("offload_optimizer", "offload_param")}
-    return {name: {"device": "cpu", "pin_memory": torch.cuda.is_available()} for name in names[offload]}
+    names = {
+        "none": (),
+        "optimizer": ("offload_optimizer",),
+        "parameters": ("offload_optimizer", "offload_param"),
+    }
+    found: dict[str, Any] = {}
+    for name in names[offload]:
+        found[name] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    return found
 
 
 def _import_deepspeed(device: str) -> Any:
@@ -209,7 +219,8 @@ def configure_malloc(model: Any) -> None:
     It is kept for small models, so that it is not faulted in again at each training step. It is returned at once for
     large models: kept memory is in pieces that fit nothing else, which doubles the memory of the process.
     """
-    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is None:
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
         return
     trim_threshold, top_pad, mmap_threshold = MALLOC
     if sum(weight.nbytes for weight in model.parameters()) > KEEP_FREED_BYTES:
@@ -227,7 +238,9 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        for number, value in zip(MALLOC, (2**26, 2**17, 2**25), strict=True):  # the values that glibc reaches by itself
+        for number, value in zip(
+            MALLOC, (2**26, 2**17, 2**25), strict=True
+        ):  # the values that glibc reaches by itself
             libc.mallopt(number, value)
         libc.malloc_trim(0)
 

@@ -81,23 +81,39 @@ def measure(
     training: the pass has a backward pass too. lora_r: rank of the adapter; 0 trains all weights. eager: attention
     with its matrix, as in training on CPUs.
     """
-    config = transformers.AutoConfig.from_pretrained(folder, **({"num_labels": 1} if kind == "classifier" else {}))
+    config = transformers.AutoConfig.from_pretrained(
+        folder, **({"num_labels": 1} if kind == "classifier" else {})
+    )
     turn_off_dropout(config)
-    config._attn_implementation = "eager" if eager else "footprint"
+    if eager:
+        config._attn_implementation = "eager"
+    else:
+        config._attn_implementation = "footprint"
     compute = getattr(torch, dtype)
     with silence_transformers(), torch.device("meta"), no_init_weights():
         model = CLASSES[kind].from_config(config, dtype=compute)
         model.tie_weights()
-    blocks = {id(layer.weight): layer.weight.numel() for layer in model.modules() if isinstance(layer, torch.nn.Linear)}
-    head = model.get_output_embeddings() if kind == "causal" else None
-    of_head = 0 if head is None else blocks.pop(id(head.weight), 0)
+    blocks = {}
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Linear):
+            blocks[id(layer.weight)] = layer.weight.numel()
+    if kind == "causal":
+        head = model.get_output_embeddings()
+    else:
+        head = None
+    if head is None:
+        of_head = 0
+    else:
+        of_head = blocks.pop(id(head.weight), 0)
     multiplied = sum(blocks.values())
     whole = weights = sum(weight.numel() for weight in model.parameters()) * compute.itemsize
     if quantization == "nf4":
         weights -= int(multiplied * (compute.itemsize - NF4_BYTES))
     if training and lora_r:
         names = lora.split_names(target_modules)
-        model = lora.attach(model, lora_r=lora_r, lora_alpha=1, lora_dropout=0.0, target_modules=names, seed=0)
+        model = lora.attach(
+            model, lora_r=lora_r, lora_alpha=1, lora_dropout=0.0, target_modules=names, seed=0
+        )
         train_in_float32(model)
     if training and gradient_checkpointing:
         options = {"use_reentrant": False, "preserve_rng_state": False}
@@ -113,7 +129,9 @@ def measure(
         weights=weights,
         loaded=whole + (quantization == "nf4") * weights,
         peak=_run(model, rows, length, training=training) + (quantization == "nf4") * largest * 2,
-        trained=sum(weight.numel() for weight in model.parameters() if weight.requires_grad) if training else 0,
+        trained=sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+        if training
+        else 0,
         multiplied=multiplied,
         head=of_head,
         largest=largest,
@@ -125,17 +143,25 @@ def measure(
 
 def _run(model: Any, rows: int, length: int, *, training: bool) -> int:
     """Return the largest number of bytes of live tensors beside the model's own in a pass of the layers."""
-    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if hasattr(model, "get_base_model"):
+        plain = model.get_base_model()
+    else:
+        plain = model
     backbone = getattr(plain, "base_model", plain)
     ids_BL = torch.zeros((rows, length), dtype=torch.int64, device="meta")
-    options = {"use_cache": False} if hasattr(model.config, "use_cache") else {}
+    if hasattr(model.config, "use_cache"):
+        options = {"use_cache": False}
+    else:
+        options = {}
     live = _LiveBytes(model)
     with live, torch.set_grad_enabled(training):
         hidden_BLD = backbone(input_ids=ids_BL, **options).last_hidden_state
         if training:
             hidden_BLD.float().sum().backward()
     # Gradients are counted with the optimizer, where they are kept in float32.
-    return live.peak - sum(weight.grad.nbytes for weight in model.parameters() if weight.grad is not None)
+    return live.peak - sum(
+        weight.grad.nbytes for weight in model.parameters() if weight.grad is not None
+    )
 
 
 class _LiveBytes(TorchDispatchMode):
@@ -143,7 +169,9 @@ class _LiveBytes(TorchDispatchMode):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.known = [tensor.untyped_storage() for tensor in (*model.parameters(), *model.buffers())]
+        self.known = [
+            tensor.untyped_storage() for tensor in (*model.parameters(), *model.buffers())
+        ]
         self.storages = weakref.WeakSet[Any](self.known)
         self.now = self.peak = 0
 
@@ -175,7 +203,9 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         output = torch.empty_like(query)
-        ctx.save_for_backward(query, key, value, output, query.new_empty(query.shape[:-1], dtype=torch.float32))
+        ctx.save_for_backward(
+            query, key, value, output, query.new_empty(query.shape[:-1], dtype=torch.float32)
+        )
         return output
 
     @staticmethod
@@ -184,7 +214,9 @@ class _Attention(torch.autograd.Function):
         return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
-def _attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> tuple[Tensor, None]:
+def _attend(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
+) -> tuple[Tensor, None]:
     """As the attention functions of transformers: [B, H, L, D] to [B, L, H, D]."""
     return _Attention.apply(query, key, value).transpose(1, 2).contiguous(), None
 

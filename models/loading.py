@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,15 +17,18 @@ from torch.nn import functional
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
-from ratchet.models.adapters.shard_merge import check_base_is_kept, read_main_dtype
+from ratchet.models.adapters.shard_merge import check_base_is_kept
 from ratchet.models.devices import BALANCED, resolve_device, resolve_dtype
 from ratchet.models.engine import is_partitioned
 from ratchet.models.model_files import check_folder, check_quantizable, copy_tokenizer
-from ratchet.models.packed_linear import pack_linear_layers
 
 HEADS = ("classifier", "score", "pre_classifier", "head")
 """Names that transformers uses for the head of a sequence classifier. Heads are trained in full, never quantized."""
-NF4: dict[str, Any] = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
+NF4: dict[str, Any] = {
+    "load_in_4bit": True,
+    "bnb_4bit_quant_type": "nf4",
+    "bnb_4bit_use_double_quant": True,
+}
 
 
 def open_model(
@@ -39,8 +40,6 @@ def open_model(
     device: str = "auto",
     training: bool = False,
     quantization: str = "none",
-    streamed: bool = False,
-    packed: bool = False,
     may_lack: Callable[[str], bool] = lambda name: False,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[Any, list[str]]:
@@ -50,10 +49,9 @@ def open_model(
     merged weights would be rounded to 4 bits again. training: no adapter, no dropout, and eager attention on CPUs,
     whose backward pass is faster there; on GPUs SDPA, or eager attention for architectures without it. dtype, device:
     see `ratchet.models.embedder.encoder.load`. quantization: `nf4` keeps linear layers in 4 bits with double
-    quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"). streamed: weights stay in their files, and a
-    layer's are in memory while it runs. packed: for inference only; see `pack_linear_layers`, which does nothing for
-    other devices and dtypes. may_lack(name): whether a missing weight is accepted, besides an embedder's pooler; it is
-    initialised at random. settings: overrides of the config. Raises ModelError for an unusable folder.
+    quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"). may_lack(name):
+    whether a missing weight is accepted, besides an embedder's pooler; it is initialised at random. settings: overrides
+    of the config. Raises ModelError for an unusable folder.
     """
     check_folder(base)
     if quantization == "nf4":
@@ -67,29 +65,34 @@ def open_model(
         if resolve_device(device).type == "cpu":
             options["attn_implementation"] = "eager"
     if quantization == "nf4":
-        whole = [*HEADS, ".*pooler"] if kind is transformers.AutoModelForSequenceClassification else None
+        if kind is transformers.AutoModelForSequenceClassification:
+            whole = [*HEADS, ".*pooler"]
+        else:
+            whole = None
         how = {**NF4, "bnb_4bit_compute_dtype": kept, "llm_int8_skip_modules": whole}
         options["quantization_config"] = transformers.BitsAndBytesConfig(**how)
-        options["device_map"] = device if device == BALANCED else {"": resolve_device(device)}
-    if streamed:
-        spare = tempfile.TemporaryDirectory(prefix="ratchet-")  # for weights that transformers stores in another layout
-        logging.getLogger("accelerate.big_modeling").setLevel("ERROR")  # it warns that weights are on disk
-        # In the stored dtype, since conversion would read everything now.
-        options |= {"dtype": read_main_dtype(base), "device_map": {"": "disk"}, "offload_folder": spare.name}
+        if device == BALANCED:
+            options["device_map"] = device
+        else:
+            options["device_map"] = {"": resolve_device(device)}
     embeds = kind is transformers.AutoModel  # then the output of a pooler is not used
     if embeds and config.model_type in ("bert", "roberta", "xlm-roberta"):
         options["add_pooling_layer"] = False
     with silence_transformers():
-        model, found = kind.from_pretrained(base, config=config, output_loading_info=True, **options)
-    if streamed:
-        model.spare = spare  # which is removed with the model
+        model, found = kind.from_pretrained(
+            base, config=config, output_loading_info=True, **options
+        )
     if quantization != "none" and training:
         # On CPUs bitsandbytes repacks these weights at the first evaluation, into a layout without a backward pass.
         for module in model.modules():
             if hasattr(module, "support_avx512bf16_for_cpu"):
                 module.support_avx512bf16_for_cpu = False
-    model.eager_for_training = options.get("attn_implementation") == "eager" and model._supports_sdpa  # see eval_mode
-    if missing := sorted(n for n in found["missing_keys"] if not (may_lack(n) or (embeds and "pooler" in n))):
+    model.eager_for_training = (
+        options.get("attn_implementation") == "eager" and model._supports_sdpa
+    )  # see eval_mode
+    if missing := sorted(
+        n for n in found["missing_keys"] if not (may_lack(n) or (embeds and "pooler" in n))
+    ):
         raise ModelError(
             f"model {base}: {missing[0]} and {len(missing) - 1} more weights are missing; expected all that"
             " config.json asks for; fetch or save the model again"
@@ -98,24 +101,21 @@ def open_model(
     if adapter is not None and not training:
         check_base_is_kept(adapter)
         model = lora.load(model, adapter)
-        model = model.merge_and_unload() if is_merged else model
-    model = move_model(model, torch.device("cpu") if device == BALANCED else resolve_device(device), kept)
+        if is_merged:
+            model = model.merge_and_unload()
+    model = move_model(
+        model, torch.device("cpu") if device == BALANCED else resolve_device(device), kept
+    )
     if device == BALANCED and is_merged:
         model = spread_model(model)
     if kind is transformers.AutoModelForSequenceClassification:
         score_in_float32(model)
-    if packed:
-        pack_linear_layers(model)
     model.train(training)
     return model, sorted(found["missing_keys"])
 
 
 def turn_off_dropout(config: Any) -> None:
-    """Set every dropout rate of a model's config to 0, also in the configs of its parts.
-
-    LoRA has its own dropout, whose masks do not depend on the batch (`ratchet.models.dropout`). Masks inside fused
-    attention kernels would depend on it, and torch's dropout on CPUs is single-threaded.
-    """
+    """Set every dropout rate of a model's config to 0, also in the configs of its parts. LoRA has its own dropout."""
     for name, value in list(vars(config).items()):
         if isinstance(value, transformers.PretrainedConfig):
             turn_off_dropout(value)
@@ -132,8 +132,7 @@ def move_model(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
         for buffer in model.buffers():
             buffer.data = buffer.data.to(device)
         return model
-    if not next(model.parameters()).is_meta:  # else layers are cast when they are read
-        model.to(device=device)
+    model.to(device=device)
     for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)
@@ -157,7 +156,9 @@ def spread_model(model: Any, room: dict[Any, int] | None = None) -> Any:
             " set quantization=nf4"
         )
     first = next(iter(places.values()))
-    return dispatch_model(model, places, main_device=first, skip_keys=model._skip_keys_device_placement)
+    return dispatch_model(
+        model, places, main_device=first, skip_keys=model._skip_keys_device_placement
+    )
 
 
 def save_weights(model: Any, base: Path, folder: Path) -> None:
@@ -165,7 +166,9 @@ def save_weights(model: Any, base: Path, folder: Path) -> None:
     for weights that are not finite."""
     for name, weight in model.named_parameters():
         if not bool(torch.isfinite(weight).all()):
-            raise ModelError(f"model: {name} is not finite; nothing was saved; lower the learning rate")
+            raise ModelError(
+                f"model: {name} is not finite; nothing was saved; lower the learning rate"
+            )
     with silence_transformers():
         model.save_pretrained(str(folder), safe_serialization=True)
     copy_tokenizer(base, folder)
@@ -185,7 +188,11 @@ def train_in_float32(model: Any) -> None:
             module.cast_input_dtype_enabled = False  # of PEFT, which would cast the activations
         if own and type(module) in FLOAT32_LAYERS:
             module.__class__ = FLOAT32_LAYERS[type(module)]
-        elif own and type(module) not in (*FLOAT32_LAYERS.values(), _ScoreLayer, torch.nn.ParameterDict):
+        elif own and type(module) not in (
+            *FLOAT32_LAYERS.values(),
+            _ScoreLayer,
+            torch.nn.ParameterDict,
+        ):
             raise ModelError(
                 f"layer {name}: a {type(module).__name__} is to be trained; expected linear layers and layer norms;"
                 " leave it out of target_modules"
@@ -195,11 +202,14 @@ def train_in_float32(model: Any) -> None:
 def score_in_float32(model: Any) -> None:
     """Make a classifier with one output compute it in float32, over a model of any dtype: scores of about 20 that are
     rounded to bfloat16 differ by 0.125 or not at all."""
-    outputs = [layer for layer in model.modules() if type(layer) is torch.nn.Linear and layer.out_features == 1]
+    outputs = []
+    for layer in model.modules():
+        if type(layer) is torch.nn.Linear and layer.out_features == 1:
+            outputs.append(layer)
     if outputs:  # other layers with one output, such as gates of experts, come before it
         last: Any = outputs[-1]
         last.__class__ = _ScoreLayer
-        if hasattr(last, "_old_forward"):  # accelerate's hooks, of streamed and spread models, call this one
+        if hasattr(last, "_old_forward"):  # accelerate's hooks, of spread models, call this one
             last._old_forward = MethodType(_ScoreLayer.forward, last)
 
 
@@ -209,7 +219,9 @@ def add_other_adapter(model: Any, folder: Path) -> None:
     with lora.fitting(folder):
         model.load_adapter(str(folder), OTHER)
     model.set_adapter(OTHER)
-    train_in_float32(model)  # the layers of the other adapter too: they are trainable while they are active
+    train_in_float32(
+        model
+    )  # the layers of the other adapter too: they are trainable while they are active
     model.set_adapter("default")
 
 
@@ -217,7 +229,8 @@ def add_other_adapter(model: Any, folder: Path) -> None:
 def other_adapter(model: Any, folder: Path) -> Iterator[None]:
     """Context manager in which a PEFT model has a saved adapter instead of the one that it trains, over the same base
     weights. It is loaded unless `add_other_adapter` has loaded it. Raises ModelError as `lora.load` does."""
-    if not (added := OTHER in model.peft_config):
+    added = OTHER in model.peft_config
+    if not added:
         add_other_adapter(model, folder)
     model.set_adapter(OTHER)
     try:
@@ -235,7 +248,10 @@ class _Linear(torch.nn.Linear):
     """Float32 weights, cast to the dtype of the input in each pass."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        bias = None if self.bias is None else self.bias.to(input.dtype)
+        if self.bias is None:
+            bias = None
+        else:
+            bias = self.bias.to(input.dtype)
         return functional.linear(input, self.weight.to(input.dtype), bias)
 
 
@@ -243,7 +259,10 @@ class _ScoreLayer(torch.nn.Linear):
     """Weights of any dtype, cast to float32 with the input in each pass, so that the scores are float32."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        bias = None if self.bias is None else self.bias.float()
+        if self.bias is None:
+            bias = None
+        else:
+            bias = self.bias.float()
         return functional.linear(input.float(), self.weight.float(), bias)
 
 
@@ -251,7 +270,9 @@ class _LayerNorm(torch.nn.LayerNorm):
     """Float32 weights, cast as in `_Linear`."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        weight, bias = (None if own is None else own.to(input.dtype) for own in (self.weight, self.bias))
+        weight, bias = (
+            None if own is None else own.to(input.dtype) for own in (self.weight, self.bias)
+        )
         return functional.layer_norm(input, self.normalized_shape, weight, bias, self.eps)
 
 
@@ -263,7 +284,8 @@ FLOAT32_LAYERS: dict[type, type] = {torch.nn.Linear: _Linear, torch.nn.LayerNorm
 def silence_transformers() -> Iterator[None]:
     """Context manager that hides the progress bars and warnings of transformers."""
     logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
@@ -281,7 +303,10 @@ def make_attention_options(
     token (third axis) attends to another. Eager attention gets the mask as a term of the logits."""
     seen = torch.from_numpy(seen_B1LL).to(device)
     by_hand = model.config._attn_implementation == "eager"  # which adds the mask to the logits
-    mask = torch.where(seen, 0.0, -1e9) if by_hand else seen
+    if by_hand:
+        mask = torch.where(seen, 0.0, -1e9)
+    else:
+        mask = seen
     return {"position_ids": torch.from_numpy(positions_BL).to(device), "attention_mask": mask}
 
 
@@ -289,7 +314,8 @@ def make_attention_options(
 def eval_mode(model: Any) -> Iterator[None]:
     """Context manager that puts the model into eval mode and restores its mode afterwards. Where `open_model` chose
     eager attention for training, SDPA is used meanwhile, which needs a quarter less time on CPUs."""
-    before, attention = model.training, model.config._attn_implementation
+    before = model.training
+    attention = model.config._attn_implementation
     switches = attention == "eager" and getattr(model, "eager_for_training", False)
     model.eval()
     if switches:

@@ -40,7 +40,14 @@ EXPERT_LAYERS = ("gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
 """Names of layers of experts in files, which a loaded model has fused."""
 
 TOKENIZER_FILES = (
-    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model"),
+    *(
+        "tokenizer*",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.*",
+        "merges.txt",
+        "*.model",
+    ),
     *("chat_template*", "additional_chat_templates/*", "*.jinja", "generation_config.json"),
 )
 """Globs of tokenizer and generation files."""
@@ -52,13 +59,30 @@ DOCUMENTATION = (
 )
 
 OTHER_FORMATS = (
-    *("pytorch_model*", "tf_model*", "flax_model*", "rust_model*", "*.msgpack", "*.h5", "*.onnx", "*.gguf", "*.nemo"),
+    *(
+        "pytorch_model*",
+        "tf_model*",
+        "flax_model*",
+        "rust_model*",
+        "*.msgpack",
+        "*.h5",
+        "*.onnx",
+        "*.gguf",
+        "*.nemo",
+    ),
     *("onnx/*", "openvino/*", "coreml/*", "original/*", "consolidated*"),
 )
 """The same weights in formats that are never loaded. Modules' files, as `2_Dense/pytorch_model.bin`, do not match."""
 
 TRAINING_STATE = (
-    *("optimizer*", "scheduler.pt", "scaler.pt", "rng_state*.pth", "trainer_state.json", "training_args.bin"),
+    *(
+        "optimizer*",
+        "scheduler.pt",
+        "scaler.pt",
+        "rng_state*.pth",
+        "trainer_state.json",
+        "training_args.bin",
+    ),
     *("latest", "zero_to_fp32.py", "global_step*", "checkpoint-*", "runs", "events.out.tfevents*"),
 )
 """What transformers' Trainer and DeepSpeed leave beside a model, as files and as folders."""
@@ -92,13 +116,19 @@ def resolve(name: str) -> Path:
     if name:
         check_is_folder(folder)
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        raise ModelError(f"model '{name}': no such folder; expected a folder or a hub id (owner/name); check the path")
-    if (cached := _from_hub(name, local=True)) is not None:
+        raise ModelError(
+            f"model '{name}': no such folder; expected a folder or a hub id (owner/name); check the path"
+        )
+    cached = _from_hub(name, local=True)
+    if cached is not None:
         return cached
-    if is_hub_reachable() and (fetched := _from_hub(name, local=False)) is not None:
-        return fetched
-    if name == MINILM and (carried := _from_package()) is not None:
-        return carried
+    found = None
+    if is_hub_reachable():
+        found = _from_hub(name, local=False)
+    if found is None and name == MINILM:
+        found = _from_package()
+    if found is not None:
+        return found
     raise ModelError(
         f"model '{name}': neither a folder, nor in the hub's cache, nor could safetensors be fetched from the hub;"
         " check the name, the network and its proxy (and HF_TOKEN for gated models), or give the path of a folder"
@@ -110,7 +140,9 @@ def copy_tokenizer(base: Path, target: Path) -> None:
 
     transformers may add tokens when it loads a tokenizer, and would save those too.
     """
-    for path in sorted({path for pattern in TOKENIZER_FILES for path in base.glob(pattern) if path.is_file()}):
+    for path in sorted(
+        {path for pattern in TOKENIZER_FILES for path in base.glob(pattern) if path.is_file()}
+    ):
         copied = target / path.relative_to(base)
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copied)
@@ -124,14 +156,21 @@ def check_folder(folder: Path) -> None:
     check_type(folder)
     _check_one_model(folder)
     _check_not_quantized(folder)
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt", "tokenizer.model", "vocab.json")):
-        raise ModelError(f"model {folder}: no tokenizer; expected tokenizer.json; save the tokenizer into the folder")
+    if not any(
+        (folder / name).is_file()
+        for name in ("tokenizer.json", "vocab.txt", "tokenizer.model", "vocab.json")
+    ):
+        raise ModelError(
+            f"model {folder}: no tokenizer; expected tokenizer.json; save the tokenizer into the folder"
+        )
     for name in list_weight_files(folder):
         if not (folder / name).is_file():
             todo = "fetch or save the model again"
             if any(folder.glob("*.bin")):
                 todo = "it has *.bin weights, which may run code when loaded: convert them to safetensors"
-            raise ModelError(f"model {folder}: no weights ({name} is missing); expected safetensors; {todo}")
+            raise ModelError(
+                f"model {folder}: no weights ({name} is missing); expected safetensors; {todo}"
+            )
         if not _is_whole(folder / name):
             raise ModelError(
                 f"model {folder}: {name} is cut short, or only a pointer to the file; expected all of its tensors;"
@@ -148,11 +187,17 @@ def _check_one_model(folder: Path) -> None:
             f"model {folder}: holds config.json of a whole model and {ADAPTER_CONFIG} of an adapter, which may be"
             " merged already; expected one of the two; move the adapter's files into a folder of their own"
         )
-    parts = {path.name for path in folder.glob("model-*-of-*.safetensors")}
+    parts = set()
+    for path in folder.glob("model-*-of-*.safetensors"):
+        parts.add(path.name)
     if (folder / INDEX).is_file():
         parts.update(list_weight_files(folder))
-    if (folder / WEIGHTS).is_file() and (others := sorted(parts - {WEIGHTS})):
-        named = f", which {INDEX} names" if (folder / INDEX).is_file() else ""
+    others = sorted(parts - {WEIGHTS})
+    if (folder / WEIGHTS).is_file() and others:
+        if (folder / INDEX).is_file():
+            named = f", which {INDEX} names"
+        else:
+            named = ""
         raise ModelError(
             f"model {folder}: two sets of weights, {WEIGHTS} and {others[0]}{named}; expected one; move the other"
             " one away, with its index"
@@ -164,9 +209,15 @@ def _check_not_quantized(folder: Path) -> None:
     adapters nor other dtypes apply to them."""
     config = read_config(folder)
     for part in (config, config.get("text_config")):
-        given = part.get("quantization_config") if isinstance(part, dict) else None
+        if isinstance(part, dict):
+            given = part.get("quantization_config")
+        else:
+            given = None
         if given:
-            method = given.get("quant_method") if isinstance(given, dict) else None
+            if isinstance(given, dict):
+                method = given.get("quant_method")
+            else:
+                method = None
             raise ModelError(
                 f"model {folder}: quantization_config in config.json ({method or 'without quant_method'}); expected"
                 " weights in float32, bfloat16 or float16; give the model that it was made from, with quantization=nf4"
@@ -178,11 +229,17 @@ def count_learned_positions(folder: Path) -> int | None:
     """Return the number of tokens for which a model's table of position embeddings has a row: longer texts cannot be
     computed. None for a model without such a table, or without weights."""
     for file in list_weight_files(folder):
-        tensors = read_header(folder / file)[1] if (folder / file).is_file() else {}
+        if (folder / file).is_file():
+            tensors = read_header(folder / file)[1]
+        else:
+            tensors = {}
         for name, about in tensors.items():
             if name.endswith(POSITION_TABLES) and len(about["shape"]) == 2:
                 config = read_config(folder)
-                unused = 2 if config.get("model_type") in ("opt", "biogpt") else count_unused_positions(config)
+                if config.get("model_type") in ("opt", "biogpt"):
+                    unused = 2
+                else:
+                    unused = count_unused_positions(config)
                 return int(about["shape"][0]) - unused
     return None
 
@@ -195,7 +252,9 @@ def list_weight_files(folder: Path) -> list[str]:
     try:
         return sorted(set(json.loads(index.read_text())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{index}: cannot be read ({error}); expected a weight_map; fetch the model again") from None
+        raise ModelError(
+            f"{index}: cannot be read ({error}); expected a weight_map; fetch the model again"
+        ) from None
 
 
 def read_header(path: Path) -> tuple[int, dict[str, Any]]:
@@ -215,16 +274,24 @@ def list_expert_layers(weight_names: Iterable[str]) -> set[str]:
     for name in weight_names:
         _, is_expert, layer = name.partition(".experts.")
         if is_expert or ".block_sparse_moe.input_linear." in name:
-            found.update(part for part in (layer or name).split(".") if not part.isdecimal() and part != "weight")
+            found.update(
+                part
+                for part in (layer or name).split(".")
+                if not part.isdecimal() and part != "weight"
+            )
     return found
 
 
-def check_no_experts(where: str, model: str | Path, weight_names: Iterable[str], target_modules: str) -> None:
+def check_no_experts(
+    where: str, model: str | Path, weight_names: Iterable[str], target_modules: str
+) -> None:
     """Raise ModelError, beginning with `where`, for an adapter of a mixture of experts that would adapt its experts, or
     leave them out unsaid: PEFT's adapter of fused experts cannot be merged into the files, where each expert has layers
     of its own. model: its name or folder, for the message."""
     experts = list_expert_layers(weight_names)
-    names = {name.strip().rpartition(".")[2] for name in target_modules.split(",")}
+    names = set()
+    for name in target_modules.split(","):
+        names.add(name.strip().rpartition(".")[2])
     if experts and names & {*experts, *EXPERT_LAYERS, "all-linear"}:
         raise ModelError(
             f"{where}: {target_modules} given, for a mixture of experts ({model}); expected names of layers outside of"
@@ -244,7 +311,11 @@ def check_quantizable(where: str, folder: Path) -> None:
 
 def read_weight_names(folder: Path) -> list[str]:
     """Return the names of a model's weights, from the headers of its safetensors files."""
-    return [name for file in list_weight_files(folder) for name in read_header(folder / file)[1]]
+    found: list[str] = []
+    for file in list_weight_files(folder):
+        for name in read_header(folder / file)[1]:
+            found.append(name)
+    return found
 
 
 def _check_vocabulary(folder: Path) -> None:
@@ -273,7 +344,10 @@ def _read_token_ids(file: Path, _: int) -> dict[str, int]:
     vocabulary = tokenizer.get("model", {}).get("vocab") or {}
     if not isinstance(vocabulary, dict):  # a list of tokens with their scores
         vocabulary = {token: i for i, (token, _) in enumerate(vocabulary)}
-    return {**vocabulary, **{one["content"]: one["id"] for one in tokenizer.get("added_tokens", [])}}
+    return {
+        **vocabulary,
+        **{one["content"]: one["id"] for one in tokenizer.get("added_tokens", [])},
+    }
 
 
 def _is_whole(path: Path) -> bool:
@@ -282,7 +356,9 @@ def _is_whole(path: Path) -> bool:
         start, tensors = read_header(path)
     except ValueError:
         return False
-    ends = [tensor["data_offsets"][1] for tensor in tensors.values()]
+    ends = []
+    for tensor in tensors.values():
+        ends.append(tensor["data_offsets"][1])
     return bool(ends) and start + max(ends) == path.stat().st_size
 
 
@@ -294,11 +370,17 @@ def _from_hub(name: str, *, local: bool) -> Path | None:
     from huggingface_hub import snapshot_download
 
     try:
-        folder = Path(snapshot_download(name, local_files_only=local, ignore_patterns=list(UNUSED_FILES)))
-    except Exception:  # also of its HTTP library: a proxy that refuses, a SOCKS proxy without the package for it
+        folder = Path(
+            snapshot_download(name, local_files_only=local, ignore_patterns=list(UNUSED_FILES))
+        )
+    except (
+        Exception
+    ):  # also of its HTTP library: a proxy that refuses, a SOCKS proxy without the package for it
         return None
     # An interrupted download leaves a folder without weights.
-    return folder if (folder / "config.json").is_file() and list(folder.glob("*.safetensors")) else None
+    if (folder / "config.json").is_file() and list(folder.glob("*.safetensors")):
+        return folder
+    return None
 
 
 def is_hub_reachable() -> bool:
@@ -309,7 +391,9 @@ def is_hub_reachable() -> bool:
     # With a proxy, test the proxy.
     url = urlsplit(getproxies().get(urlsplit(endpoint).scheme) or endpoint)
     try:
-        socket.create_connection((url.hostname or "", url.port or 443), timeout=CONNECT_SECONDS).close()
+        socket.create_connection(
+            (url.hostname or "", url.port or 443), timeout=CONNECT_SECONDS
+        ).close()
     except OSError:
         return False
     return True

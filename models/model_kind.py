@@ -20,12 +20,31 @@ NO_TEXT = re.compile("CLIP|Image|Vision|ViT|Audio|Speech|Wav2Vec")
 """Parts of the names of classes that do not read text."""
 POSITIONS_AFTER_PADDING = frozenset(
     (
-        *("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet", "longformer"),
+        *(
+            "roberta",
+            "xlm-roberta",
+            "xlm-roberta-xl",
+            "roberta-prelayernorm",
+            "camembert",
+            "mpnet",
+            "longformer",
+        ),
         *("data2vec-text", "ibert", "xmod", "luke", "markuplm", "esm"),
     )
 )
 """The `model_type` of models whose positions begin after that of the padding token."""
-ENCODER_DECODERS = ("t5", "mt5", "umt5", "longt5", "bart", "pegasus", "marian", "mbart", "led", "whisper")
+ENCODER_DECODERS = (
+    "t5",
+    "mt5",
+    "umt5",
+    "longt5",
+    "bart",
+    "pegasus",
+    "marian",
+    "mbart",
+    "led",
+    "whisper",
+)
 """Prefixes of the `model_type` of models that have an encoder and a decoder."""
 NO_EMBEDDERS = ("a reranker", "an encoder-decoder", "a model of images or sound")
 
@@ -41,7 +60,10 @@ def check_is_folder(path: Path) -> None:
         ".json": "a JSON file; expected the folder of the model",
     }
     kind = kinds.get(path.suffix.lower(), "a file; expected a Hugging Face model folder")
-    hint = f"; give {path.parent}" if (path.parent / "config.json").is_file() else "; give a folder"
+    if (path.parent / "config.json").is_file():
+        hint = f"; give {path.parent}"
+    else:
+        hint = "; give a folder"
     raise ModelError(f"model {path}: this is {kind}{hint}")
 
 
@@ -58,13 +80,17 @@ def read_object(file: Path) -> dict[str, Any]:
     """Return the JSON object in a file of a model folder. Raises ModelError for anything else."""
     found = read_json(file)
     if not isinstance(found, dict):
-        raise ModelError(f"{file}: a {type(found).__name__} given; expected an object; fetch or save the model again")
+        raise ModelError(
+            f"{file}: a {type(found).__name__} given; expected an object; fetch or save the model again"
+        )
     return found
 
 
 def read_optional(file: Path) -> dict[str, Any]:
     """Return the JSON object in a file, empty if there is no file. Raises ModelError for any other content."""
-    return read_object(file) if file.is_file() else {}
+    if file.is_file():
+        return read_object(file)
+    return {}
 
 
 def read_json(file: Path) -> Any:
@@ -72,20 +98,31 @@ def read_json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ModelError(f"{file}: missing; expected a Hugging Face model folder; check the path") from None
+        raise ModelError(
+            f"{file}: missing; expected a Hugging Face model folder; check the path"
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{file}: not JSON ({error}); expected a whole file; fetch or save the model again") from None
+        raise ModelError(
+            f"{file}: not JSON ({error}); expected a whole file; fetch or save the model again"
+        ) from None
 
 
 def check_no_custom_code(folder: Path) -> None:
     """Raise ModelError for a model whose classes are Python files of its own, which are never run."""
     config = read_config(folder)
-    if not (own_code := config.get("auto_map")):
+    own_code = config.get("auto_map")
+    if not own_code:
         return
     # A known model_type would load as the plain architecture, without what the code changes (such as the attention).
     kind = config.get("model_type")
-    plain = f"; if it is a plain {kind!r}, remove auto_map from config.json" if kind else ""
-    first = next(iter(own_code.values())) if isinstance(own_code, dict) else own_code
+    if kind:
+        plain = f"; if it is a plain {kind!r}, remove auto_map from config.json"
+    else:
+        plain = ""
+    if isinstance(own_code, dict):
+        first = next(iter(own_code.values()))
+    else:
+        first = own_code
     raise ModelError(
         f"model {folder}: needs its own code ({first}); expected a model of transformers, since code from a model"
         f" folder is never run; give another model{plain}"
@@ -114,14 +151,19 @@ def _read_known_types() -> str:
 
 def check_decoder(folder: Path) -> None:
     """Raise ModelError for a folder whose config.json is not that of a decoder (causal language model)."""
-    _refuse(folder, (*NO_EMBEDDERS, "an encoder"), "a decoder (causal LM), such as Qwen2ForCausalLM")
+    _refuse(
+        folder, (*NO_EMBEDDERS, "an encoder"), "a decoder (causal LM), such as Qwen2ForCausalLM"
+    )
 
 
 def check_embedder(folder: Path) -> None:
     """Raise ModelError for a folder whose config.json is that of a reranker, of an encoder-decoder or of its encoder
     alone."""
     config = read_config(folder)
-    if str(config.get("model_type", "")).startswith(ENCODER_DECODERS) and describe_kind(config) == "an encoder":
+    if (
+        str(config.get("model_type", "")).startswith(ENCODER_DECODERS)
+        and describe_kind(config) == "an encoder"
+    ):
         raise ModelError(
             f"model {folder}: the encoder of an encoder-decoder ({config['model_type']}); expected an encoder such as"
             " BertModel, or a decoder; give another model"
@@ -131,9 +173,12 @@ def check_embedder(folder: Path) -> None:
 
 def _refuse(folder: Path, kinds: Sequence[str], expected: str) -> None:
     config = read_config(folder)
-    if (kind := describe_kind(config)) in kinds:
+    kind = describe_kind(config)
+    if kind in kinds:
         names = ", ".join(config.get("architectures") or [str(config.get("model_type"))])
-        raise ModelError(f"model {folder}: this is {kind} ({names}); expected {expected}; give another model")
+        raise ModelError(
+            f"model {folder}: this is {kind} ({names}); expected {expected}; give another model"
+        )
 
 
 def count_positions(config: dict[str, Any]) -> int | None:
@@ -141,18 +186,23 @@ def count_positions(config: dict[str, Any]) -> int | None:
 
     RoBERTa and its relatives number positions from `pad_token_id` + 1 on, so that 512 of 514 can be used."""
     positions = config.get("max_position_embeddings") or config.get("n_positions")
-    return None if positions is None else int(positions) - count_unused_positions(config)
+    if positions is None:
+        return None
+    return int(positions) - count_unused_positions(config)
 
 
 def count_unused_positions(config: dict[str, Any]) -> int:
     """Return the number of a model's first positions that no token has."""
     after_padding = str(config.get("model_type", "")) in POSITIONS_AFTER_PADDING
-    return int(config.get("pad_token_id", 1)) + 1 if after_padding else 0
+    if after_padding:
+        return int(config.get("pad_token_id", 1)) + 1
+    return 0
 
 
 def describe_kind(config: dict[str, Any]) -> str:
     """Return the kind of model that a config.json describes, with its article, such as `a decoder`."""
-    names, kind = " ".join(config.get("architectures") or []), str(config.get("model_type", "")).lower()
+    names = " ".join(config.get("architectures") or [])
+    kind = str(config.get("model_type", "")).lower()
     if "SequenceClassification" in names:
         return "a reranker"
     if "CausalLM" in names:
@@ -163,7 +213,9 @@ def describe_kind(config: dict[str, Any]) -> str:
         return "an encoder"
     if "ConditionalGeneration" in names or kind.startswith(ENCODER_DECODERS):
         return "an encoder-decoder"
-    if kind == "new" or any(part in kind for part in ("bert", "xlm", "mpnet", "electra", "deberta", "ernie")):  # GTE
+    if kind == "new" or any(
+        part in kind for part in ("bert", "xlm", "mpnet", "electra", "deberta", "ernie")
+    ):  # GTE
         return "an encoder"
     return "a model"
 
@@ -182,6 +234,11 @@ def _describe_other(folder: Path) -> str:
         )
     if files := sorted(folder.glob("*.gguf")):
         return f"holds GGUF ({files[0].name}), which is not read; expected the model that it was made from"
-    inside = [path.parent.name for path in sorted(folder.glob("*/config.json"))]
-    hint = f"; did you mean '{folder / inside[0]}'?" if len(inside) == 1 else "; check the path"
+    inside = []
+    for path in sorted(folder.glob("*/config.json")):
+        inside.append(path.parent.name)
+    if len(inside) == 1:
+        hint = f"; did you mean '{folder / inside[0]}'?"
+    else:
+        hint = "; check the path"
     return f"no config.json; expected a Hugging Face model folder{hint}"

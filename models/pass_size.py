@@ -7,6 +7,10 @@ MULTIPLE = 8
 CPU_TOKENS = 2048
 """Padded tokens of a forward pass on CPUs. Larger ones leave the caches, and are not faster
 (benchmarks/inference/embedding.py)."""
+CPU_GRAPH = 2**15 * 6 * 384
+"""On CPUs: maximum of tokens x layers x hidden size whose activations an embedder keeps at a time, about 8 GB."""
+GROUPS_PER_PASS = 8
+"""Number of queries whose groups a reranker has in memory at once, if the resource micro_batch_size is None."""
 
 
 def size_passes(device: str, batch_tokens: int, *, training: bool = False) -> tuple[int, int]:
@@ -15,4 +19,6 @@ def size_passes(device: str, batch_tokens: int, *, training: bool = False) -> tu
     On CPUs nearly exact lengths save work. There `batch_tokens` matters in inference only, as an upper bound."""
     if device != "cpu":
         return MULTIPLE, batch_tokens
-    return (4, CPU_TOKENS) if training else (1, min(batch_tokens, CPU_TOKENS))
+    if training:
+        return (4, CPU_TOKENS)
+    return (1, min(batch_tokens, CPU_TOKENS))

@@ -37,7 +37,11 @@ BGE_EN = {"query_template": "Represent this sentence for searching relevant pass
 BGE_ZH = {"query_template": "为这个句子生成表示以用于检索相关文章：{text}"}
 ICL_TEMPLATE = "<instruct>{task}\n<query>{text}\n<response>"
 """The template of bge-en-icl. An example is followed by its answer."""
-ICL = {"query_template": ICL_TEMPLATE, "example_template": ICL_TEMPLATE + "{answer}", "query_max_length": 512}
+ICL = {
+    "query_template": ICL_TEMPLATE,
+    "example_template": ICL_TEMPLATE + "{answer}",
+    "query_max_length": 512,
+}
 QWEN3_QUERY = {"query_template": "Instruct: {task}\nQuery:{text}", "add_eos": False}
 
 EMBEDDERS = (
@@ -68,7 +72,11 @@ PROMPT = (
     " prediction of either 'Yes' or 'No'."
 )
 """The prompt of FlagEmbedding's published rerankers."""
-YES_NO: dict[str, Any] = {"query_template": "A: {text}", "passage_template": "B: {text}", "separator": "\n"}
+YES_NO: dict[str, Any] = {
+    "query_template": "A: {text}",
+    "passage_template": "B: {text}",
+    "separator": "\n",
+}
 YES_NO |= {"kind": "yes_no", "prompt": PROMPT}
 QWEN3: dict[str, Any] = {
     "kind": "yes_no",
@@ -85,14 +93,21 @@ RERANKERS = (
     Preset("qwen3-reranker", r"Qwen3-Reranker-(0\.6|4|8)B", QWEN3),
     # FlagEmbedding's examples/inference/reranker/README.md.
     Preset("bge-reranker-v2-gemma", "bge-reranker-v2-gemma", YES_NO | {"max_length": 1024}),
-    Preset("bge-reranker", "bge-reranker-(base|large|v2-m3)", {"kind": "cross_encoder", "max_length": 512}),
+    Preset(
+        "bge-reranker",
+        "bge-reranker-(base|large|v2-m3)",
+        {"kind": "cross_encoder", "max_length": 512},
+    ),
 )
 
 
 def find_preset(folder: Path, kind: Literal["embedder", "reranker"]) -> Preset | None:
     """Return the preset of a published model, by the name of its folder, its hub id in a path of the hub's cache, or
     `_name_or_path` in its config.json; None for other models."""
-    names = [folder.name, *(part.name for part in folder.parents if part.name.startswith("models--"))]
+    names = [
+        folder.name,
+        *(part.name for part in folder.parents if part.name.startswith("models--")),
+    ]
     config = read_optional(folder / "config.json")
     for name in [*names, str(config.get("_name_or_path", ""))]:
         plain = re.split(r"[/\\]|--", name.rstrip("/\\"))[-1]

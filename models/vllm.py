@@ -7,7 +7,6 @@ the answer) as well, but vLLM draws other tokens from them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,9 @@ def make_engine_args(base: Path, *, dtype: str, longest: int, gpus: float | None
 
     Raises ModelError if the model has fewer positions than `longest`: vLLM would truncate the answer.
     """
-    positions = getattr(transformers.AutoConfig.from_pretrained(base), "max_position_embeddings", None)
+    positions = getattr(
+        transformers.AutoConfig.from_pretrained(base), "max_position_embeddings", None
+    )
     if positions is not None and longest > positions:
         raise ModelError(
             f"model {base}: {longest} tokens asked for, the longest text with max_new_tokens; expected at most its"
@@ -46,22 +47,12 @@ def make_engine_args(base: Path, *, dtype: str, longest: int, gpus: float | None
     if not gpus:
         # Compilation needs a compiler and takes longer than it saves. Chunked prefill rewinds the seed, which CPU
         # generators do not support: vLLM fails.
-        found |= {"enforce_eager": True, "enable_chunked_prefill": False, "kv_cache_memory_bytes": CPU_CACHE}
+        found |= {
+            "enforce_eager": True,
+            "enable_chunked_prefill": False,
+            "kv_cache_memory_bytes": CPU_CACHE,
+        }
     return found
-
-
-def make_pooler_args(pooling: str) -> dict[str, Any]:
-    """Return the engine arguments for the pooling of an encoding config."""
-    return {"pooler_config": {"seq_pooling_type": pooling.removesuffix("_token").upper()}}
-
-
-def make_scorer_args(answers: Sequence[str]) -> dict[str, Any]:
-    """Return the engine arguments for the score of a decoder: the logit of the first answer as the next token, minus
-    that of the second answer if there are two."""
-    method = "from_2_way_softmax" if len(answers) == 2 else "no_post_processing"
-    return make_pooler_args("last_token") | {
-        "hf_overrides": {"classifier_from_token": list(reversed(answers)), "method": method}
-    }
 
 
 def make_sampling_params(sampling: Sampling, ends: frozenset[int], name: str) -> dict[str, Any]:
@@ -73,7 +64,11 @@ def make_sampling_params(sampling: Sampling, ends: frozenset[int], name: str) ->
     }
     if sampling.temperature > 0:
         # 63 bits: it is sent as a signed 64-bit number
-        found |= {"top_p": sampling.top_p, "top_k": sampling.top_k, "seed": derive_key(sampling.seed, name) % 2**63}
+        found |= {
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "seed": derive_key(sampling.seed, name) % 2**63,
+        }
     if sampling.stop:
         found["stop"] = list(sampling.stop)
     return found

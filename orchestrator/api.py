@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import RunError
 from ratchet.orchestrator import recipe, run_models
-from ratchet.orchestrator.cli.run_command import run_recipe
-from ratchet.orchestrator.job_interface.settings import expect_one_of, write_value
+from ratchet.orchestrator.execution.command import run_recipe
+from ratchet.orchestrator.job_interface.settings import expect_one_of, write_lines
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting import report_json
-from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.run_data import StepReport
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.run_models import RunModel
@@ -43,7 +42,8 @@ class StepResult:
     def path(self) -> Path:
         """The folder of the result. The files are verified, and first downloaded if they are in a bucket. Raises
         RunError if the step has no result."""
-        if (commit := self.store.lookup(self.data.step_id) if self.data.step_id else None) is None:
+        commit = self.store.lookup(self.data.step_id) if self.data.step_id else None
+        if commit is None:
             raise RunError(f"step {self.data.name}: no result; expected one; run the recipe again")
         return self.store.path(commit.manifest, full=True)
 
@@ -59,10 +59,12 @@ class Run:
     """A run that has ended: its table, models, steps and report."""
 
     def __init__(self, store: Store, folder: Path) -> None:
-        self.store, self.folder = store, folder
+        self.store = store
+        self.folder = folder
         data = report_json.read(RunLog(folder))
         assert data is not None  # the run has ended
-        self.data, self.steps = data, Steps({step.name: StepResult(store, step) for step in data.steps})
+        self.data = data
+        self.steps = Steps({step.name: StepResult(store, step) for step in data.steps})
 
     def __repr__(self) -> str:
         return f"<Run {self.run_id}: {self.status}>"
@@ -88,11 +90,12 @@ class Run:
 
         rows: dict[str, dict[str, float | None]] = {}
         for label, row in self.data.rows.items():
-            own = rows[label] = {}
+            rows[label] = {}
             for name, value in row.items():
-                own[name] = None if value is None else float(value)
-                if isinstance(value, Estimate) and value.deviation is not None:
-                    own[f"{name} ±"] = value.deviation
+                rows[label][name] = None if value is None else float(value)
+                deviation = getattr(value, "deviation", None)
+                if deviation is not None:
+                    rows[label][f"{name} ±"] = deviation
         return pd.DataFrame.from_dict(rows, orient="index")
 
     @property
@@ -122,10 +125,11 @@ def run(
     jobs, such as {"finetune_embedder.epochs": 2}. store, seeds, address: as the options of `ratchet run`. check: raise
     RunError if a step fails or the run is interrupted; results are kept, and the same call continues the run. Raises
     RatchetError for wrong input."""
-    lines = write_lines(parameters, settings)
+    lines = write_lines({**parameters, **(settings or {})})
     opened = Store.open(find_store(store))
     argv = ["ratchet", "run", name, *(part for line in lines for part in ("--set", line))]
-    argv += ["--seeds", str(seeds)] if seeds > 1 else []
+    if seeds > 1:
+        argv += ["--seeds", str(seeds)]
     done = run_recipe(name, recipe.Settings.read(lines, seeds), opened, argv, address=address)
     if check and done.word != "finished":
         failures = "; ".join(f"{step}: {reason}" for step, reason in done.failures.items())
@@ -155,10 +159,18 @@ def sweep(
     from ratchet.orchestrator.cli.parser import parse
     from ratchet.orchestrator.sweeps.command import run_sweep
 
-    lines = write_lines(parameters, settings)
-    given = {"space": space, "metric": metric, "trials": trials, "store": find_store(store), **(options or {})}
+    lines = write_lines({**parameters, **(settings or {})})
+    given = {
+        "space": space,
+        "metric": metric,
+        "trials": trials,
+        "store": find_store(store),
+        **(options or {}),
+    }
     argv = ["sweep", name, *(part for line in lines for part in ("--set", line))]
-    argv += [part for key, value in given.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+    argv += [
+        part for key, value in given.items() for part in (f"--{key.replace('_', '-')}", str(value))
+    ]
     return run_sweep(parse(argv), lines, ["ratchet", *argv])
 
 
@@ -173,10 +185,13 @@ def plan(
     """Return step name -> `done`, `to run` or `open` (see `ratchet plan --help`). Nothing is started. Raises
     RatchetError for wrong input."""
     opened = Store.view(find_store(store), missing_ok=True)
-    given = recipe.Settings.read(write_lines(parameters, settings), seeds)
+    given = recipe.Settings.read(write_lines({**parameters, **(settings or {})}), seeds)
     made = Plan(recipe.build(recipe.find(name), given, opened)[0], opened)
     made.check()
-    return {step: planned.state for step, planned in made.steps.items()}
+    found: dict[str, str] = {}
+    for step, planned in made.steps.items():
+        found[step] = planned.state
+    return found
 
 
 def list_models(run: str = "", *, store: str | Path | None = None) -> list[RunModel]:
@@ -187,8 +202,3 @@ def list_models(run: str = "", *, store: str | Path | None = None) -> list[RunMo
 def find_store(given: str | Path | None) -> str | Path:
     """Return the given store, else the environment variable RATCHET_STORE, else `.ratchet`."""
     return given or os.environ.get("RATCHET_STORE", ".ratchet")
-
-
-def write_lines(parameters: Mapping[str, Any], settings: Mapping[str, Any] | None) -> list[str]:
-    """Return Python values as the `name=value` lines of the command."""
-    return [f"{name}={write_value(value)}" for name, value in {**parameters, **(settings or {})}.items()]

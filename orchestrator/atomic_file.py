@@ -121,7 +121,8 @@ def _write_temporary(path: Path, content: bytes, durable: bool) -> Iterator[Path
         yield temporary
     except OSError as error:
         # Errors of a file descriptor, such as a full disk, do not name the file.
-        error.filename = str(path) if error.filename in (None, str(temporary)) else error.filename
+        if error.filename in (None, str(temporary)):
+            error.filename = str(path)
         raise
     finally:
         with suppress(OSError):

@@ -21,7 +21,13 @@ def canonical_json(value: Any, where: str = "value") -> bytes:
     Accepts None, bool, int, finite float, str, list, tuple, dict with str keys, and dataclasses of these. Raises
     CanonicalError, naming the position in the value, for other values and for more than 100 levels of nesting.
     """
-    text = json.dumps(_plain(value, where), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(
+        _plain(value, where),
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+        allow_nan=False,
+    )
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -47,13 +53,18 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
             raise CanonicalError(f"{where}: {value} given; expected a finite number")
         return value
     if isinstance(value, list | tuple):
-        return [_plain(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
+        found = []
+        for index, item in enumerate(value):
+            found.append(_plain(item, f"{where}[{index}]", depth + 1))
+        return found
     if is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
         for key in value:
             if type(key) is not str:
-                raise CanonicalError(f"{where}: key of type {type(key).__name__} given; expected text")
+                raise CanonicalError(
+                    f"{where}: key of type {type(key).__name__} given; expected text"
+                )
         return {key: _plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
     raise CanonicalError(
         f"{where}: {type(value).__name__} given; it has no stable form; expected numbers, text, lists or dicts of them"

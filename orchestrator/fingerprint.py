@@ -14,7 +14,9 @@ SCHEMA = 2
 """Version of the fingerprint's format; increased when the meaning of a fingerprint changes."""
 
 
-def build_fingerprint(job: Job, code: Code, config: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def build_fingerprint(
+    job: Job, code: Code, config: Any, inputs: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the fingerprint of a step. Its digest is the step id (`canonical_json.digest`, which raises CanonicalError
     for a setting without a stable form).
 
@@ -24,7 +26,7 @@ def build_fingerprint(job: Job, code: Code, config: Any, inputs: Mapping[str, An
         "schema": SCHEMA,
         "job": job.name,
         "version": job.version,
-        "code": dict(code.definitions),
+        "code": dict(code.modules),
         "libraries": dict(code.libraries),
         "config": asdict(config),
         "inputs": dict(inputs),
@@ -36,10 +38,13 @@ def describe_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str
     differ = [key for key in ("schema", "job", "version") if old.get(key) != new.get(key)]
     found = [f"{key}: {old.get(key)} -> {new.get(key)}" for key in differ]
     for slot, (word, show) in SLOTS.items():
-        before, after = old.get(slot, {}), new.get(slot, {})
+        before = old.get(slot, {})
+        after = new.get(slot, {})
         for key in sorted({*before, *after}):
             if key not in before:
-                found.append(f"{word} {key}: added" + (f" ({after[key]!r})" if slot == "config" else ""))
+                found.append(
+                    f"{word} {key}: added" + (f" ({after[key]!r})" if slot == "config" else "")
+                )
             elif key not in after:
                 found.append(f"{word} {key}: removed")
             elif digest(before[key]) != digest(after[key]):  # a tuple becomes a list in JSON
@@ -51,7 +56,9 @@ def describe_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str
 def _short(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_short, value)) + "]"
-    return str(value)[:12] if value is not None else "none"
+    if value is not None:
+        return str(value)[:12]
+    return "none"
 
 
 SLOTS: Mapping[str, tuple[str, Callable[[Any], str] | None]] = {

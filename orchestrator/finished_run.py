@@ -14,12 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ratchet.errors import InputError, StoreError
+from ratchet.errors import DamagedError, InputError, StoreError
 from ratchet.orchestrator.job_interface.job import Context, Job, Resources, Result
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.promotion import find_promoted
 from ratchet.orchestrator.reporting.model_card import write_card
-from ratchet.orchestrator.run_log import RunLog, list_run_logs
+from ratchet.orchestrator.run_log import RunLog, find_run_log
 from ratchet.orchestrator.run_models import NAME, RunModel, find_model
 from ratchet.orchestrator.step import Output, Step
 from ratchet.orchestrator.store import Store
@@ -33,7 +33,9 @@ class Nothing:
 
 
 def run(context: Context, config: Nothing, inputs: Nothing) -> Result:
-    raise StoreError(f"step {context.step}: its result left the store during the run; give that run's command again")
+    raise StoreError(
+        f"step {context.step}: its result left the store during the run; give that run's command again"
+    )
 
 
 JOB = Job("finished", config=Nothing, inputs=Nothing, run=run)
@@ -56,8 +58,11 @@ class FinishedRun:
 
         Raises InputError if the run has no such step, did not finish it, or if its result was removed from the store.
         """
-        if (step_id := self.step_ids.get(name)) is None:
-            raise InputError(f"run {self.run_id}: step '{name}' given; {expect_one_of(self.step_ids, name)}")
+        step_id = self.step_ids.get(name)
+        if step_id is None:
+            raise InputError(
+                f"run {self.run_id}: step '{name}' given; {expect_one_of(self.step_ids, name)}"
+            )
         if self.store.lookup(step_id) is None:
             raise InputError(
                 f"run {self.run_id}: the result of step {name} is not in the store; expected what the run made; give"
@@ -91,19 +96,18 @@ def use_store(store: Store | None) -> Iterator[None]:
 def find_run(run_id: str) -> FinishedRun:
     """Return the newest run whose id begins with `run_id`. Raises InputError if there is none in the store."""
     store = _get_store(f"run {run_id}")
-    runs = list(list_run_logs(store))
-    if (found := next((run_log for run_log in runs if run_id and run_log.run_id.startswith(run_id)), None)) is None:
-        known = ", ".join(run_log.run_id for run_log in runs[:5]) or "none; run a recipe first"
-        raise InputError(
-            f"run: '{run_id}' given; expected the id of a run in {store.where} (`ratchet status` lists them), of which"
-            f" the newest are {known}"
-        )
-    return _read(store, found)
+    try:
+        return _read(store, find_run_log(store, run_id or "(empty)"))
+    except DamagedError:
+        raise
+    except StoreError as error:
+        raise InputError(f"run '{run_id}': {error}") from None
 
 
 def find_model_output(name: str) -> Output | None:
     """Return the folder of a model that a run made, as an output; None for other names. See `find_run_model`."""
-    if (made := find_run_model(name)) is None:
+    made = find_run_model(name)
+    if made is None:
         return None
     place = f"{made.run_id}/{made.step}" if NAME.fullmatch(name) else f"promoted/{name}"
     return _make_step(place, made.step_id)[made.part]
@@ -123,12 +127,15 @@ def find_run_model(name: str) -> RunModel | None:
 def find_model_input(made: RunModel, field: str) -> Output | str | None:
     """Return an input of the step that made a model, such as `base` or `adapter`: the output of another step of the
     run, or the name that the user gave. None if the step has no such input."""
-    if (given := made.inputs.get(field)) is None:
+    given = made.inputs.get(field)
+    if given is None:
         return None
     step, _, part = given.rstrip("]").partition("[")
     store = _get_store(f"run {made.run_id}")
     run = _read(store, RunLog(store.local("runs", made.run_id)))
-    return run.step(step)[part] if step in run.step_ids else given
+    if step in run.step_ids:
+        return run.step(step)[part]
+    return given
 
 
 def find_card(made: RunModel, name: str, license: str) -> str:
@@ -143,14 +150,22 @@ def _make_step(name: str, step_id: str) -> Step:
 
 def _get_store(where: str) -> Store:
     """Return the store of `use_store`. Raises InputError, beginning with `where`, if there is none."""
-    if (store := _store.get()) is None:
-        raise InputError(f"{where}: no store given; expected one, as `ratchet run` and `ratchet plan` have")
+    store = _store.get()
+    if store is None:
+        raise InputError(
+            f"{where}: no store given; expected one, as `ratchet run` and `ratchet plan` have"
+        )
     return store
 
 
 def _read(store: Store, run_log: RunLog) -> FinishedRun:
     about = run_log.read("about.json") or {}
-    done = {step["name"]: step for step in run_log.steps() if step.get("object")}
+    done = {}
+    for step in run_log.steps():
+        if step.get("object"):
+            done[step["name"]] = step
     step_ids = {name: step["step_id"] for name, step in done.items()}
-    settings = {name: step.get("config", {}) for name, step in done.items()}
+    settings = {}
+    for name, step in done.items():
+        settings[name] = step.get("config", {})
     return FinishedRun(run_log.run_id, str(about.get("recipe")), store, step_ids, settings)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ratchet.errors import DamagedError, InputError
@@ -39,18 +39,28 @@ class Planned:
     @property
     def state(self) -> str:
         """`done`, `to run`, or `open` (an input does not exist yet)."""
-        return "done" if self.commit else "to run" if self.step_id else "open"
+        if self.commit:
+            return "done"
+        if self.step_id:
+            return "to run"
+        return "open"
 
     @property
     def result(self) -> Mapping[str, Any]:
         """The job's result as it is stored; empty if there is none."""
-        return self.manifest.result if self.manifest else {}
+        if self.manifest:
+            return self.manifest.result
+        return {}
 
     @property
     def numbers(self) -> dict[str, float]:
         """The metrics of the result that are numbers."""
-        metrics = self.result.get("metrics", {}).items()
-        return {name: float(value) for name, value in metrics if isinstance(value, int | float)}
+        metrics = self.result.get("metrics", {})
+        found: dict[str, float] = {}
+        for name, value in metrics.items():
+            if isinstance(value, int | float):
+                found[name] = float(value)
+        return found
 
 
 class Plan:
@@ -64,7 +74,7 @@ class Plan:
         self.steps = {step.name: Planned(step) for step in steps}
         self.code = {step.job: read_code(step.job) for step in steps}
         self.results: dict[str, Result] = {}
-        """Step name -> its metrics, if the result is in the store; after `check`, else what its job predicts."""
+        """Step name -> its metrics, if the result is in the store; after `check`, else what that has returned."""
         self.notes: list[str] = []
         """Notes for the user on the steps that are going to run, such as rows that are left out."""
         self.parents = {step.name: {parent.name for parent in step.parents} for step in steps}
@@ -79,37 +89,45 @@ class Plan:
         Raises DamagedError if the stored result is damaged, and InputError if a source is missing.
         """
         planned = self.steps[name]
-        if planned.commit is None and all(self.steps[parent].commit for parent in self.parents[name]):
+        if planned.commit is None and all(
+            self.steps[parent].commit for parent in self.parents[name]
+        ):
             if planned.step.finished:
                 planned.step_id = planned.step.finished
             elif not planned.step_id:
                 job = planned.step.job
-                if job.effective is not None:
-                    config = job.effective(planned.step.config, self.parent_results(name))
-                    planned.step = replace(planned.step, config=config)
-                inputs = {key: self.digest_input(ref) for key, ref in planned.step.inputs.items()}
-                planned.fingerprint = build_fingerprint(job, self.code[job], planned.step.config, inputs)
+                inputs = {}
+                for key, ref in planned.step.inputs.items():
+                    inputs[key] = self.digest_input(ref)
+                planned.fingerprint = build_fingerprint(
+                    job, self.code[job], planned.step.config, inputs
+                )
                 planned.step_id = digest(planned.fingerprint)
-            if (commit := self.store.use(planned.step_id)) and (manifest := self._load_manifest(commit)):
+            commit = self.store.use(planned.step_id)
+            manifest = self._load_manifest(commit) if commit else None
+            if commit and manifest:
                 self.record(name, commit, manifest)
         return planned
 
     def record(self, name: str, commit: Commit, manifest: Manifest) -> None:
         """Record the result of a step."""
         planned = self.steps[name]
-        planned.manifest, planned.commit = manifest, commit
+        planned.manifest = manifest
+        planned.commit = commit
         self.results[name] = Result(planned.result.get("metrics", {}))
 
     def _load_manifest(self, commit: Commit) -> Manifest | None:
-        """Return the manifest, after checking the files' sizes (not in a bucket) or, if `repair`, their contents."""
-        if self.store.backend.downloads and not self.repair:
-            return self.store.manifest(commit.manifest)
+        """Return the manifest, after checking the files' sizes (not in a bucket) or, if `repair`, their contents. None:
+        the result has to be computed again, since it is damaged, or `gc` has removed it."""
         try:
+            if self.store.backend.downloads and not self.repair:
+                return self.store.manifest(commit.manifest)
             return self.store.verified(commit.manifest, full=self.repair)
         except DamagedError:
-            if not self.repair:
+            if not self.repair and self.store.backend.has_object(commit.manifest):
                 raise
-            self.store.withdraw(commit)
+            if not self.store.read_only:
+                self.store.withdraw(commit)
             return None
 
     def inputs(self, name: str, *, verified: bool) -> Any:
@@ -118,13 +136,18 @@ class Plan:
         verified: check the content of the inputs against their manifests first.
         """
         step = self.steps[name].step
-        return step.job.inputs(**{key: self.path_of(ref, verified) for key, ref in step.inputs.items()})
+        return step.job.inputs(
+            **{key: self.path_of(ref, verified) for key, ref in step.inputs.items()}
+        )
 
     def check_sources(self, name: str) -> None:
         """Raise InputError if a source of a step has changed since the plan was made."""
         planned = self.steps[name]
         for key, ref in planned.step.references():
-            if isinstance(ref, Source) and self.sources.digest(ref) not in planned.fingerprint["inputs"][key]:
+            if (
+                isinstance(ref, Source)
+                and self.sources.digest(ref) not in planned.fingerprint["inputs"][key]
+            ):
                 raise InputError(
                     f"step {name}: {ref.label or ref.path} changed during the run; expected the same content to the"
                     " end, or the result would mix two versions; give the same command again"
@@ -133,33 +156,40 @@ class Plan:
     @property
     def warnings(self) -> list[str]:
         """Code of the jobs that could not be followed, with file and line, and the notes of `check`."""
-        return [*sorted({warning for code in self.code.values() for warning in code.warnings}), *self.notes]
+        return [
+            *sorted({warning for code in self.code.values() for warning in code.warnings}),
+            *self.notes,
+        ]
 
     def missing(self) -> list[str]:
         """Return the names of the steps without a result."""
-        return [name for name, planned in self.steps.items() if planned.commit is None]
+        found: list[str] = []
+        for name, planned in self.steps.items():
+            if planned.commit is None:
+                found.append(name)
+        return found
 
     def check(self) -> None:
-        """Call `check` and `predict` of each job that is going to run. Raises their errors."""
+        """Call `check` of each job that is going to run. Raises its errors."""
         for name in self.missing():
-            step, inputs = self.steps[name].step, self.inputs(name, verified=False)
-            if step.job.check is not None:
-                step.job.check(step.config, inputs)
-            if step.job.predict is not None:
-                predicted = self.results[name] = step.job.predict(step.config, inputs, self.parent_results(name))
-                if predicted.note:
-                    self.notes.append(f"{name}: {predicted.note}")
+            step = self.steps[name].step
+            inputs = self.inputs(name, verified=False)
+            if step.job.check is None:
+                continue
+            known = step.job.check(step.config, inputs, self.parent_results(name))
+            if known is None:
+                continue
+            self.results[name] = known
+            if known.note:
+                self.notes.append(f"{name}: {known.note}")
 
     def parent_results(self, name: str) -> dict[str, Result]:
         """Return input field -> the known part of the result of the step that makes this input."""
-        refs = self.steps[name].step.inputs.items()
-        makers = {key: ref.step.name for key, ref in refs if isinstance(ref, Output)}
-        return {key: self.results[maker] for key, maker in makers.items() if maker in self.results}
-
-    def list_last_times(self, before: Mapping[str, str]) -> dict[str, float]:
-        """Return step name -> seconds in an earlier run, for steps without a result. before: name -> its step id."""
-        found = {name: self.store.lookup(before[name]) for name in self.missing() if name in before}
-        return {name: commit.record["seconds"] for name, commit in found.items() if commit}
+        found: dict[str, Result] = {}
+        for key, ref in self.steps[name].step.inputs.items():
+            if isinstance(ref, Output) and ref.step.name in self.results:
+                found[key] = self.results[ref.step.name]
+        return found
 
     def explain(self, name: str, before: Mapping[str, str]) -> list[str]:
         """Return why a step is not done: what changed since an earlier run. before: step name -> earlier step id."""
@@ -167,20 +197,30 @@ class Plan:
         if planned.state == "done":
             return []
         if planned.state == "open":
-            missing = sorted(parent for parent in self.parents[name] if self.steps[parent].commit is None)
-            return [f"depends on {parent}, which would run" for parent in missing]
-        if (earlier := self.store.lookup(before[name]) if name in before else None) is None:
+            missing = sorted(
+                parent for parent in self.parents[name] if self.steps[parent].commit is None
+            )
+            found: list[str] = []
+            for parent in missing:
+                found.append(f"depends on {parent}, which would run")
+            return found
+        earlier = self.store.lookup(before[name]) if name in before else None
+        if earlier is None:
             return ["no earlier run in this store finished it"]
-        return describe_changes(earlier.fingerprint, planned.fingerprint) or ["its result was removed from the store"]
+        return describe_changes(earlier.fingerprint, planned.fingerprint) or [
+            "its result was removed from the store"
+        ]
 
     def describe(self, before: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return name, job, state (done, to run, open), step id and reasons why it is not done, of each step. before:
         as for `explain`."""
-        return [
-            {"step": name, "job": planned.step.job.name, "state": planned.state, "step_id": planned.step_id or None}
-            | {"reasons": self.explain(name, before)}
-            for name, planned in self.steps.items()
-        ]
+        found: list[dict[str, Any]] = []
+        for name, planned in self.steps.items():
+            about = {"step": name, "job": planned.step.job.name, "state": planned.state}
+            found.append(
+                {**about, "step_id": planned.step_id or None, "reasons": self.explain(name, before)}
+            )
+        return found
 
     def digest_input(self, ref: Reference) -> Any:
         if ref is None:
@@ -199,15 +239,20 @@ class Plan:
             return None
         if isinstance(ref, tuple):
             paths = [self.path_of(item, verified) for item in ref]
-            return None if any(path is None for path in paths) else tuple(paths)
+            if any(path is None for path in paths):
+                return None
+            return tuple(paths)
         if isinstance(ref, Source):
             return ref.path.absolute()  # workers have another working directory
         commit = self.steps[ref.step.name].commit
-        return None if commit is None else self.store.path(commit.manifest, ref.part, full=verified)
+        if commit is None:
+            return None
+        return self.store.path(commit.manifest, ref.part, full=verified)
 
 
 def describe_inputs(step: Step) -> list[tuple[str, str]]:
     """Return (field, description) of each input: `STEP[PART]`, or the label or file name of a source."""
-    return [
-        (key, str(ref) if isinstance(ref, Output) else (ref.label or ref.path.name)) for key, ref in step.references()
-    ]
+    found: list[tuple[str, str]] = []
+    for key, ref in step.references():
+        found.append((key, str(ref) if isinstance(ref, Output) else (ref.label or ref.path.name)))
+    return found

@@ -14,7 +14,7 @@ from ratchet.errors import InputError
 from ratchet.orchestrator.atomic_file import make_folder, sync, write_atomically
 from ratchet.orchestrator.job_interface.job import infer_direction
 from ratchet.orchestrator.run_models import RunModel
-from ratchet.orchestrator.store import Commit, Store, audit_log
+from ratchet.orchestrator.store import Commit, Store
 
 NAME = re.compile(r"[A-Za-z_][\w-]*")
 """Pattern of promoted names. Unlike the ids of runs, they begin with a letter or _."""
@@ -36,16 +36,16 @@ def promote(store: Store, name: str, commit: Commit, run_id: str, about: Mapping
     folder = store.local("promoted")
     make_folder(folder)
     own: dict[str, Any] = {"step_id": commit.step_id, "object": commit.manifest, **about}
-    if (before := read_promotion(store, name)) is not None:
+    before = read_promotion(store, name)
+    if before is not None:
         earlier = before.pop("earlier", [])
-        own["earlier"] = [before, *earlier][:MOST_EARLIER] if before != own else earlier
+        own["earlier"] = earlier if before == own else [before, *earlier][:MOST_EARLIER]
     write_atomically(folder / f"{name}.json", json.dumps(own, indent=1))
     link = folder / f".{name}.{os.getpid()}"
     link.symlink_to(Path("..", "objects", commit.manifest))
     link.replace(folder / name)
     sync(folder)
-    store.publish(folder)
-    audit_log.record(store, "promote", run_id, commit, name=name, bytes=store.manifest(commit.manifest).size)
+    store.upload_folder(folder)
     return folder / name
 
 
@@ -64,21 +64,29 @@ def promote_model(store: Store, name: str, made: RunModel, commit: Commit, run_i
 def find_promoted(store: Store, name: str) -> RunModel | None:
     """Return the model that was promoted to a name; None if there is none."""
     found = read_promotion(store, name) if NAME.fullmatch(name) else None
-    return RunModel(**found["model"]) if found and "model" in found else None
+    if found and "model" in found:
+        return RunModel(**found["model"])
+    return None
 
 
 def check_better(store: Store, name: str, made: RunModel) -> None:
     """Raise InputError unless `made` is better than the model that has the name now. They are compared by their first
     common metric for which higher is better. It must be measured on the same data."""
-    if (before := find_promoted(store, name)) is None:
+    before = find_promoted(store, name)
+    if before is None:
         return
-    columns = [column for column in made.metrics if infer_direction(column) > 0 and column in before.metrics]
-    if not columns or made.data.get(columns[0]) != before.data.get(columns[0]) or not made.data.get(columns[0]):
+    columns = []
+    for column in made.metrics:
+        if infer_direction(column) > 0 and column in before.metrics:
+            columns.append(column)
+    data = made.data.get(columns[0]) if columns else None
+    if not data or data != before.data.get(columns[0]):
         raise InputError(
             f"promote {name}: {made.name} and {before.name} have no number of the same data in their tables; expected"
             " one to compare; evaluate both on one data set (ratchet evaluate), or leave --if-better out"
         )
-    new, old = (one.metrics[columns[0]] for one in (made, before))
+    new = made.metrics[columns[0]]
+    old = before.metrics[columns[0]]
     if new <= old:
         raise InputError(
             f"promote {name}: {made.name} has {columns[0]} {new:.4f}; expected more than {old:.4f}, that of"

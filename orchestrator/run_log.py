@@ -14,8 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ratchet.errors import DamagedError
-from ratchet.orchestrator.atomic_file import append_json, make_folder, read_json_lines, write_atomically
+from ratchet.errors import DamagedError, StoreError
+from ratchet.orchestrator.atomic_file import (
+    append_json,
+    make_folder,
+    read_json_lines,
+    write_atomically,
+)
 from ratchet.orchestrator.store import Store
 
 PROGRESS = "progress.json"
@@ -38,10 +43,11 @@ class RunLog:
         run_log.write("about.json", {"recipe": recipe, "started": time.time(), **about})
         return run_log
 
-    def event(self, kind: str, step: str | None = None, **details: Any) -> None:
+    def event(self, kind: str, step: str | None = None, **details: Any) -> dict[str, Any]:
         """Append a line to events.jsonl and sync it; hits, which may be many, are synced with the next other event."""
         event = {"t": round(time.time(), 3), "event": kind, "step": step, **details}
         append_json(self.folder / "events.jsonl", event, durable=kind != "hit")
+        return event
 
     def events(self) -> list[dict[str, Any]]:
         """Read all events. An incomplete last line is skipped."""
@@ -61,25 +67,39 @@ class RunLog:
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise DamagedError(f"{path}: not a JSON object; expected what the run wrote; give its command again")
+            raise DamagedError(
+                f"{path}: not a JSON object; expected what the run wrote; give its command again"
+            )
         return value
 
     def steps(self) -> list[dict[str, Any]]:
         """Read the steps of plan.json; empty if there is none. Raises DamagedError if it cannot be read."""
         steps = (self.read("plan.json") or {"steps": []}).get("steps")
-        if not isinstance(steps, list) or not all(isinstance(step, dict) and "step_id" in step for step in steps):
+        if not isinstance(steps, list) or not all(
+            isinstance(step, dict) and "step_id" in step for step in steps
+        ):
             raise DamagedError(
                 f"{self.folder / 'plan.json'}: no list of steps; expected a plan; give its command again"
             )
         return steps
 
+    def trials(self) -> list[dict[str, Any]]:
+        """Read the trials of a sweep; empty if none has started."""
+        return list((self.read("trials.json") or {"trials": []})["trials"])
+
     def find_end(self, events: Sequence[Mapping[str, Any]] | None = None) -> str:
         """Return how the run ended: `finished`, `failed` or `interrupted`; empty if it has not ended or was killed.
         events: the events of the run, if they have been read already."""
-        found = self.events() if events is None else events
-        if (end := next((event for event in reversed(found) if event["event"] == "end"), None)) is None:
+        if events is None:
+            events = self.events()
+        end = next((event for event in reversed(events) if event["event"] == "end"), None)
+        if end is None:
             return ""
-        return "interrupted" if end["interrupted"] else "failed" if end["failures"] else "finished"
+        if end["interrupted"]:
+            return "interrupted"
+        if end["failures"]:
+            return "failed"
+        return "finished"
 
     def trace_file(self, step: str) -> Path:
         """Return the path of the traceback of a failed step."""
@@ -91,7 +111,11 @@ def list_all_runs(store: Store) -> list[RunLog]:
     store.pull("runs")
     runs = store.local("runs")
     found = sorted(runs.iterdir(), reverse=True) if runs.is_dir() else []
-    return [RunLog(path) for path in found if path.is_dir()]
+    made: list[RunLog] = []
+    for path in found:
+        if path.is_dir():
+            made.append(RunLog(path))
+    return made
 
 
 def list_run_logs(store: Store, recipe: str | None = None) -> Iterator[RunLog]:
@@ -107,24 +131,45 @@ def list_run_logs(store: Store, recipe: str | None = None) -> Iterator[RunLog]:
             yield run_log
 
 
+def find_run_log(store: Store, run: str = "") -> RunLog:
+    """Return the newest run whose id begins with `run`. Raises StoreError, with the newest runs, if there is none."""
+    known = []
+    for run_log in list_run_logs(store):
+        if run_log.run_id.startswith(run):
+            return run_log
+        known.append(run_log.run_id)
+    wanted = f"no run '{run}'" if run else "no runs"
+    newest = ", ".join(known[:5]) or "none; run a recipe first"
+    raise StoreError(
+        f"store {store.where}: {wanted} in it; expected the id of a run (`ratchet status` lists them), of which the"
+        f" newest are {newest}"
+    )
+
+
 def list_sweeps(store: Store) -> list[RunLog]:
-    """Return the sweeps of a store, the last changed first (see `sweeps.trial_log`)."""
+    """Return the sweeps of a store, the last changed first."""
     store.pull("sweeps")
-    found = [RunLog(path.parent) for path in store.local("sweeps").glob("*/about.json")]
+    found = []
+    for path in store.local("sweeps").glob("*/about.json"):
+        found.append(RunLog(path.parent))
     return sorted(
-        found, key=lambda run_log: max(path.stat().st_mtime for path in run_log.folder.glob("[!.]*")), reverse=True
+        found,
+        key=lambda run_log: max(path.stat().st_mtime for path in run_log.folder.glob("[!.]*")),
+        reverse=True,
     )
 
 
 def read_last_step_ids(store: Store, recipe: str, names: Iterable[str]) -> dict[str, str]:
     """Return step name -> step id of the steps `names`, each from the newest run of the recipe in which it has an id.
     Reading stops once all are found, since a store may have a thousand runs."""
-    known, wanted = dict[str, str](), set(names)
-    for run_log in list_run_logs(store, recipe) if wanted else ():
-        if wanted <= known.keys():
-            break
-        with suppress(DamagedError):
-            for step in run_log.steps():
-                if step["step_id"] and step["name"] in wanted:
-                    known.setdefault(step["name"], step["step_id"])
+    known = dict[str, str]()
+    wanted = set(names)
+    if wanted:
+        for run_log in list_run_logs(store, recipe):
+            if wanted <= known.keys():
+                break
+            with suppress(DamagedError):
+                for step in run_log.steps():
+                    if step["step_id"] and step["name"] in wanted:
+                        known.setdefault(step["name"], step["step_id"])
     return known

@@ -7,11 +7,9 @@ find_model(store, "20261124-2311:iter0/merge_embedder")   the model of a step; `
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface.job import infer_direction
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.run_log import RunLog, list_run_logs
-from ratchet.orchestrator.store import Commit, Store
+from ratchet.orchestrator.store import Store
 
 NAME = re.compile(r"\d{4,}(-[\w-]*)?(:.*)?")
 """Pattern of the names of models of runs."""
@@ -85,7 +83,9 @@ class RunModel:
     @property
     def name(self) -> str:
         """The shortest name by which the model is found: RUN:NAME, RUN:STEP or RUN:STEP/PART."""
-        own = self.best_as or (self.step if self.part in ("model", "adapter") else f"{self.step}/{self.part}")
+        own = self.best_as or (
+            self.step if self.part in ("model", "adapter") else f"{self.step}/{self.part}"
+        )
         return f"{self.run_id}:{own}"
 
     @property
@@ -93,12 +93,15 @@ class RunModel:
         """What is shown behind its name: `unchanged base`, `best` or nothing."""
         if not self.changed:
             return "unchanged base"
-        return "best" if self.best_as else ""
+        if self.best_as:
+            return "best"
+        return ""
 
     def format_metric(self) -> str:
         """Format a metric of its row (`MAP@25 0.4442`): the first for which higher is better, else the first."""
-        names = sorted(self.metrics, key=lambda name: infer_direction(name) <= 0)
-        return f"{names[0]} {self.metrics[names[0]]:.4f}" if names else ""
+        for name in sorted(self.metrics, key=lambda name: infer_direction(name) <= 0):
+            return f"{name} {self.metrics[name]:.4f}"
+        return ""
 
     def locate(self, store: Store) -> Path:
         """Return the folder of the model, after checking the sizes of its files. A bucket's files are downloaded."""
@@ -109,13 +112,15 @@ class RunModel:
         folder = store.local("objects", self.object, self.part)
         if not folder.is_dir():
             return f"ratchet export {self.name} DIR"
-        known = [self.kind]
+        loader = self.kind
         if self.kind == "embedder" and (folder / "modules.json").exists():
-            known = ["modules.json"]
-        elif self.kind == "reranker":
-            architectures = json.loads((folder / "config.json").read_text()).get("architectures") or []
-            known = [end for end in CODE if any(name.endswith(end) for name in architectures)] or known
-        return CODE[known[0]].format(folder=repr(str(folder)))
+            loader = "modules.json"
+        elif (
+            self.kind == "reranker"
+            and "ForSequenceClassification" in (folder / "config.json").read_text()
+        ):
+            loader = "ForSequenceClassification"
+        return CODE[loader].format(folder=repr(str(folder)))
 
 
 def list_models(store: Store, run: str = "") -> Iterator[RunModel]:
@@ -128,15 +133,27 @@ def list_models(store: Store, run: str = "") -> Iterator[RunModel]:
 def read_models(store: Store, run_log: RunLog) -> list[RunModel]:
     """Return the models that exist: first those with a row, in the order of the table, then other best models."""
     plan = run_log.read("plan.json") or {}
-    best = {(found["step"], found["part"]): name for name, found in reversed(plan.get("best", {}).items())}
-    places = [(row["model"]["step"], row["model"]["part"]) for row in plan.get("rows", ()) if row["model"]]
-    made = [_read(store, run_log, plan, step, part) for step, part in dict.fromkeys([*places, *best])]
-    return [one for one in made if one is not None]
+    places = []
+    for row in plan.get("rows", ()):
+        if row["model"]:
+            places.append(row["model"])
+    places += reversed(plan.get("best", {}).values())
+    found: dict[tuple[str, str], RunModel] = {}
+    for place in places:
+        key = (place["step"], place["part"])
+        model = None if key in found else _read(store, run_log, plan, *key)
+        if model is not None:
+            found[key] = model
+    return list(found.values())
 
 
 def read_best(store: Store, run_log: RunLog) -> list[RunModel]:
     """Return the models that a run ended with, if they exist."""
-    return [one for one in read_models(store, run_log) if one.best_as]
+    found: list[RunModel] = []
+    for model in read_models(store, run_log):
+        if model.best_as:
+            found.append(model)
+    return found
 
 
 def find_model(store: Store, name: str) -> RunModel:
@@ -144,42 +161,71 @@ def find_model(store: Store, name: str) -> RunModel:
     Raises InputError, with the nearest known name, if there is no such model."""
     run, _, own = name.partition(":")
     runs = list(list_run_logs(store))
-    if not (matching := [run_log for run_log in runs if run and run_log.run_id.startswith(run)]):
+    matching = [run_log for run_log in runs if run and run_log.run_id.startswith(run)]
+    if not matching:
         known = [run_log.run_id for run_log in runs[:MAX_KNOWN]]
-        raise InputError(f"model {name}: no such run in {store.where}; {expect_one_of(known, name)}")
-    made_by = ((run_log, read_models(store, run_log)) for run_log in matching)
-    found, models = next((pair for pair in made_by if pair[1]), (matching[0], []))
+        raise InputError(
+            f"model {name}: no such run in {store.where}; {expect_one_of(known, name)}"
+        )
+    found = matching[0]
+    models: list[RunModel] = []
+    for run_log in matching:
+        models = read_models(store, run_log)
+        if models:
+            found = run_log
+            break
     plan = found.read("plan.json") or {}
+    best = plan.get("best", {})
     if not own:
-        if not (wanted := [one for one in models if one.best_as] or models[-1:]):
+        if not models:
             raise InputError(
                 f"model {name}: run {found.run_id} of {plan.get('recipe')} has no model in the store; expected one that"
                 " it made and that `gc` has not removed; `ratchet models` lists those there are"
             )
-        return next((one for one in wanted if one.best_as == next(iter(plan["best"]), "")), wanted[0])
-    if own in plan.get("best", {}):
-        own = f"{plan['best'][own]['step']}/{plan['best'][own]['part']}"
-    for step in (one["name"] for one in plan.get("steps", ())):
-        for part in ("model", "adapter") if own == step else (own.removeprefix(f"{step}/"),):
-            if own in (step, f"{step}/{part}") and (made := _read(store, found, plan, step, part)):
-                return made
+        for wanted in best:
+            for model in models:
+                if model.best_as == wanted:
+                    return model
+        return models[-1]
+    places = [(best[own]["step"], best[own]["part"])] if own in best else []
+    for step in plan.get("steps", ()):
+        if own == step["name"]:
+            places += [(own, "model"), (own, "adapter")]
+        elif own.startswith(f"{step['name']}/"):
+            places.append((step["name"], own.removeprefix(f"{step['name']}/")))
+    for place in places:
+        made = _read(store, found, plan, *place)
+        if made is not None:
+            return made
     names = [one.name.partition(":")[2] for one in models] or ["those of a run that made models"]
-    raise InputError(f"model {name}: run {found.run_id} has no finished '{own}'; {expect_one_of(names, own)}")
+    raise InputError(
+        f"model {name}: run {found.run_id} has no finished '{own}'; {expect_one_of(names, own)}"
+    )
 
 
-def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, part: str) -> RunModel | None:
+def _read(
+    store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, part: str
+) -> RunModel | None:
     """Return the model in the folder `part` of a step's result; None if there is none."""
     steps = {one["name"]: one for one in plan["steps"]}
-    if step not in steps or not steps[step]["object"] or store.lookup(steps[step]["step_id"]) is None:
+    if (
+        step not in steps
+        or not steps[step]["object"]
+        or store.lookup(steps[step]["step_id"]) is None
+    ):
         return None
     manifest = store.manifest(steps[step]["object"])
-    names = {file.path.removeprefix(f"{part}/") for file in manifest.of_part(part)}
-    if not (kind := next((kind for sign, kind in SIGNS.items() if sign in names), "")):
+    files = manifest.of_part(part)
+    names = set()
+    for file in files:
+        names.add(file.path.removeprefix(f"{part}/"))
+    kind = next((kind for sign, kind in SIGNS.items() if sign in names), "")
+    if not kind:
         return None
     about = run_log.read("about.json") or {}
     place = {"step": step, "part": part}
-    rows = [*plan.get("rows", ()), {"label": "", "columns": {}, "model": place}]
-    row: dict[str, Any] = next(one for one in rows if one["model"] == place)
+    unlisted: dict[str, Any] = {"label": "", "columns": {}}
+    row = next((row for row in plan.get("rows", ()) if row["model"] == place), unlisted)
     metrics, data = _read_columns(store, steps, row["columns"])
     return RunModel(
         run_id=run_log.run_id,
@@ -190,8 +236,8 @@ def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, par
         step_id=steps[step]["step_id"],
         object=steps[step]["object"],
         kind=kind,
-        bytes=sum(file.bytes for file in manifest.of_part(part)),
-        inputs=dict(steps[step].get("inputs", ())),
+        bytes=sum(file.bytes for file in files),
+        inputs=dict(steps[step]["inputs"]),
         base=find_base(steps, step),
         row=row["label"],
         metrics=metrics,
@@ -204,33 +250,33 @@ def _read(store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, par
 def find_base(steps: Mapping[str, Mapping[str, Any]], step: str) -> str:
     """Return the base model at the start of a chain of steps. steps: the steps of plan.json by name."""
     while True:
-        base = dict(steps[step].get("inputs", ())).get("base", "")
-        parent = base.partition("[")[0]
-        if parent not in steps:
-            return str(base)
-        step = parent
+        base = str(dict(steps[step]["inputs"]).get("base", ""))
+        step = base.partition("[")[0]
+        if step not in steps:
+            return base
 
 
 def _read_columns(
     store: Store, steps: Mapping[str, Mapping[str, Any]], columns: Mapping[str, list[list[str]]]
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Return the numbers of a row, and the digests of the data that they were measured on, both by column."""
-    metrics, data = dict[str, float](), dict[str, str]()
-
-    @cache  # the columns of a row share steps
-    def lookup(step: str) -> Commit | None:
-        step_id = steps.get(step, {}).get("step_id")
-        return store.lookup(step_id) if step_id else None
-
+    metrics: dict[str, float] = {}
+    data: dict[str, str] = {}
     for title, cell in columns.items():
         step, name = cell[0]
-        made = lookup(step)
-        known = store.manifest(made.manifest).result if made and steps[step]["object"] else {}
-        value = known.get("metrics", {}).get(name)
+        made = steps.get(step, {})
+        if not made.get("object") or store.lookup(made["step_id"]) is None:
+            continue
+        value = store.manifest(made["object"]).result.get("metrics", {}).get(name)
         if isinstance(value, int | float):
             metrics[title] = value
-        commit = lookup(dict(steps[step].get("inputs", ())).get("completions", step))
+        asked = steps.get(dict(made["inputs"]).get("completions", step), {})
+        commit = store.lookup(asked["step_id"]) if asked.get("step_id") else None
         inputs = commit.fingerprint.get("inputs", {}) if commit else {}
-        if digest := next((inputs[name] for name in MEASURED_ON if isinstance(inputs.get(name), str)), ""):
-            data[title] = digest
+        digests = []
+        for key in MEASURED_ON:
+            if isinstance(inputs.get(key), str):
+                digests.append(inputs[key])
+        if digests:
+            data[title] = digests[0]
     return metrics, data

@@ -28,7 +28,19 @@ from ratchet.orchestrator.job_interface.job import Job, Resources, Source
 from ratchet.orchestrator.job_interface.placement import Machine, resolve_resources
 from ratchet.orchestrator.job_interface.settings import Seed, expect_one_of, validate
 
-__all__ = ["Job", "Metric", "Output", "Resources", "Row", "Seed", "Source", "Step", "Summary", "reachable", "step"]
+__all__ = [
+    "Job",
+    "Metric",
+    "Output",
+    "Resources",
+    "Row",
+    "Seed",
+    "Source",
+    "Step",
+    "Summary",
+    "reachable",
+    "step",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,27 +59,37 @@ class Step:
         """Return a folder of this step's artifact: `prepared["corpus"]`. Changes in other folders do not affect it.
 
         Raises RecipeError for a name that the job does not write."""
-        where, known = f"step {self.name}", self.outputs
+        where = f"step {self.name}"
+        known = self.outputs
         # Python asks for step[0], step[1], ... if a step is given instead of a list of steps.
         require(isinstance(part, str), where, f"step[{part!r}]", "a name, or a list of steps")
         if known and not _matches(part, known):
-            raise RecipeError(f"{locate_caller()}{where}: output '{part}' given; {expect_one_of(known, part)}")
+            raise RecipeError(
+                f"{locate_caller()}{where}: output '{part}' given; {expect_one_of(known, part)}"
+            )
         return Output(self, part)
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """See `Job.outputs`."""
-        return self.job.outputs(self.config) if callable(self.job.outputs) else self.job.outputs
+        if callable(self.job.outputs):
+            return self.job.outputs(self.config)
+        return self.job.outputs
 
     def place(self, machines: Sequence[Machine]) -> Resources:
-        """Resolve the resources of this step for these machines, with at most `Job.max_workers` workers by default."""
-        if self.job.single_process:
-            return resolve_resources(replace(self.resources, workers=1, gpus=0.0), machines)
-        asked = resolve_resources(self.resources, machines)
-        most = self.job.max_workers and self.job.max_workers(self.config)
-        if self.resources.workers is None and most is not None and (asked.workers or 0) > most:
-            return resolve_resources(replace(self.resources, workers=most), machines)
-        return asked
+        """Resolve the resources of this step for these machines."""
+        asked = self.resources
+        if not self.job.uses("workers"):
+            asked = replace(asked, workers=1)
+        if not self.job.uses("gpus"):
+            asked = replace(asked, gpus=0.0)
+        resolved = resolve_resources(asked, machines)
+        if asked.workers is not None or self.job.max_workers is None:
+            return resolved
+        most = self.job.max_workers(self.config)
+        return resolve_resources(
+            replace(asked, workers=min(most, resolved.workers or most)), machines
+        )
 
     def metric(self, name: str, count: str = "") -> Metric:
         """Return a reference to a metric of this step, for the recipe's table. count: see `Metric`."""
@@ -83,7 +105,11 @@ class Step:
 
     @property
     def parents(self) -> list[Step]:
-        return [ref.step for _, ref in self.references() if isinstance(ref, Output)]
+        found: list[Step] = []
+        for _, ref in self.references():
+            if isinstance(ref, Output):
+                found.append(ref.step)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +120,9 @@ class Output:
     part: str | None = None
 
     def __str__(self) -> str:
-        return self.step.name if self.part is None else f"{self.step.name}[{self.part}]"
+        if self.part is None:
+            return self.step.name
+        return f"{self.step.name}[{self.part}]"
 
 
 Reference = Output | Source | tuple[Output | Source, ...] | None
@@ -122,22 +150,42 @@ class Row:
     """The steps whose total time the row shows."""
     model: Output | None = None
     """The folder of the model or adapter that the row evaluates, if the run makes it."""
+    baseline: bool = False
+    """Whether the row is a baseline, such as BM25, with which the report compares the other rows."""
 
     def __post_init__(self) -> None:
         require(isinstance(self.label, str), "Row: label", self.label, "a text")
         where = f"Row '{self.label}'"
-        require(isinstance(self.columns, Mapping), f"{where}: columns", self.columns, '{"title": step.metric("name")}')
+        require(
+            isinstance(self.columns, Mapping),
+            f"{where}: columns",
+            self.columns,
+            '{"title": step.metric("name")}',
+        )
         for title, cell in self.columns.items():
             for metric in cell if isinstance(cell, list | tuple) else [cell]:
-                require(isinstance(metric, Metric), f"{where}, column '{title}'", metric, 'step.metric("name")')
+                require(
+                    isinstance(metric, Metric),
+                    f"{where}, column '{title}'",
+                    metric,
+                    'step.metric("name")',
+                )
         require_items(self.steps, Step, f"{where}: steps", "step(...)")
-        require(self.model is None or isinstance(self.model, Output), f"{where}: model", self.model, 'step["model"]')
+        require(
+            self.model is None or isinstance(self.model, Output),
+            f"{where}: model",
+            self.model,
+            'step["model"]',
+        )
 
     @property
     def metrics(self) -> list[tuple[str, Metric]]:
         """(title of the column, metric) of all metrics in the row."""
-        cells = {title: [cell] if isinstance(cell, Metric) else cell for title, cell in self.columns.items()}
-        return [(title, metric) for title, cell in cells.items() for metric in cell]
+        found: list[tuple[str, Metric]] = []
+        for title, cell in self.columns.items():
+            for metric in [cell] if isinstance(cell, Metric) else cell:
+                found.append((title, metric))
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,13 +222,19 @@ def average(summaries: Sequence[Summary]) -> Summary:
     """Return the summary of repetitions, such as seeds or folds: the mean and standard deviation of each number. Files,
     models and results are taken from the first repetition."""
     rows = []
-    for same in zip(*(one.rows for one in summaries), strict=True):
-        columns: dict[str, list[Metric]] = {title: [] for title in same[0].columns}
-        for title, metric in (pair for row in same for pair in row.metrics):
-            columns[title].append(metric)
-        rows.append(Row(same[0].label, columns, [step for row in same for step in row.steps], same[0].model))
-    goals = [goal for one in summaries for goal in one.goals]
-    return Summary(rows, goals, files=summaries[0].files, best=summaries[0].best, results=summaries[0].results)
+    for same in zip(*(summary.rows for summary in summaries), strict=True):
+        columns: dict[str, list[Metric]] = {}
+        steps: list[Step] = []
+        for row in same:
+            steps += row.steps
+            for title, metric in row.metrics:
+                columns.setdefault(title, []).append(metric)
+        rows.append(replace(same[0], columns=columns, steps=steps))
+    goals = []
+    for summary in summaries:
+        for goal in summary.goals:
+            goals.append(goal)
+    return replace(summaries[0], rows=rows, goals=goals)
 
 
 _names_made: ContextVar[tuple[str, list[str]] | None] = ContextVar("names_made", default=None)
@@ -193,9 +247,19 @@ def step(name: str, job: Job, *, resources: Resources | None = None, **values: A
     InputError for a setting of the wrong type or out of bounds.
     """
     require(isinstance(name, str), "step", name, "a name, such as 'iter0/mine'")
-    require(bool(STEP_NAME.fullmatch(name)), "step", name, "letters, digits and . _ - = in parts between /")
+    require(
+        bool(STEP_NAME.fullmatch(name)),
+        "step",
+        name,
+        "letters, digits and . _ - = in parts between /",
+    )
     require(isinstance(job, Job), f"step {name}: job", job, "a Job, such as mine.JOB")
-    require(resources is None or isinstance(resources, Resources), f"step {name}: resources", resources, "Resources")
+    require(
+        resources is None or isinstance(resources, Resources),
+        f"step {name}: resources",
+        resources,
+        "Resources",
+    )
     where = locate_caller()
     config_fields = {f.name: f for f in fields(job.config)}
     input_fields = {f.name: f for f in fields(job.inputs)}
@@ -204,7 +268,9 @@ def step(name: str, job: Job, *, resources: Resources | None = None, **values: A
             known = [*input_fields, *config_fields]
             raise RecipeError(f"{where}step {name}: '{key}' given; {expect_one_of(known, key)}")
         if key in config_fields and isinstance(value, Step | Output | Source):
-            raise RecipeError(f"{where}step {name}: a step's output given as setting '{key}'; expected a literal")
+            raise RecipeError(
+                f"{where}step {name}: a step's output given as setting '{key}'; expected a literal"
+            )
     given = {key: values[key] for key in values if key in config_fields}
     config = validate(job.config, given, f"{where}step {name}: {job.name}")
     if resources is not None:
@@ -214,7 +280,9 @@ def step(name: str, job: Job, *, resources: Resources | None = None, **values: A
     for key, input_field in input_fields.items():
         required = input_field.default is MISSING and "None" not in str(input_field.type)
         if required and inputs[key] is None:
-            raise RecipeError(f"{where}step {name}: input '{key}' not given; expected a step's output or a Source")
+            raise RecipeError(
+                f"{where}step {name}: input '{key}' not given; expected a step's output or a Source"
+            )
     prefix, names = _names_made.get() or ("", [])
     names.append(prefix + name)
     return Step(prefix + name, job, config, inputs, resources or Resources())
@@ -241,7 +309,8 @@ def reachable(goals: Sequence[Step]) -> list[Step]:
         stack = [(goal, iter(goal.parents))]
         while stack:
             child, parents = stack[-1]
-            if (parent := next((parent for parent in parents if parent not in found), None)) is None:
+            parent = next((parent for parent in parents if parent not in found), None)
+            if parent is None:
                 found[child] = None
                 stack.pop()
             else:
@@ -257,18 +326,28 @@ def reachable(goals: Sequence[Step]) -> list[Step]:
 
 def list_goals(summary: Summary) -> list[Step]:
     """Return the steps that a summary refers to: rows, goals, files, models and results."""
-    shown = [metric.step for row in summary.rows for _, metric in row.metrics]
-    taken = [*summary.files.values(), *summary.best.values(), *(row.model for row in summary.rows if row.model)]
-    taken += [one for one in summary.results.values() if isinstance(one, Output)]
-    own = (s for row in summary.rows for s in row.steps)
-    return [*shown, *own, *summary.goals, *(output.step for output in taken)]
+    outputs: list[Any] = [
+        *summary.files.values(),
+        *summary.best.values(),
+        *summary.results.values(),
+    ]
+    goals: list[Step] = []
+    for row in summary.rows:
+        goals += [metric.step for _, metric in row.metrics]
+        outputs.append(row.model)
+    for row in summary.rows:
+        goals += row.steps
+    goals += summary.goals
+    return goals + [output.step for output in outputs if isinstance(output, Output)]
 
 
 def describe_summary(summary: Summary) -> dict[str, Any]:
     """Return the rows and best models of a summary as JSON values for plan.json, with steps by name."""
 
     def locate(output: Output | None) -> dict[str, str | None] | None:
-        return None if output is None else {"step": output.step.name, "part": output.part}
+        if output is None:
+            return None
+        return {"step": output.step.name, "part": output.part}
 
     rows = []
     for row in summary.rows:
@@ -300,7 +379,11 @@ def _matches(name: str, known: Sequence[str]) -> bool:
 def check_resources(resources: Resources, where: str, job: Job) -> None:
     """Raise RecipeError, beginning with `where`, for unused resources, invalid labels, and min_workers > workers."""
     for name, value in vars(resources).items():
-        if job.resources is not None and name not in job.resources and value != getattr(Resources(), name):
+        if (
+            job.resources is not None
+            and name not in job.resources
+            and value != getattr(Resources(), name)
+        ):
             raise RecipeError(
                 f"{where}: {name} given; expected one of {', '.join(job.resources)}, since {job.name} uses no other"
                 " resource; leave it out"
@@ -321,7 +404,9 @@ def check_metrics(steps: Sequence[Step], rows: Sequence[Row]) -> None:
     by_name = {step.name: step for step in steps}
     for row in rows:
         for title, metric in row.metrics:
-            check_metric(by_name[metric.step.name], metric.name, f"row '{row.label}', column '{title}'")
+            check_metric(
+                by_name[metric.step.name], metric.name, f"row '{row.label}', column '{title}'"
+            )
 
 
 def check_outputs(steps: Sequence[Step]) -> None:
@@ -331,7 +416,8 @@ def check_outputs(steps: Sequence[Step]) -> None:
         for key, ref in step.references():
             if not isinstance(ref, Output) or ref.part is None:
                 continue
-            if (written := known[ref.step.name]) and not _matches(ref.part, written):
+            written = known[ref.step.name]
+            if written and not _matches(ref.part, written):
                 raise RecipeError(
                     f"step {step.name}: input '{key}' is '{ref.part}' of step {ref.step.name}, which with its settings"
                     f" writes {', '.join(written)} only; set the parameter of the recipe instead of the step's setting"
@@ -345,4 +431,6 @@ def check_metric(step: Step, name: str, where: str) -> None:
         return
     known = list(step.job.metrics(step.config))
     if not _matches(name, known):
-        raise RecipeError(f"{where}: step {step.name} reports no '{name}'; {expect_one_of(known, name)}")
+        raise RecipeError(
+            f"{where}: step {step.name} reports no '{name}'; {expect_one_of(known, name)}"
+        )

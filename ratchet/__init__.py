@@ -18,4 +18,4 @@ from typing import Any
 
 def __getattr__(name: str) -> Any:
     # This file is part of the code of every step: what may change lies elsewhere.
-    return import_module("ratchet.names").find(name)
+    return import_module("ratchet.public_names").find(name)

@@ -95,10 +95,15 @@ class Interrupted(TransientError):
 def describe(error: BaseException) -> str:
     """Return the error as one message: that of a RatchetError as it is, else the name of the class and its message."""
     if isinstance(error, OSError) and error.errno in DISK_FULL:
-        where = f"{error.filename}: " if error.filename else ""
+        if error.filename:
+            where = f"{error.filename}: "
+        else:
+            where = ""
         return (
             f"{where}{error.strerror}; expected free space for the step's output; free some (`ratchet gc` lists what"
             " can be removed) and give the same command again: finished steps, shards and checkpoints are kept"
         )
     text = str(error).strip() or "no message"
-    return text if isinstance(error, RatchetError) else f"{type(error).__name__}: {text}"
+    if isinstance(error, RatchetError):
+        return text
+    return f"{type(error).__name__}: {text}"

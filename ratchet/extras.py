@@ -12,7 +12,8 @@ from ratchet.errors import InputError
 
 def require_extra(where: str, extra: str, *packages: str) -> None:
     """Raise InputError, beginning with `where`, if a package of an extra cannot be imported."""
-    if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
         raise InputError(
             f"{where}, without {', '.join(missing)}; expected the extra `{extra}`;"
             f" pip install 'ratchet-train[{extra}]', or in a checkout pip install -e '.[{extra}]'"

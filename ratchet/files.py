@@ -20,7 +20,12 @@ MAX_LINE_BYTES = 64 * 2**20
 MAX_FILE_BYTES = 2**30
 """Longest file that is read as a whole, in bytes."""
 
-KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 SIGNATURES = {
     b"\xff\xfe\0\0": ("UTF-32", "convert the file (iconv -f utf-32 -t utf-8)"),
@@ -46,20 +51,27 @@ def open_regular(path: Path, error: type[InputError] = DataError) -> BufferedRea
     except IsADirectoryError:
         raise error(f"{path}: a folder given; expected a file; give a file in it") from None
     except OSError as failure:
-        raise error(f"{path}: {failure.strerror}; expected a file that can be read; check the path") from None
+        raise error(
+            f"{path}: {failure.strerror}; expected a file that can be read; check the path"
+        ) from None
     except ValueError:
-        raise error(f"{str(path)!r}: a NUL character in the path; expected none; check the path") from None
+        raise error(
+            f"{str(path)!r}: a NUL character in the path; expected none; check the path"
+        ) from None
     kind = stat.S_IFMT(os.fstat(file.fileno()).st_mode)
     if kind != stat.S_IFREG:
         file.close()
-        raise error(f"{path}: {KINDS.get(kind, 'no file')} given; expected a regular file; write the content to one")
+        raise error(
+            f"{path}: {KINDS.get(kind, 'no file')} given; expected a regular file; write the content to one"
+        )
     return file
 
 
 def iterate_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line with its line end). Raises DataError for a file without any text, for a line of more
     than MAX_LINE_BYTES (which is not read to its end), and as `decode` does."""
-    number, blank = 0, True
+    number = 0
+    blank = True
     with open_regular(path) as file:
         while raw := file.readline(MAX_LINE_BYTES + 1):
             number += 1
@@ -75,13 +87,17 @@ def iterate_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise _no_text(path, number, DataError)
 
 
-def read_text(path: Path, error: type[InputError] = DataError, max_bytes: int = MAX_FILE_BYTES) -> str:
+def read_text(
+    path: Path, error: type[InputError] = DataError, max_bytes: int = MAX_FILE_BYTES
+) -> str:
     """Read a file as text. Raises `error` for a file without any text, for one of more than `max_bytes`, and as
     `decode` does."""
     with open_regular(path, error) as file:
         raw = file.read(max_bytes + 1)
     if len(raw) > max_bytes:
-        raise error(f"{path}: more than {max_bytes / 2**20:g} MB; expected a smaller file; split it")
+        raise error(
+            f"{path}: more than {max_bytes / 2**20:g} MB; expected a smaller file; split it"
+        )
     text = decode(path, raw, 1, error)
     if not text.strip():
         raise _no_text(path, len(raw), error)
@@ -113,5 +129,10 @@ def decode(path: Path, raw: bytes, first: int, error: type[InputError] = DataErr
 
 
 def _no_text(path: Path, length: int, error: type[InputError]) -> InputError:
-    given = "only blank lines" if length else "the file is empty"
-    return error(f"{path}: {given}; expected text; check the path, and whether the file is complete")
+    if length:
+        given = "only blank lines"
+    else:
+        given = "the file is empty"
+    return error(
+        f"{path}: {given}; expected text; check the path, and whether the file is complete"
+    )

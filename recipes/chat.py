@@ -9,7 +9,7 @@ from annotated_types import Ge
 from ratchet.jobs.answers import sft
 from ratchet.orchestrator.step import Row, Seed, Source, Summary, step
 from ratchet.recipes.parts.answering import finetune_and_compare, prepare_samples, take_result
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.models import choose_model
 
 
 def chat(
@@ -40,16 +40,35 @@ def chat(
 
     Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on."""
     file, colon, name = verifier.rpartition(":")
-    source = Source.find(file, "verifier") if colon else None
-    values: dict[str, Any] = {"task": "chat", "verifier": name, "verifier_file": source, "seed": seed}
-    prepared = prepare_samples("prepare", data, test, max_train=max_train, max_test=max_test, **values)
+    if colon:
+        source = Source.find(file, "verifier")
+    else:
+        source = None
+    values: dict[str, Any] = {
+        "task": "chat",
+        "verifier": name,
+        "verifier_file": source,
+        "seed": seed,
+    }
+    prepared = prepare_samples(
+        "prepare", data, test, max_train=max_train, max_test=max_test, **values
+    )
     settings: dict[str, Any] = {"epochs": 2, "method": method, "seed": seed}
     if verifier != "none":
         settings |= {"num_completions": num_completions, "max_new_tokens": 400}
-        return finetune_and_compare(find_model(base), prepared, **settings)
-    settings |= {"train": prepared["train"], "valid": prepared["test"], "valid_samples": 0, "metric": "eval_loss"}
-    training = step("sft", sft.JOB, base=find_model(base), **settings)
+        return finetune_and_compare(choose_model(base), prepared, **settings)
+    settings |= {
+        "train": prepared["train"],
+        "valid": prepared["test"],
+        "valid_samples": 0,
+        "metric": "eval_loss",
+    }
+    training = step("sft", sft.JOB, base=choose_model(base), **settings)
     made = take_result(training)
-    rows = [Row("untrained", {"held-out loss": training.metric("valid/eval_loss_start")})]
-    rows.append(Row("trained", {"held-out loss": training.metric("valid/eval_loss")}, [training], made))
+    rows = [
+        Row("untrained", {"held-out loss": training.metric("valid/eval_loss_start")}, baseline=True)
+    ]
+    rows.append(
+        Row("trained", {"held-out loss": training.metric("valid/eval_loss")}, [training], made)
+    )
     return Summary(rows, best={"model": made})

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Interval
 
-from ratchet.jobs.answers import init_decoder, make_countdown
+from ratchet.jobs.synthetic import init_decoder, make_countdown
 from ratchet.orchestrator.step import Output, Seed, Source, Summary, step
 from ratchet.recipes.parts.answering import finetune_and_compare, prepare_samples
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.models import choose_model
 
 
 def countdown(
@@ -50,13 +50,36 @@ def countdown(
 
     Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on."""
     tasks = data or step("tasks", make_countdown.JOB, seed=seed)["tasks"]
-    prepared = prepare_samples("prepare", tasks, test, task="countdown", max_test=max_test, seed=seed)
-    model: Source | Output = (
-        find_model(base) if base else Output(step("base", init_decoder.JOB, samples=prepared["train"], seed=seed))
+    prepared = prepare_samples(
+        "prepare", tasks, test, task="countdown", max_test=max_test, seed=seed
     )
-    rate = 1e-3 if not base else 1e-4 if method == "lora" else None
-    distilled: dict[str, Any] = {"teacher": teacher, "teacher_completions": teacher_completions, "ce_weight": ce_weight}
-    values: dict[str, Any] = {"checkpoints": checkpoints, "epochs": 6, "learning_rate": rate, "max_new_tokens": 256}
-    values |= {"method": method if base else "full", "num_completions": num_completions, "seed": seed}
+    model: Source | Output
+    if base:
+        model = choose_model(base)
+    else:
+        model = Output(step("base", init_decoder.JOB, samples=prepared["train"], seed=seed))
+    if not base:
+        rate = 1e-3
+    else:
+        if method == "lora":
+            rate = 1e-4
+        else:
+            rate = None
+    distilled: dict[str, Any] = {
+        "teacher": teacher,
+        "teacher_completions": teacher_completions,
+        "ce_weight": ce_weight,
+    }
+    values: dict[str, Any] = {
+        "checkpoints": checkpoints,
+        "epochs": 6,
+        "learning_rate": rate,
+        "max_new_tokens": 256,
+    }
+    values |= {
+        "method": method if base else "full",
+        "num_completions": num_completions,
+        "seed": seed,
+    }
     values |= {"grpo_steps": grpo_steps, "grpo_rate": None if base else 3e-5}
     return finetune_and_compare(model, prepared, baselines=baselines, **distilled, **values)

@@ -7,7 +7,7 @@ from typing import Literal
 from ratchet.jobs.predictions import prepare_queries
 from ratchet.jobs.retrieval import embed as embedding
 from ratchet.orchestrator.step import Output, Row, Source, Summary, step
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.models import choose_model
 
 
 def embed(*, model: str, texts: str, role: Literal["query", "passage"] = "passage") -> Summary:
@@ -17,6 +17,10 @@ def embed(*, model: str, texts: str, role: Literal["query", "passage"] = "passag
     texts       JSONL, CSV or Parquet with `text` (or `query`) and optionally `id`, or a text file with a text per line
     role        the prompt template of the model to apply: passage (for documents) or query"""
     prepared = step("prepare", prepare_queries.JOB, queries=Source.find(texts, "texts"))
-    vectors = step("embed", embedding.JOB, model=find_model(model), texts=prepared, role=role, npy=True)
-    columns = {name: vectors.metric(name) for name in ("rows", "dim", "tokens")}
+    vectors = step(
+        "embed", embedding.JOB, model=choose_model(model), texts=prepared, role=role, npy=True
+    )
+    columns = {}
+    for name in ("rows", "dim", "tokens"):
+        columns[name] = vectors.metric(name)
     return Summary([Row(model, columns, [vectors])], results={"vectors": Output(vectors)})

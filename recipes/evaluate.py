@@ -10,8 +10,12 @@ from ratchet.errors import InputError
 from ratchet.jobs.comparison import measure_embedders
 from ratchet.jobs.retrieval import evaluate_retrieval
 from ratchet.orchestrator.step import Row, Step, Summary, step
-from ratchet.recipes.parts.comparison import compare, evaluate_embedder, prepare_evaluation
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.comparison import (
+    compare_with_first,
+    evaluate_embedder,
+    prepare_evaluation,
+)
+from ratchet.recipes.parts.models import choose_model
 from ratchet.recipes.parts.predictions import score_lists
 from ratchet.recipes.parts.teachers import choose_teacher
 
@@ -19,7 +23,11 @@ BM25 = "bm25"
 
 
 def evaluate(
-    *, models: Annotated[tuple[str, ...], MinLen(1)], data: str, reranker: str = "", depth: Annotated[int, Ge(1)] = 25
+    *,
+    models: Annotated[tuple[str, ...], MinLen(1)],
+    data: str,
+    reranker: str = "",
+    depth: Annotated[int, Ge(1)] = 25,
 ) -> Summary:
     """Rank a corpus with several models: exact metrics, and paired differences from the first model with intervals.
 
@@ -34,25 +42,49 @@ def evaluate(
     if len(set(models)) < len(models):
         raise InputError(f"models: {','.join(models)} given; expected each once; leave one out")
     asked = prepare_evaluation(data)
-    folders = {name: find_model(name) for name in models if name != BM25}
+    folders = {name: choose_model(name) for name in models if name != BM25}
     found: dict[str, Step] = {}
     first: Step | None = None
     for number, name in enumerate(models):
-        own = BM25 if name == BM25 else f"model{number}"
         if name == BM25:
-            ranked = step(f"{own}/evaluate", evaluate_retrieval.JOB, **asked, before=first, tag=own, system=BM25)
+            own = BM25
+        else:
+            own = f"model{number}"
+        if name == BM25:
+            ranked = step(
+                f"{own}/evaluate",
+                evaluate_retrieval.JOB,
+                **asked,
+                before=first,
+                tag=own,
+                system=BM25,
+            )
         else:
             ranked = evaluate_embedder(own, folders[name], asked, first)
         found[name], first = ranked, first or ranked
-        if teacher := choose_teacher(reranker):
-            scored = score_lists(f"{own}/rerank", teacher.models[0], ranked["ranking"], asked["corpus"], depth=depth)
-            given: dict[str, Any] = {**asked, "scored": scored, "before": ranked, "system": "reranked"}
-            found[f"{name}, reranked"] = step(f"{own}/evaluate_reranked", evaluate_retrieval.JOB, **given)
-    columns = compare(found, asked["queries"])
+        teacher = choose_teacher(reranker)
+        if teacher:
+            scored = score_lists(
+                f"{own}/rerank", teacher.model, ranked["ranking"], asked["corpus"], depth=depth
+            )
+            given: dict[str, Any] = {
+                **asked,
+                "scored": scored,
+                "before": ranked,
+                "system": "reranked",
+            }
+            found[f"{name}, reranked"] = step(
+                f"{own}/evaluate_reranked", evaluate_retrieval.JOB, **given
+            )
+    columns = compare_with_first(found, asked["queries"])
     if folders:
         given = {"models": tuple(folders.values()), "queries": asked["queries"]}
         measured = step("measure", measure_embedders.JOB, **given)
         for number, name in enumerate(folders):
-            columns[name] |= {"ms per query": measured.metric(f"{number}/milliseconds", count=f"{number}/queries")}
+            columns[name] |= {
+                "ms per query": measured.metric(f"{number}/milliseconds", count=f"{number}/queries")
+            }
             columns[name] |= {"MB": measured.metric(f"{number}/megabytes")}
-    return Summary([Row(name, columns[name], steps=[*own.parents, own]) for name, own in found.items()])
+    return Summary(
+        [Row(name, columns[name], steps=[*own.parents, own]) for name, own in found.items()]
+    )

@@ -8,7 +8,7 @@ from annotated_types import Ge, Interval
 
 from ratchet.orchestrator.step import Output, Seed, Summary
 from ratchet.recipes.parts.answering import finetune_and_compare, prepare_samples
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.models import choose_model
 
 
 def gsm8k(
@@ -53,7 +53,21 @@ def gsm8k(
     if evaluate_as not in ("same", task):
         asked = prepare_samples(f"{evaluate_as}/prepare", data, test, task=evaluate_as, **settings)
         others[evaluate_as] = asked["test"]
-    distilled: dict[str, Any] = {"teacher": teacher, "teacher_completions": teacher_completions, "ce_weight": ce_weight}
-    values: dict[str, Any] = {"epochs": 2, "learning_rate": 1e-4, "method": method, "max_new_tokens": 400, "seed": seed}
-    sampling: dict[str, Any] = {"others": others, "num_completions": num_completions, "grpo_steps": grpo_steps}
-    return finetune_and_compare(find_model(base), prepared, **sampling, **distilled, **values)
+    distilled: dict[str, Any] = {
+        "teacher": teacher,
+        "teacher_completions": teacher_completions,
+        "ce_weight": ce_weight,
+    }
+    values: dict[str, Any] = {
+        "epochs": 2,
+        "learning_rate": 1e-4,
+        "method": method,
+        "max_new_tokens": 400,
+        "seed": seed,
+    }
+    sampling: dict[str, Any] = {
+        "others": others,
+        "num_completions": num_completions,
+        "grpo_steps": grpo_steps,
+    }
+    return finetune_and_compare(choose_model(base), prepared, **sampling, **distilled, **values)

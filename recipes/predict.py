@@ -22,7 +22,9 @@ from ratchet.recipes.parts.predictions import (
 )
 
 
-def predict(*, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm25: bool | None = None) -> Summary:
+def predict(
+    *, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm25: bool | None = None
+) -> Summary:
     """Rank the corpus of finished runs for new queries, and write the best documents of each query.
 
     The rankings of each run's embedder and reranker, of its nearest training queries (if the run evaluated them) and
@@ -46,59 +48,103 @@ def predict(*, run: Annotated[tuple[str, ...], MinLen(1)], queries: str = "", bm
                 f"run: {', '.join(one.run_id for one in runs)} given, with other data in {part}; expected runs with the"
                 " same documents and splits; give runs with the same data, seed and fractions"
             )
-    parts = {part: prepared[0][part] if runs[0].digest("prepare", part) else None for part in ("valid", "test")}
-    corpus, valid, test = prepared[0]["corpus"], parts["valid"], parts["test"]
+    parts = {
+        part: prepared[0][part] if runs[0].digest("prepare", part) else None
+        for part in ("valid", "test")
+    }
+    corpus = prepared[0]["corpus"]
+    valid = parts["valid"]
+    test = parts["test"]
     if test is None and not queries:
         raise InputError(
             f"queries: none given, and run {runs[0].run_id} has no test queries; expected some; give a file"
         )
     readings = [text for one in runs for text in one.settings["prepare"].get("reading") or [""]]
-    new = prepare_new_queries(queries, "queries", readings) if queries else None
+    if queries:
+        new = prepare_new_queries(queries, "queries", readings)
+    else:
+        new = None
     systems: Systems = {}
     for index, (one, iteration) in enumerate(zip(runs, last, strict=True)):
-        systems |= find_systems(one, iteration, "model" if len(runs) == 1 else f"model{index}", new, corpus)
+        systems |= find_systems(
+            one, iteration, "model" if len(runs) == 1 else f"model{index}", new, corpus
+        )
     if bm25 is None:
         bm25 = any("bm25/evaluate_valid" in one.step_ids for one in runs)
     if bm25:
-        held_out = rank_by_bm25(valid, corpus, "valid") if valid else None
+        if valid:
+            held_out = rank_by_bm25(valid, corpus, "valid")
+        else:
+            held_out = None
         systems["bm25"] = held_out, rank_by_bm25(new or test, corpus, "queries")
     if valid is None and (bm25 or len(runs) > 1):
-        raise InputError("run: several systems given, without held-out queries; expected them, to weight the systems")
+        raise InputError(
+            "run: several systems given, without held-out queries; expected them, to weight the systems"
+        )
     ranking, rows = fuse_rankings(systems, valid)
     if new is None:
-        tested = {name: ranked for name, (_, ranked) in systems.items()}
+        tested = {}
+        for name, (_, ranked) in systems.items():
+            tested[name] = ranked
         # `evaluate_retrieval` orders a fused ranking by its fused scores, which stand in the column of teacher scores.
         if len(systems) > 1:
             inputs: dict[str, Any] = {"queries": test, "corpus": corpus, "scored": ranking}
-            tested["fused"] = step("fused/evaluate", evaluate_retrieval.JOB, **inputs, system="reranked", tag="fused")
+            tested["fused"] = step(
+                "fused/evaluate", evaluate_retrieval.JOB, **inputs, system="reranked", tag="fused"
+            )
         rows = [
-            Row(row.label, {**row.columns, "MAP@25": tested[row.label].metric("map@25")}, steps=row.steps)
+            Row(
+                row.label,
+                {**row.columns, "MAP@25": tested[row.label].metric("map@25")},
+                steps=row.steps,
+            )
             for row in rows
         ]
     return Summary(rows, files=write_files(ranking, corpus))
 
 
-def find_systems(run: FinishedRun, last: str, name: str, new: Step | None, corpus: Output) -> Systems:
+def find_systems(
+    run: FinishedRun, last: str, name: str, new: Step | None, corpus: Output
+) -> Systems:
     """Return the systems of a run's last iteration, ranked for the queries `new`. None: for the run's test queries."""
-    steps = {end: f"{last}/evaluate{end}" for end in ("", "_reranked", "_knn")}
+    steps = {}
+    for end in ("", "_reranked", "_knn"):
+        steps[end] = f"{last}/evaluate{end}"
     if new is None:
-        ranked = {end: run.get(found) for end, found in steps.items()}
+        ranked = {}
+        for end, found in steps.items():
+            ranked[end] = run.get(found)
     else:
-        made = "merge" if f"{last}/merge_embedder" in run.step_ids else "finetune"  # the latter with method=full
-        model, reranker = run.step(f"{last}/{made}_embedder")["model"], run.get(f"{last}/{made}_reranker")
-        vectors = run.get(f"{last}/embed_corpus") or step(f"{name}/embed_corpus", embed.JOB, model=model, texts=corpus)
+        made = (
+            "merge" if f"{last}/merge_embedder" in run.step_ids else "finetune"
+        )  # the latter with method=full
+        model = run.step(f"{last}/{made}_embedder")["model"]
+        reranker = run.get(f"{last}/{made}_reranker")
+        vectors = run.get(f"{last}/embed_corpus") or step(
+            f"{name}/embed_corpus", embed.JOB, model=model, texts=corpus
+        )
         train: TrainingQueries | None = None
         if f"{steps['_knn']}_valid" in run.step_ids:
-            train = run.get("synthetic/filter") or run.step("prepare")["train"], run.step(f"{last}/embed_train")
-        folder = reranker["model"] if reranker else None
+            train = (
+                run.get("synthetic/filter") or run.step("prepare")["train"],
+                run.step(f"{last}/embed_train"),
+            )
+        if reranker:
+            folder = reranker["model"]
+        else:
+            folder = None
         ranked = {**rank_queries(name, new, corpus, model, vectors, folder, train=train)}
-    return list_systems(name, ranked, {end: run.get(f"{found}_valid") for end, found in steps.items()})
+    return list_systems(
+        name, ranked, {end: run.get(f"{found}_valid") for end, found in steps.items()}
+    )
 
 
 def find_last(run: FinishedRun) -> str:
     """Return the name of the last iteration that the run finished. Raises InputError if there is none."""
     number = 0
-    while not run.step_ids.keys().isdisjoint((f"iter{number}/merge_embedder", f"iter{number}/embed_corpus")):
+    while not run.step_ids.keys().isdisjoint(
+        (f"iter{number}/merge_embedder", f"iter{number}/embed_corpus")
+    ):
         number += 1
     if not number:
         raise InputError(

@@ -12,7 +12,7 @@ from ratchet.jobs.retrieval import prepare
 from ratchet.jobs.retrieval.datasets import find_datasets
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Seed, Source, Summary, average, step
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.models import choose_model
 from ratchet.recipes.parts.predictions import prepare_new_queries
 from ratchet.recipes.parts.retrieval_loop import Mining, RetrievalLoop
 from ratchet.recipes.parts.synthetic_queries import add_synthetic_queries
@@ -32,8 +32,6 @@ def retriever(
     mining: Mining = "each",
     distillation: Distillation = "kl_div",
     teacher: str = "",
-    cross_fit: bool = False,
-    guided: bool = False,
     examples: str = "",
     generator: str = "",
     queries_per_document: Annotated[int, Interval(ge=1, le=1000)] = 4,
@@ -68,10 +66,6 @@ def retriever(
     teacher     the teacher in all iterations, a reranker: a folder, a hub id, or the URL of a rerank API
                 (http://localhost:8000/v1/rerank; rerank_api.model is the model's name there). Empty: the reranker of
                 the previous iteration, if it significantly improves the held-out lists
-    cross_fit   whether each iteration but the last trains two more rerankers, one on each half of the training queries.
-                Each scores the half that it was not trained on: a teacher is overconfident on its training queries
-    guided      whether training masks negatives that are more similar to the query than its positive, by the vectors
-                of the model that mined (GISTEmbed)
     examples    few-shot examples to put before every query: JSON Lines with `query` and `answer`
     generator   a causal language model that writes training queries for documents that have none. A generated query
                 is kept if a search with it ranks its document first (also after reranking by `teacher`). Empty: none
@@ -89,38 +83,56 @@ def retriever(
     test_fraction  fraction of the questions in the test split; 0: no test split. Not used with several folds
     validation_fraction  fraction of the other questions that selects checkpoints; 0: none, the last epoch is kept
     seed        seed of the split, mining and training"""
-    datasets, model, miner = find_datasets(data, valid, test), find_model(base), find_model(bootstrap or base)
+    datasets = find_datasets(data, valid, test)
+    model = choose_model(base)
+    miner = choose_model(bootstrap or base)
     if generator and mining != "each":
         raise InputError(
             f"generator: {generator} given, with mining={mining}; expected mining=each, since generated queries have no"
             " negatives; leave one of them out"
         )
     if predict and folds > 1:
-        raise InputError(f"predict: {predict} given, with {folds} folds; expected one model; set folds=1")
+        raise InputError(
+            f"predict: {predict} given, with {folds} folds; expected one model; set folds=1"
+        )
     split: dict[str, Any] = {"split_by": split_by, "test_fraction": test_fraction, "folds": folds}
-    split |= {"validation_fraction": validation_fraction, "seed": seed, "needs_negatives": mining != "each"}
+    split |= {
+        "validation_fraction": validation_fraction,
+        "seed": seed,
+        "needs_negatives": mining != "each",
+    }
     summaries = []
     for fold in range(folds):
-        folder = f"fold{fold}/" if folds > 1 else ""
+        if folds > 1:
+            folder = f"fold{fold}/"
+        else:
+            folder = ""
         prepared = step(f"{folder}prepare", prepare.JOB, **datasets, fold=fold, **split)
         one = RetrievalLoop(
-            prepared,
+            prepared=prepared,
             embedder=model,
             reranker=choose_reranker(reranker),
             method=method,
             mining=mining,
             distillation=distillation,
             teacher=choose_teacher(teacher),
-            cross_fit=cross_fit,
-            guided=guided,
             examples=Source.find(examples, "examples") if examples else None,
-            new_queries=prepare_new_queries(predict, "predict", datasets["reading"]) if predict else None,
+            new_queries=prepare_new_queries(predict, "predict", datasets["reading"])
+            if predict
+            else None,
             bm25=bm25,
             knn=iterations > 0 if knn is None else knn,
             seed=seed,
             folder=folder,
         )
         if generator:
-            one = replace(one, train=add_synthetic_queries(one, miner, find_model(generator), queries_per_document))
+            one = replace(
+                one,
+                train=add_synthetic_queries(
+                    one, miner, choose_model(generator), queries_per_document
+                ),
+            )
         summaries.append(one.build_summary(miner, iterations, ablations=ablations))
-    return average(summaries) if folds > 1 else summaries[0]
+    if folds > 1:
+        return average(summaries)
+    return summaries[0]

@@ -8,17 +8,26 @@ from ratchet.jobs.indexes import build_index
 from ratchet.jobs.predictions import prepare_queries
 from ratchet.jobs.retrieval import embed
 from ratchet.orchestrator.step import Output, Row, Source, Summary, step
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.models import choose_model
 
 
-def search(*, model: str, documents: str, index: Literal["flat", "ivf", "hnsw"] = "flat") -> Summary:
+def search(
+    *, model: str, documents: str, index: Literal["flat", "ivf", "hnsw"] = "flat"
+) -> Summary:
     """Embed documents, build a FAISS index of them, and measure its recall against exact search.
 
     model       an embedder: a folder, a hub id, or a model of a run (`ratchet models` lists them)
     documents   JSONL, CSV or Parquet with `text` and optionally `id`, or a text file with a document per line
     index       flat (exact), or ivf or hnsw (approximate, for millions of documents)"""
-    folder, texts = find_model(model), step("prepare", prepare_queries.JOB, queries=Source.find(documents, "documents"))
+    folder = choose_model(model)
+    texts = step("prepare", prepare_queries.JOB, queries=Source.find(documents, "documents"))
     vectors = step("embed", embed.JOB, model=folder, texts=texts)
-    built = step("build_index", build_index.JOB, model=folder, vectors=vectors, texts=texts, kind=index)
-    columns = {name: built.metric(name) for name in (f"recall@{built.config.k}", "documents", "megabytes")}
-    return Summary([Row(index, columns, [vectors, built])], results={"index": Output(built), "model": folder})
+    built = step(
+        "build_index", build_index.JOB, model=folder, vectors=vectors, texts=texts, kind=index
+    )
+    columns = {}
+    for name in (f"recall@{built.config.k}", "documents", "megabytes"):
+        columns[name] = built.metric(name)
+    return Summary(
+        [Row(index, columns, [vectors, built])], results={"index": Output(built), "model": folder}
+    )

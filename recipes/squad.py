@@ -9,8 +9,13 @@ from annotated_types import Ge, MinLen
 
 from ratchet.jobs.answers import sft
 from ratchet.orchestrator.step import Output, Row, Seed, Summary, step
-from ratchet.recipes.parts.answering import evaluate_model, prepare_samples, select_model, take_result
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.answering import (
+    evaluate_model,
+    prepare_samples,
+    select_model,
+    take_result,
+)
+from ratchet.recipes.parts.models import choose_model
 
 COLUMNS = {
     "EM": "em",
@@ -30,7 +35,10 @@ def squad(
     base: str,
     data: str,
     test: str = "",
-    strategies: Annotated[tuple[Literal["batch", "sequential"], ...], MinLen(1)] = ("batch", "sequential"),
+    strategies: Annotated[tuple[Literal["batch", "sequential"], ...], MinLen(1)] = (
+        "batch",
+        "sequential",
+    ),
     max_train: tuple[Annotated[int, Ge(1)], ...] | None = (1000,),
     max_test: Annotated[int, Ge(1)] = 100,
     method: Literal["lora", "full"] = "lora",
@@ -51,11 +59,17 @@ def squad(
     seed        seed of the subsets, the split and the order of the training data
 
     Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on."""
-    model = find_model(base)
+    model = choose_model(base)
     sampling: dict[str, Any] = {"max_new_tokens": 96, "seed": seed}
-    rows, best = list[Row](), dict[str, Output]()
+    rows = list[Row]()
+    best = dict[str, Output]()
     for name, pairs in itertools.product(strategies, max_train or [None]):
-        prefix, suffix = (f"{name}-{pairs}", f" on {pairs}") if max_train and len(max_train) > 1 else (name, "")
+        if max_train and len(max_train) > 1:
+            prefix = f"{name}-{pairs}"
+            suffix = f" on {pairs}"
+        else:
+            prefix = name
+            suffix = ""
         limits = {"max_train": pairs, "max_test": max_test, "seed": seed}
         prepared = prepare_samples(f"{prefix}/prepare", data, test, task=f"squad-{name}", **limits)
         training = step(
@@ -73,11 +87,30 @@ def squad(
         best[prefix] = take_result(training)
         found = {"untrained": (model, None), f"trained{suffix}": select_model(model, training)}
         for label, chosen in found.items():
-            title, steps = f"{name}, {label}", [training] if label != "untrained" else []
+            title = f"{name}, {label}"
+            if label != "untrained":
+                steps = [training]
+            else:
+                steps = []
             if title not in (row.label for row in rows):  # evaluate the untrained model only once
                 options: dict[str, Any] = {"measure_latency": True, **sampling}
-                answered = evaluate_model(f"{prefix}/{label.partition(' ')[0]}", *chosen, prepared["test"], **options)
-                columns = {column: answered.metric(metric) for column, metric in COLUMNS.items()}
-                taken = best[prefix] if steps else None
-                rows.append(Row(title, columns, [*steps, *answered.parents, answered], taken))
+                answered = evaluate_model(
+                    f"{prefix}/{label.partition(' ')[0]}", *chosen, prepared["test"], **options
+                )
+                columns = {}
+                for column, metric in COLUMNS.items():
+                    columns[column] = answered.metric(metric)
+                if steps:
+                    taken = best[prefix]
+                else:
+                    taken = None
+                rows.append(
+                    Row(
+                        title,
+                        columns,
+                        [*steps, *answered.parents, answered],
+                        taken,
+                        baseline=not steps,
+                    )
+                )
     return Summary(rows, best=best)

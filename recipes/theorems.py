@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from annotated_types import Ge
 
@@ -12,7 +12,7 @@ from ratchet.errors import InputError
 from ratchet.jobs.retrieval import embed, merge
 from ratchet.jobs.statements import evaluate_papers, finetune_embedder_pairs, prepare_papers
 from ratchet.orchestrator.step import Output, Row, Seed, Source, Step, Summary, step
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.models import choose_model
 
 
 def theorems(
@@ -24,7 +24,7 @@ def theorems(
     adapter: str = "",
     projection: str = "",
     max_length: Annotated[int, Ge(4)] = 256,
-    baselines: tuple[Literal["bm25", "jaccard"], ...] = ("bm25", "jaccard"),
+    bm25: bool = True,
     seed: Seed = 42,
 ) -> Summary:
     """Split papers, finetune on pairs of statements of one paper, then rank all test statements for each of them.
@@ -39,23 +39,37 @@ def theorems(
     projection  the linear layer (.pt) that the theorem scripts of CITER save beside an adapter; the model then pools
                 as these scripts do. Empty: NAME_projection.pt for an adapter named NAME_lora_adapters, else none
     max_length  maximum tokens per statement, in training and for the zero-shot baseline
-    baselines   lexical baselines to show as rows: bm25, jaccard
+    bm25        whether to rank with BM25 too
     seed        seed of the samples, the split and training"""
     papers = find_given(valid=valid, test=test)
     prepared = step("prepare", prepare_papers.JOB, papers=Source.find(data), seed=seed, **papers)
-    model: Source | Output = find_model(base)
-    if not projection and "_lora_adapters" in (folder := Path(adapter)).name:
-        projection = str(folder.with_name(folder.name.replace("_lora_adapters", "_projection") + ".pt"))
+    model: Source | Output = choose_model(base)
+    folder = Path(adapter)
+    if not projection and "_lora_adapters" in folder.name:
+        projection = str(
+            folder.with_name(folder.name.replace("_lora_adapters", "_projection") + ".pt")
+        )
     if projection and not adapter:
-        raise InputError(f"projection: {projection} given, without adapter; expected both; set adapter=FOLDER too")
-    if start := find_given(adapter=adapter, projection=projection):
-        model = step("start/merge", merge.JOB, base=model, corpus=prepared["test"], **start)["model"]
+        raise InputError(
+            f"projection: {projection} given, without adapter; expected both; set adapter=FOLDER too"
+        )
+    start = find_given(adapter=adapter, projection=projection)
+    if start:
+        model = step("start/merge", merge.JOB, base=model, corpus=prepared["test"], **start)[
+            "model"
+        ]
     sampled: dict[str, Any] = {"statements": prepared["test"], "max_queries": 5000, "seed": seed}
-    rows = [
-        make_row(system, step(f"{system}/evaluate", evaluate_papers.JOB, system=system, **sampled))
-        for system in baselines
-    ]
-    label, name = ("given adapter", "start") if start else ("zero-shot", "zero_shot")
+    rows = []
+    if bm25:
+        rows.append(
+            make_row("BM25", step("bm25/evaluate", evaluate_papers.JOB, system="bm25", **sampled))
+        )
+    if start:
+        label = "given adapter"
+        name = "start"
+    else:
+        label = "zero-shot"
+        name = "zero_shot"
     rows.append(make_row(label, evaluate(name, prepared["test"], model, max_length)))
     finetuned = step(
         "finetune_embedder_pairs",
@@ -71,29 +85,53 @@ def theorems(
         seed=seed,
     )
     merged = step(
-        "merge", merge.JOB, base=model, adapter=finetuned["adapter"], corpus=prepared["test"], allow_unchanged=True
+        "merge",
+        merge.JOB,
+        base=model,
+        adapter=finetuned["adapter"],
+        corpus=prepared["test"],
+        allow_unchanged=True,
     )["model"]
-    held_out = evaluate("valid", prepared["valid"], merged, None, selection=finetuned["selection.json"])
-    last = make_row("finetuned", evaluate("finetuned", prepared["test"], merged, None), finetuned, held_out)
+    held_out = evaluate(
+        "valid", prepared["valid"], merged, None, selection=finetuned["selection.json"]
+    )
+    last = make_row(
+        "finetuned", evaluate("finetuned", prepared["test"], merged, None), finetuned, held_out
+    )
     return Summary([*rows, replace(last, model=merged)], best={"embedder": merged})
 
 
 def find_given(**paths: str) -> dict[str, Any]:
     """Return parameter -> Source for the paths that are not empty."""
-    return {name: Source.find(path, name) for name, path in paths.items() if path}
+    found: dict[str, Any] = {}
+    for name, path in paths.items():
+        if path:
+            found[name] = Source.find(path, name)
+    return found
 
 
-def evaluate(name: str, statements: Output, model: Source | Output, max_length: int | None, **inputs: Any) -> Step:
+def evaluate(
+    name: str, statements: Output, model: Source | Output, max_length: int | None, **inputs: Any
+) -> Step:
     """Embed statements, rank all of them for each statement, and return the evaluation."""
     vectors = step(f"{name}/embed", embed.JOB, model=model, texts=statements, max_length=max_length)
-    return step(f"{name}/evaluate", evaluate_papers.JOB, statements=statements, embeddings=vectors, **inputs)
+    return step(
+        f"{name}/evaluate", evaluate_papers.JOB, statements=statements, embeddings=vectors, **inputs
+    )
 
 
-def make_row(label: str, evaluation: Step, finetuned: Step | None = None, held_out: Step | None = None) -> Row:
+def make_row(
+    label: str, evaluation: Step, finetuned: Step | None = None, held_out: Step | None = None
+) -> Row:
     """Return a row of the summary table."""
-    columns = {"loss": finetuned.metric("loss")} if finetuned else {}
+    if finetuned:
+        columns = {"loss": finetuned.metric("loss")}
+    else:
+        columns = {}
     for name in ("mrr", "map", "p@1", "r@10", "r@100", "r@1000"):
         columns[name.upper()] = evaluation.metric(name)
     if held_out:
         columns["merging cost"] = held_out.metric("merging_cost")
-    return Row(label, columns, steps=[finetuned, evaluation] if finetuned else [evaluation])
+    if finetuned is None:
+        return Row(label, columns, steps=[evaluation], baseline=True)
+    return Row(label, columns, steps=[finetuned, evaluation])

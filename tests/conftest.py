@@ -14,7 +14,14 @@ import pyarrow as pa
 import pytest
 import torch
 
-from ratchet.data.tables import CORPUS, MINED, QUERIES, embeddings_schema, write_mapped, write_shards
+from ratchet.data.tables import (
+    CORPUS,
+    MINED,
+    QUERIES,
+    embeddings_schema,
+    write_mapped,
+    write_shards,
+)
 from ratchet.orchestrator.job_interface import Context, Resources
 
 MakeContext = Callable[..., Context]
@@ -40,7 +47,13 @@ def local_ray() -> Iterator[None]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
     yield
     ray.shutdown()
 
@@ -65,7 +78,9 @@ def context(tmp_path: Path) -> MakeContext:
 class Problem:
     """A small retrieval problem with embeddings, written as shards: `queries`, `corpus` and `*_embeddings`."""
 
-    def __init__(self, folder: Path, queries: int = 60, documents: int = 200, dim: int = 8, seed: int = 0) -> None:
+    def __init__(
+        self, folder: Path, queries: int = 60, documents: int = 200, dim: int = 8, seed: int = 0
+    ) -> None:
         random = np.random.default_rng(seed)
         # Few distinct values give ties.
         self.corpus_ND = random.integers(-2, 3, (documents, dim)).astype(np.float32)
@@ -74,12 +89,16 @@ class Problem:
         # Some documents share a text with another, and some queries with a document.
         self.texts = [f"document {number % (documents - 10)}" for number in range(documents)]
         self.positives = [
-            sorted(random.choice(documents, int(random.integers(1, 4)), replace=False).tolist()) for _ in range(queries)
+            sorted(random.choice(documents, int(random.integers(1, 4)), replace=False).tolist())
+            for _ in range(queries)
         ]
         self.query_texts = [f"document {q}" if q % 7 == 0 else f"query {q}" for q in range(queries)]
         self.grades = [random.integers(1, 4, len(rows)).tolist() for rows in self.positives]
         self.queries, self.corpus = folder / "queries", folder / "corpus"
-        self.query_embeddings, self.corpus_embeddings = folder / "query_vectors", folder / "corpus_vectors"
+        self.query_embeddings, self.corpus_embeddings = (
+            folder / "query_vectors",
+            folder / "corpus_vectors",
+        )
         documents_rows = [{"id": i, "text": t} for i, t in zip(self.ids, self.texts, strict=True)]
         queries_rows = [
             {
@@ -97,14 +116,20 @@ class Problem:
         ):
             write_shards(name, rows, schema, each)
         self.write_vectors(self.corpus_embeddings, self.ids, self.corpus_ND, 64)
-        self.write_vectors(self.query_embeddings, [f"q{q}" for q in range(queries)], self.query_QD, 25)
+        self.write_vectors(
+            self.query_embeddings, [f"q{q}" for q in range(queries)], self.query_QD, 25
+        )
 
     @staticmethod
     def write_vectors(folder: Path, ids: list[str], vectors_ND: np.ndarray, each: int) -> None:
         dim = vectors_ND.shape[1]
         for number, start in enumerate(range(0, len(ids), each)):
-            part = pa.FixedSizeListArray.from_arrays(pa.array(vectors_ND[start : start + each].ravel()), dim)
-            table = pa.Table.from_arrays([pa.array(ids[start : start + each]), part], schema=embeddings_schema(dim))
+            part = pa.FixedSizeListArray.from_arrays(
+                pa.array(vectors_ND[start : start + each].ravel()), dim
+            )
+            table = pa.Table.from_arrays(
+                [pa.array(ids[start : start + each]), part], schema=embeddings_schema(dim)
+            )
             write_mapped(folder / f"shard-{number:05d}.arrow", table)
 
     def ranking(self, q: int) -> list[int]:
@@ -125,17 +150,24 @@ def concepts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("concepts")
     save_tiny_bert(folder / "base")
     random = np.random.default_rng(0)
-    corpus = [{"id": f"c{c}", "text": " ".join(f"t{c}x{w}" for w in range(3 + c % 5))} for c in range(CONCEPTS)]
+    corpus = [
+        {"id": f"c{c}", "text": " ".join(f"t{c}x{w}" for w in range(3 + c % 5))}
+        for c in range(CONCEPTS)
+    ]
     corpus += [{"id": "twin", "text": corpus[0]["text"]}]
 
     def queries(start: int, count: int) -> list[dict[str, Any]]:
         made = []
         for q in range(start, start + count):
             c = q % CONCEPTS
-            words = [f"q{c}x{w}" for w in random.permutation(6)[:3]] + [f"n{random.integers(40)}" for _ in range(q % 7)]
+            words = [f"q{c}x{w}" for w in random.permutation(6)[:3]] + [
+                f"n{random.integers(40)}" for _ in range(q % 7)
+            ]
             right = [f"c{c}", "twin"] if c == 0 else [f"c{c}"]
             wrong = [f"c{d}" for d in random.permutation(CONCEPTS)[:6] if d != c]
-            made.append({"id": f"q{q}", "text": " ".join(words), "positives": right, "negatives": wrong})
+            made.append(
+                {"id": f"q{q}", "text": " ".join(words), "positives": right, "negatives": wrong}
+            )
         return made
 
     write_shards(folder / "corpus", corpus, CORPUS, 10)
@@ -152,15 +184,26 @@ def save_tiny_bert(folder: Path) -> None:
 
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"n{i}" for i in range(40))]
     words += [f"{kind}{c}x{w}" for kind in "tq" for c in range(CONCEPTS) for w in range(8)]
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]"
+    ).save_pretrained(folder)
     torch.manual_seed(1)
-    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    shape = BertConfig(vocab_size=len(words), max_position_embeddings=64, initializer_range=0.2, **size)
+    size = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+    }
+    shape = BertConfig(
+        vocab_size=len(words), max_position_embeddings=64, initializer_range=0.2, **size
+    )
     BertModel(shape, add_pooling_layer=False).save_pretrained(folder)
 
 
@@ -169,7 +212,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return an encoder and decoders with relative and with absolute positions."""
     from tiny_models import save_model
 
-    return {kind: save_model(tmp_path_factory.mktemp(kind), kind) for kind in ("bert", "qwen2", "gpt2")}
+    return {
+        kind: save_model(tmp_path_factory.mktemp(kind), kind) for kind in ("bert", "qwen2", "gpt2")
+    }
 
 
 @pytest.fixture(scope="session")
@@ -183,12 +228,23 @@ def tiny_decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vocabulary = {name: i for i, name in enumerate(["<pad>", "<end>", *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    names = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<end>"}  # Qwen2 would add its own
+    names = {
+        "pad_token": "<pad>",
+        "eos_token": "<end>",
+        "unk_token": "<end>",
+    }  # Qwen2 would add its own
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
     fast.add_tokens(["Yes", "No"])
     fast.save_pretrained(folder)
-    size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    size = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     heads = {"num_key_value_heads": 2, "max_position_embeddings": 512, "initializer_range": 0.2}
     torch.manual_seed(0)
-    Qwen2ForCausalLM(Qwen2Config(vocab_size=len(fast), pad_token_id=0, **size, **heads)).save_pretrained(folder)
+    Qwen2ForCausalLM(
+        Qwen2Config(vocab_size=len(fast), pad_token_id=0, **size, **heads)
+    ).save_pretrained(folder)
     return folder

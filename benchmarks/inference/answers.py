@@ -26,7 +26,9 @@ import numpy as np
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--prompts", type=int, default=48)
     parser.add_argument("--new-tokens", type=int, default=48)
     parser.add_argument("--rows", type=int, default=8, help="of a batch, of the plain way")
@@ -41,13 +43,34 @@ def verifying() -> None:
     from ratchet.data.tasks.solver import generate_tasks
 
     tasks = generate_tasks(10_000, (3, 4), 99, (10, 99), 0)
-    forms = ("<answer>{0} = {1}</answer>", "<answer>{0} = {1} = {1}</answer>", "{0} = {1}", "<answer>{0} + 1</answer>")
-    texts = [(n, t, "<think>so</think>\n" + form.format(x, t)) for n, t, x in tasks for form in forms]
+    forms = (
+        "<answer>{0} = {1}</answer>",
+        "<answer>{0} = {1} = {1}</answer>",
+        "{0} = {1}",
+        "<answer>{0} + 1</answer>",
+    )
+    texts = [
+        (n, t, "<think>so</think>\n" + form.format(x, t)) for n, t, x in tasks for form in forms
+    ]
     start = time.perf_counter()
     counts = Counter(countdown.classify(n, t, text) for n, t, text in texts)
     seconds = time.perf_counter() - start
-    print(f"countdown: {len(texts):,} answers in {seconds:.2f} s, {len(texts) / seconds:,.0f} a second ({counts})")
-    words = ["the", "a", "Denver", "Broncos", "of", "1999,", "in", "New-York!", "won", "an", "title"]
+    print(
+        f"countdown: {len(texts):,} answers in {seconds:.2f} s, {len(texts) / seconds:,.0f} a second ({counts})"
+    )
+    words = [
+        "the",
+        "a",
+        "Denver",
+        "Broncos",
+        "of",
+        "1999,",
+        "in",
+        "New-York!",
+        "won",
+        "an",
+        "title",
+    ]
     chance = np.random.default_rng(0)
     pairs = [
         (" ".join(chance.choice(words, 5)), [" ".join(chance.choice(words, 3)) for _ in range(3)])
@@ -56,7 +79,10 @@ def verifying() -> None:
     start = time.perf_counter()
     ours = [squad.score(answer, golds) for answer, golds in pairs]
     middle = time.perf_counter()
-    plain = [(max(_em(answer, g) for g in golds), max(_f1(answer, g) for g in golds)) for answer, golds in pairs]
+    plain = [
+        (max(_em(answer, g) for g in golds), max(_f1(answer, g) for g in golds))
+        for answer, golds in pairs
+    ]
     end = time.perf_counter()
     assert all((one["em"], one["f1"]) == other for one, other in zip(ours, plain, strict=True))
     print(
@@ -67,7 +93,9 @@ def verifying() -> None:
 
 def _normal(text: str) -> str:
     exclude = set(string.punctuation)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", "".join(c for c in text.lower() if c not in exclude)).split())
+    return " ".join(
+        re.sub(r"\b(a|an|the)\b", " ", "".join(c for c in text.lower() if c not in exclude)).split()
+    )
 
 
 def _em(answer: str, gold: str) -> float:
@@ -105,14 +133,21 @@ def generating(given: argparse.Namespace) -> None:
         seed=0,
     )
     one = decoder.load(folder)
-    lengths = [int(chance.integers(20, 60)) * (8 if i % 4 == 0 else 1) for i in range(given.prompts)]
+    lengths = [
+        int(chance.integers(20, 60)) * (8 if i % 4 == 0 else 1) for i in range(given.prompts)
+    ]
     prompts = [chance.integers(3, 250, length).tolist() for length in lengths]
-    names, how = [str(i) for i in range(len(prompts))], Sampling(temperature=0, max_new_tokens=given.new_tokens)
+    names, how = (
+        [str(i) for i in range(len(prompts))],
+        Sampling(temperature=0, max_new_tokens=given.new_tokens),
+    )
 
     def in_file_order() -> int:
         tokens = 0
         for start in range(0, len(prompts), given.rows):
-            ids, mask = pad(prompts[start : start + given.rows], one.tokenizer.pad_token_id, "left", 1)
+            ids, mask = pad(
+                prompts[start : start + given.rows], one.tokenizer.pad_token_id, "left", 1
+            )
             with torch.no_grad():
                 out = one.model.generate(
                     input_ids=ids,
@@ -131,7 +166,9 @@ def generating(given: argparse.Namespace) -> None:
     }
     if importlib.util.find_spec("vllm"):
         dtype = str(one.model.dtype).removeprefix("torch.")
-        ways["vllm"] = start_vllm(folder, prompts, max(lengths) + given.new_tokens, dtype, given.new_tokens)
+        ways["vllm"] = start_vllm(
+            folder, prompts, max(lengths) + given.new_tokens, dtype, given.new_tokens
+        )
     best: dict[str, float] = {}
     for _ in range(given.rounds):
         for way, run in ways.items():
@@ -142,7 +179,9 @@ def generating(given: argparse.Namespace) -> None:
         print(f"{way:24}{speed:10,.0f} tokens/s{speed / best['generate, file order']:8.2f}")
 
 
-def start_vllm(folder: Path, prompts: list[list[int]], longest: int, dtype: str, new_tokens: int) -> Callable[[], int]:
+def start_vllm(
+    folder: Path, prompts: list[list[int]], longest: int, dtype: str, new_tokens: int
+) -> Callable[[], int]:
     """Start an engine with the arguments of the job `generate`. Return a function that answers the prompts."""
     from vllm import LLM, SamplingParams
 
@@ -151,7 +190,9 @@ def start_vllm(folder: Path, prompts: list[list[int]], longest: int, dtype: str,
     engine = LLM(str(folder), **make_engine_args(folder, dtype=dtype, longest=longest, gpus=None))
     asked = [{"prompt_token_ids": prompt} for prompt in prompts]
     how = SamplingParams(temperature=0, max_tokens=new_tokens)
-    return lambda: sum(len(one.outputs[0].token_ids) for one in engine.generate(asked, how, use_tqdm=False))
+    return lambda: sum(
+        len(one.outputs[0].token_ids) for one in engine.generate(asked, how, use_tqdm=False)
+    )
 
 
 if __name__ == "__main__":

@@ -19,15 +19,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.misconceptions import RULES, format_query, generate_questions
 from ratchet.data.formats.detection import load_retrieval
-from ratchet.examples.misconceptions import RULES, format_query, generate_questions
 from ratchet.models.embedder import encoder
 from ratchet.models.model_files import MINILM, resolve
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="Eedi's folder, a FlagEmbedding .jsonl or a BEIR folder")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, help="Eedi's folder, a FlagEmbedding .jsonl or a BEIR folder"
+    )
     parser.add_argument("--model", default=MINILM, help="a folder or a hub id")
     parser.add_argument("--dtype", choices=["both", "float32", "bfloat16"], default="both")
     parser.add_argument("--texts", type=int, default=1000, help="drawn evenly from all; 0: all")
@@ -48,13 +52,17 @@ def main() -> None:
     )
     for dtype, found in zip(dtypes, results, strict=True):
         ours, theirs = found.tokens / np.median(found.wall_R2, axis=0)
-        ratio_R, cpu_R = (seconds_R2[:, 1] / seconds_R2[:, 0] for seconds_R2 in (found.wall_R2, found.cpu_R2))
+        ratio_R, cpu_R = (
+            seconds_R2[:, 1] / seconds_R2[:, 0] for seconds_R2 in (found.wall_R2, found.cpu_R2)
+        )
         span = f"{ratio_R.min():.2f}..{ratio_R.max():.2f}"
         print(
             f"{dtype:9} {ours:9,.0f} {theirs:7,.0f} {np.median(ratio_R):6.2f}x {span:>12} {np.median(cpu_R):8.2f}x"
             f" {found.difference:8.1e} {found.cosine:9.6f}"
         )
-    print("peer: sentence-transformers; CPU time: theirs over ours; |diff|: the largest; cosine: the least")
+    print(
+        "peer: sentence-transformers; CPU time: theirs over ours; |diff|: the largest; cosine: the least"
+    )
 
 
 @dataclass
@@ -74,7 +82,7 @@ class Comparison:
 
 def compare(base: Path, texts: list[str], dtype: str, rounds: int) -> Comparison:
     """Measure both on the same texts, in alternating order."""
-    ours = encoder.load(base, dtype=dtype, device="cpu", packed=True)
+    ours = encoder.load(base, dtype=dtype, device="cpu")
     tokens = sum(len(row) for row in ours.tokenize(texts, "passage"))
     ways = [lambda: ours.encode(texts, "passage"), load_peer(base, texts, dtype)]
     vectors = [way() for way in ways]  # the round that warms up
@@ -83,7 +91,10 @@ def compare(base: Path, texts: list[str], dtype: str, rounds: int) -> Comparison
         for number in (0, 1) if turn % 2 == 0 else (1, 0):
             wall, cpu = time.perf_counter(), time.process_time()
             ways[number]()
-            wall_R2[turn, number], cpu_R2[turn, number] = time.perf_counter() - wall, time.process_time() - cpu
+            wall_R2[turn, number], cpu_R2[turn, number] = (
+                time.perf_counter() - wall,
+                time.process_time() - cpu,
+            )
     difference = float(np.abs(vectors[0] - vectors[1]).max())
     lengths = [np.linalg.norm(one, axis=1) for one in vectors]
     cosine = float(((vectors[0] * vectors[1]).sum(axis=1) / (lengths[0] * lengths[1])).min())
@@ -94,8 +105,12 @@ def load_peer(base: Path, texts: list[str], dtype: str) -> Callable[[], np.ndarr
     """Return a function that embeds the texts with the peer."""
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(str(base), device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
-    return lambda: np.asarray(model.encode(texts, convert_to_tensor=True, show_progress_bar=False).float())
+    model = SentenceTransformer(
+        str(base), device="cpu", model_kwargs={"dtype": getattr(torch, dtype)}
+    )
+    return lambda: np.asarray(
+        model.encode(texts, convert_to_tensor=True, show_progress_bar=False).float()
+    )
 
 
 def load_texts(path: Path | None) -> list[str]:
@@ -109,7 +124,9 @@ def load_texts(path: Path | None) -> list[str]:
         ]
         return queries + [rule.sentence for rule in RULES]
     retrieval = load_retrieval(path)
-    return [query.text for query in retrieval.queries] + [document.text for document in retrieval.corpus]
+    return [query.text for query in retrieval.queries] + [
+        document.text for document in retrieval.corpus
+    ]
 
 
 if __name__ == "__main__":

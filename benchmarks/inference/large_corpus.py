@@ -38,7 +38,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.inference.mining import unit
-from ratchet.data.tables import MINED, join_tables, list_shards, read_shards, take_texts, write_table
+from ratchet.data.tables import MINED, list_shards, read_shards, take_texts, write_table
 from ratchet.data.triplets import Triplets, split_epoch
 from ratchet.data.vectors import write_vectors
 from ratchet.jobs.retrieval.evaluate_retrieval import Config as EvaluationConfig
@@ -52,15 +52,23 @@ BYTES, SHARD_ROWS = 500, 20_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--documents", type=int, default=1_000_000)
-    parser.add_argument("--queries", type=int, default=20_000, help=f"training queries; a shard has {SHARD_ROWS:,}")
+    parser.add_argument(
+        "--queries", type=int, default=20_000, help=f"training queries; a shard has {SHARD_ROWS:,}"
+    )
     parser.add_argument("--dim", type=int, default=384)
-    parser.add_argument("--rank", type=int, default=0, help="random vectors of a lower rank and noise; 0: without")
+    parser.add_argument(
+        "--rank", type=int, default=0, help="random vectors of a lower rank and noise; 0: without"
+    )
     parser.add_argument("--storage-dtype", default="float16", help="of the vectors, as in `embed`")
     parser.add_argument("--negatives", type=int, default=4, help="of each query of `train`")
     parser.add_argument("--stages", default=",".join(STAGES))
-    parser.add_argument("--folder", type=Path, help="where the data stays (default: a temporary folder)")
+    parser.add_argument(
+        "--folder", type=Path, help="where the data stays (default: a temporary folder)"
+    )
     parser.add_argument("--stage", help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=float, help="GB of memory, as of a machine with so much")
     given = parser.parse_args()
@@ -70,19 +78,37 @@ def main() -> None:
         memory = Sampler()
         started = time.perf_counter()
         STAGES[given.stage](given)
-        seconds, peak = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        seconds, peak = (
+            time.perf_counter() - started,
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+        )
         million = seconds / given.documents * 1e6
         sizes = f"{peak:8.2f} GB, {memory.peak:.2f} GB without mapped files"
         print(f"{given.stage:10} {seconds:9.1f} s {million:9.1f} s per million {sizes}", flush=True)
         return
     with tempfile.TemporaryDirectory() as temporary:
         given.folder = given.folder or Path(temporary)
-        names: tuple[str, ...] = ("documents", "queries", "dim", "rank", "storage_dtype", "negatives", "folder")
+        names: tuple[str, ...] = (
+            "documents",
+            "queries",
+            "dim",
+            "rank",
+            "storage_dtype",
+            "negatives",
+            "folder",
+        )
         names += ("limit",) if given.limit else ()
         own = [f"--{name.replace('_', '-')}={getattr(given, name)}" for name in names]
         for stage in given.stages.split(","):
             subprocess.run(
-                [sys.executable, "-m", "benchmarks.inference.large_corpus", *own, f"--stage={stage}"], check=True
+                [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.inference.large_corpus",
+                    *own,
+                    f"--stage={stage}",
+                ],
+                check=True,
             )
 
 
@@ -90,7 +116,9 @@ def make_context(given: argparse.Namespace, name: str) -> Context:
     out, work = given.folder / name, given.folder / f"{name}-work"
     for path in (out, work):
         path.mkdir(exist_ok=True)
-    return Context(name, "0" * 64, 1, out, work, Resources(1, cpus=float(os.cpu_count() or 1), gpus=0.0))
+    return Context(
+        name, "0" * 64, 1, out, work, Resources(1, cpus=float(os.cpu_count() or 1), gpus=0.0)
+    )
 
 
 def make(given: argparse.Namespace) -> None:
@@ -103,16 +131,27 @@ def make(given: argparse.Namespace) -> None:
     with (folder / "corpus.jsonl").open("w") as file:
         for number, text in enumerate(passages):
             file.write(f'{{"_id": "d{number}", "title": "", "text": "{text}"}}\n')
-    with (folder / "queries.jsonl").open("w") as file, (folder / "qrels" / "train.tsv").open("w") as labels:
+    with (
+        (folder / "queries.jsonl").open("w") as file,
+        (folder / "qrels" / "train.tsv").open("w") as labels,
+    ):
         labels.write("query-id\tcorpus-id\tscore\n")
         for number in range(given.queries):
-            file.write(json.dumps({"_id": f"q{number}", "text": " ".join(chance.choices(words, k=10))}) + "\n")
+            file.write(
+                json.dumps({"_id": f"q{number}", "text": " ".join(chance.choices(words, k=10))})
+                + "\n"
+            )
             labels.write(f"q{number}\td{chance.randrange(given.documents)}\t1\n")
 
 
-def write_passages(number: int, chance: random.Random, rng: np.random.Generator) -> tuple[list[str], Iterator[str]]:
+def write_passages(
+    number: int, chance: random.Random, rng: np.random.Generator
+) -> tuple[list[str], Iterator[str]]:
     """Return words, and passages of them."""
-    words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(2, 9))) for _ in range(50_000)]
+    words = [
+        "".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(2, 9)))
+        for _ in range(50_000)
+    ]
     pieces = np.array([" ".join(chance.choices(words, k=5)) for _ in range(50_000)], object)
 
     def passages() -> Iterator[str]:
@@ -129,17 +168,21 @@ def make_pairs(given: argparse.Namespace) -> None:
     _, passages = write_passages(given.documents, random.Random(0), np.random.default_rng(0))
     with path.with_suffix(".part").open("w") as file:
         for number, text in enumerate(passages):
-            file.write(f'{{"query": "what is said of {number} and {text[:40]}", "positive": "{text}"}}\n')
+            file.write(
+                f'{{"query": "what is said of {number} and {text[:40]}", "positive": "{text}"}}\n'
+            )
     path.with_suffix(".part").rename(path)
 
 
 def prepare_pairs(given: argparse.Namespace) -> None:
-    from ratchet.jobs.retrieval.implementation.prepare import run
-    from ratchet.jobs.retrieval.prepare import predict
+    from ratchet.jobs.retrieval.prepare import check as predict
+    from ratchet.jobs.retrieval.prepare import run
 
     inputs, print_since = Inputs((given.folder / "pairs.jsonl",)), Clock()
     print_since(f"planned: {predict(Config(), inputs, {}).metrics}")
-    print_since(f"{run(make_context(given, 'prepare-pairs'), Config(shard_rows=SHARD_ROWS), inputs).metrics}")
+    print_since(
+        f"{run(make_context(given, 'prepare-pairs'), Config(shard_rows=SHARD_ROWS), inputs).metrics}"
+    )
 
 
 def write_random(given: argparse.Namespace, texts: Path, folder: Path) -> None:
@@ -165,7 +208,11 @@ class Sampler:
 
     def _sample(self) -> None:
         while True:
-            line = next(one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("RssAnon"))
+            line = next(
+                one
+                for one in Path("/proc/self/status").read_text().splitlines()
+                if one.startswith("RssAnon")
+            )
             self.peak = max(self.peak, int(line.split()[1]) / 1e6)
             time.sleep(0.1)
 
@@ -184,7 +231,7 @@ def write_embeddings(given: argparse.Namespace) -> None:
 
 
 def prepare(given: argparse.Namespace) -> None:
-    from ratchet.jobs.retrieval.implementation.prepare import run
+    from ratchet.jobs.retrieval.prepare import run
 
     config = Config(shard_rows=SHARD_ROWS, test_fraction=0.0, validation_fraction=0.0)
     print(run(make_context(given, "prepare"), config, Inputs((given.folder / "beir",))).metrics)
@@ -202,7 +249,7 @@ def load_datasets(given: argparse.Namespace) -> None:
 
 
 def mine(given: argparse.Namespace) -> None:
-    from ratchet.jobs.retrieval.implementation.mine import Worker, write_jsonl
+    from ratchet.jobs.retrieval.mining import Worker, write_jsonl
 
     inputs, context = MineInputs(*list_inputs(given)), make_context(given, given.stage)
     index = given.folder / "index" / "index.faiss" if given.stage == "mine-approximate" else None
@@ -213,12 +260,21 @@ def mine(given: argparse.Namespace) -> None:
 
 
 def build_index(given: argparse.Namespace) -> None:
-    from ratchet.jobs.retrieval.implementation.mine import IndexBuilder
+    from ratchet.jobs.retrieval.mining import IndexBuilder
 
     print_since = Clock()
     inputs, context = MineInputs(*list_inputs(given)), make_context(given, "index")
-    builder, target = IndexBuilder(MineConfig(min_recall=0.95), inputs, "cpu"), context.out / "index.faiss"
-    print(builder(inputs.corpus, target, lambda rows, *_: print_since(f"{rows:,}") if rows % 2**20 == 0 else None))
+    builder, target = (
+        IndexBuilder(MineConfig(min_recall=0.95), inputs, "cpu"),
+        context.out / "index.faiss",
+    )
+    print(
+        builder(
+            inputs.corpus,
+            target,
+            lambda rows, *_: print_since(f"{rows:,}") if rows % 2**20 == 0 else None,
+        )
+    )
     index: Any = faiss.read_index(str(target))
     print(f"{index.nlist} lists, of which {index.nprobe} are searched per query")
 
@@ -235,7 +291,7 @@ def list_inputs(given: argparse.Namespace) -> tuple[Path, Path, Path, Path]:
 
 
 def evaluate(given: argparse.Namespace) -> None:
-    from ratchet.jobs.retrieval.implementation.evaluate_retrieval import Worker
+    from ratchet.jobs.retrieval.ranking import Worker
 
     inputs, context = EvaluationInputs(*list_inputs(given)), make_context(given, "evaluate")
     worker, print_since = Worker(EvaluationConfig(), inputs, "cpu"), Clock()
@@ -250,13 +306,15 @@ def train(given: argparse.Namespace) -> None:
             write_table(path, make_mined(given, start, min(SHARD_ROWS, given.documents - start)))
     print_since = Clock()
     corpus = read_shards(given.folder / "prepare" / "corpus", ["id", "text"])
-    triplets = Triplets(read_shards(folder), corpus)
-    print_since(f"read {len(triplets):,} queries with {triplets.num_negatives:,} negatives")
+    triplets = Triplets(
+        read_shards(folder), corpus, seed=42, batch_size=128, num_negatives=given.negatives
+    )
+    print_since(f"read {len(triplets):,} queries and their negatives")
     for epoch in range(2):
-        batch = triplets.make_batch(42, epoch, 0, 128, given.negatives, 0, 1)
+        batch = triplets.batch(epoch, 0)
         texts = take_texts(corpus["text"], batch.passage_P)
         print_since(f"epoch {epoch}: order, and first batch with {len(texts)} passages")
-    triplets.make_batch(42, 1, 1, 128, given.negatives, 0, 1)
+    triplets.batch(1, 1)
     print_since("second batch")
 
 
@@ -273,25 +331,36 @@ def make_mined(given: argparse.Namespace, start: int, rows: int) -> pa.Table:
         values = pa.array(rng.random(rows * each, dtype=np.float32))
         return pa.ListArray.from_arrays(np.arange(0, rows * each + 1, each, dtype=np.int32), values)
 
-    names = pc.binary_join_element_wise("t", pa.array(np.arange(start, start + rows).astype(str)), "")
-    texts = pc.binary_join_element_wise(names, "what a query of some fifty bytes looks like here", " ")
+    names = pc.binary_join_element_wise(
+        "t", pa.array(np.arange(start, start + rows).astype(str)), ""
+    )
+    texts = pc.binary_join_element_wise(
+        names, "what a query of some fifty bytes looks like here", " "
+    )
     return pa.Table.from_arrays([names, texts, draw(1), draw(n), score(1), score(n)], schema=MINED)
 
 
 def train_sft(given: argparse.Namespace) -> None:
-    from ratchet.jobs.answers.token_table import TOKENS, TokenTable
+    from ratchet.jobs.answers.sft_training import TOKENS, TokenTable
 
     def make_tables() -> Iterator[pa.Table]:
         for start in range(0, given.documents, SHARD_ROWS):
             rows = min(SHARD_ROWS, given.documents - start)
-            ends, rng = np.arange(0, rows * 60 + 1, 60, dtype=np.int32), np.random.default_rng(start)
-            ids = pa.ListArray.from_arrays(ends, rng.integers(0, 150_000, rows * 60).astype(np.int32))
+            ends, rng = (
+                np.arange(0, rows * 60 + 1, 60, dtype=np.int32),
+                np.random.default_rng(start),
+            )
+            ids = pa.ListArray.from_arrays(
+                ends, rng.integers(0, 150_000, rows * 60).astype(np.int32)
+            )
             trained = pa.ListArray.from_arrays(ends, pa.array(np.tile(np.arange(60) >= 40, rows)))
             names = pa.array(np.arange(start, start + rows).astype(str))
-            yield pa.Table.from_arrays([names, pa.array(np.full(rows, 20, np.int32)), ids, trained], schema=TOKENS)
+            yield pa.Table.from_arrays(
+                [names, pa.array(np.full(rows, 20, np.int32)), ids, trained], schema=TOKENS
+            )
 
     print_since = Clock()
-    samples = TokenTable(join_tables(make_tables()))
+    samples = TokenTable(pa.concat_tables(make_tables()))
     print_since(f"made and mapped {len(samples.size_N):,} samples")
     for epoch in range(2):
         batch = split_epoch(len(samples.size_N), -(-given.documents // 128), 42, epoch)[0]

@@ -36,7 +36,9 @@ CUT_OFFS = (1, 10, 100, 1000)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", default="10000,20000,50000")
     parser.add_argument("--dim", type=int, default=384)
     parser.add_argument("--rounds", type=int, default=2)
@@ -68,9 +70,20 @@ def main() -> None:
 
 
 def run(way: str, rows: int, given: argparse.Namespace) -> dict[str, float]:
-    arguments = ["--rows", str(rows), "--dim", str(given.dim), "--threads", str(given.threads), "--way", way]
+    arguments = [
+        "--rows",
+        str(rows),
+        "--dim",
+        str(given.dim),
+        "--threads",
+        str(given.threads),
+        "--way",
+        way,
+    ]
     command = [sys.executable, "-m", "benchmarks.inference.metrics", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2])
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2]
+    )
     if done.returncode:
         raise SystemExit(f"{way}: {(done.stderr.strip() or 'failed').splitlines()[-1]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
@@ -86,7 +99,9 @@ def scale(rows: int, dim: int, rounds: int, counts: list[int]) -> None:
     alone = 0.0
     for workers in counts:
         parts = np.array_split(np.arange(rows), workers)
-        times = [[time_of(ours, vectors_SD, paper_S, part) for part in parts] for _ in range(rounds)]
+        times = [
+            [time_of(ours, vectors_SD, paper_S, part) for part in parts] for _ in range(rounds)
+        ]
         slowest = min(map(max, times))
         alone = alone or slowest * workers
         print(f"{workers:8}{rows:9,}{slowest:12.2f}{alone / (slowest * workers):12.2f}", flush=True)
@@ -119,7 +134,9 @@ def measure(way: str, rows: int, dim: int, threads: int) -> dict[str, float]:
     return {"seconds": seconds, "mib": (after - before) / 1024, "mrr": mrr, "r": recall}
 
 
-def ours(vectors_SD: np.ndarray, paper_S: np.ndarray, asked_Q: np.ndarray | None = None) -> tuple[float, float]:
+def ours(
+    vectors_SD: np.ndarray, paper_S: np.ndarray, asked_Q: np.ndarray | None = None
+) -> tuple[float, float]:
     """Return the MRR and R@1000 of the statements that ask, all by default."""
     from ratchet.data.formats.papers import other_statements
     from ratchet.models.search.rank_metrics import compute_rank_metrics
@@ -127,7 +144,9 @@ def ours(vectors_SD: np.ndarray, paper_S: np.ndarray, asked_Q: np.ndarray | None
 
     asked_Q = np.arange(len(paper_S)) if asked_Q is None else asked_Q
     relevant = Relevant(*other_statements(paper_S, asked_Q))
-    ranks_R = rank_relevant(vectors_SD[asked_Q], relevant, lambda: [(0, vectors_SD)], exclude_Q=asked_Q)
+    ranks_R = rank_relevant(
+        vectors_SD[asked_Q], relevant, lambda: [(0, vectors_SD)], exclude_Q=asked_Q
+    )
     values = compute_rank_metrics(ranks_R, relevant, CUT_OFFS).values
     return values["mrr"], values[f"r@{DEPTH}"]
 
@@ -141,17 +160,25 @@ def peer(vectors_SD: np.ndarray, paper_S: np.ndarray) -> tuple[float, float]:
     first_S = np.searchsorted(paper_S, paper_S, side="left")
     stop_S = np.searchsorted(paper_S, paper_S, side="right")
     names = [str(row) for row in range(len(paper_S))]
-    measures = {"recip_rank", "map", *(f"{name}.{','.join(map(str, CUT_OFFS))}" for name in ("P", "recall"))}
+    measures = {
+        "recip_rank",
+        "map",
+        *(f"{name}.{','.join(map(str, CUT_OFFS))}" for name in ("P", "recall")),
+    }
     total: dict[str, float] = {}
     asked = 0
     for start in range(0, len(paper_S), 2000):
         scores_QK, rows_QK = index.search(vectors_SD[start : start + 2000], DEPTH + 1)
         qrels, ranking = {}, {}
-        for q, (scores, rows) in enumerate(zip(scores_QK.tolist(), rows_QK.tolist(), strict=True), start):
+        for q, (scores, rows) in enumerate(
+            zip(scores_QK.tolist(), rows_QK.tolist(), strict=True), start
+        ):
             relevant = {names[row]: 1 for row in range(first_S[q], stop_S[q]) if row != q}
             if relevant:
                 qrels[names[q]] = relevant
-                ranking[names[q]] = {names[row]: score for row, score in zip(rows, scores, strict=True) if row != q}
+                ranking[names[q]] = {
+                    names[row]: score for row, score in zip(rows, scores, strict=True) if row != q
+                }
         for values in pytrec_eval.RelevanceEvaluator(qrels, measures).evaluate(ranking).values():
             asked += 1
             for name, value in values.items():

@@ -29,7 +29,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ratchet.models.search.inverted_lists import VECTORS_PER_LIST, build_lists, choose_probes, count_lists, search_lists
+from ratchet.models.search.inverted_lists import (
+    VECTORS_PER_LIST,
+    build_lists,
+    choose_probes,
+    count_lists,
+    search_lists,
+)
 from ratchet.models.search.top_k import top_k
 
 Found = np.ndarray | None
@@ -37,12 +43,20 @@ Found = np.ndarray | None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with Eedi's train.csv and misconception_mapping.csv")
-    parser.add_argument("--queries", type=int, default=4370, help="random vectors: number of queries")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, help="folder with Eedi's train.csv and misconception_mapping.csv"
+    )
+    parser.add_argument(
+        "--queries", type=int, default=4370, help="random vectors: number of queries"
+    )
     parser.add_argument("--rows", type=int, default=2587, help="random vectors: rows of the corpus")
     parser.add_argument("--dim", type=int, default=384, help="random vectors: dimensions")
-    parser.add_argument("--rank", type=int, default=0, help="random vectors: their rank, but for noise; 0: full")
+    parser.add_argument(
+        "--rank", type=int, default=0, help="random vectors: their rank, but for noise; 0: full"
+    )
     parser.add_argument("--recall", type=float, help="also search an index that finds so much")
     parser.add_argument("--k", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
@@ -54,13 +68,18 @@ def main() -> None:
         query, corpus = vectors[: len(query_texts)], vectors[len(query_texts) :]
     else:
         rng = np.random.default_rng(0)
-        query, corpus = (unit(rng, rows, given.dim, given.rank) for rows in (given.queries, given.rows))
-        query_texts, corpus_texts = [f"query {i}" for i in range(len(query))], [f"row {i}" for i in range(len(corpus))]
+        query, corpus = (
+            unit(rng, rows, given.dim, given.rank) for rows in (given.queries, given.rows)
+        )
+        query_texts, corpus_texts = (
+            [f"query {i}" for i in range(len(query))],
+            [f"row {i}" for i in range(len(corpus))],
+        )
         positive = list(rng.integers(0, len(corpus), len(query)))
     k = min(given.k, len(corpus))
 
     ways: dict[str, Callable[[], Found]] = {
-        "top_k": lambda: top_k(query, corpus, k)[1],
+        "top_k": lambda: top_k(query, [(0, corpus)], k)[1],
         "faiss IndexFlatIP": lambda: by_faiss(query, corpus, k),
         "torch matmul + topk": lambda: by_torch(query, corpus, k),
     }
@@ -82,8 +101,12 @@ def main() -> None:
             rows[name] = run()
             if turn:  # the first round warms up
                 seconds[name].append(time.perf_counter() - start)
-    print(f"{len(query)} queries x {len(corpus)} rows x {query.shape[1]}, k={k}, {torch.get_num_threads()} threads")
-    print(f"{'':26} {'median s':>9} {'least s':>9} {'ratio':>7}  neighbours in the same place as ours")
+    print(
+        f"{len(query)} queries x {len(corpus)} rows x {query.shape[1]}, k={k}, {torch.get_num_threads()} threads"
+    )
+    print(
+        f"{'':26} {'median s':>9} {'least s':>9} {'ratio':>7}  neighbours in the same place as ours"
+    )
     ours, same_rows = float(np.median(seconds["top_k"])), rows["top_k"]
     assert same_rows is not None
     for name in ways:
@@ -108,12 +131,14 @@ def unit(rng: np.random.Generator, rows: int, dim: int, rank: int = 0) -> np.nda
 def make_index(query: np.ndarray, corpus: np.ndarray, k: int, recall: float) -> Any:
     start = time.perf_counter()
     lists = count_lists(len(corpus))
-    with tempfile.TemporaryDirectory() as folder:
-        sample = corpus[: VECTORS_PER_LIST * lists]
-        index = build_lists(Path(folder, "vectors"), sample, lambda: np.array_split(corpus, 16), lists, seed=0)
+    index = build_lists(
+        corpus[: VECTORS_PER_LIST * lists], np.array_split(corpus, 16), lists, seed=0
+    )
     built, asked = time.perf_counter() - start, query[:256]
-    found, expected = choose_probes(index, asked, corpus[top_k(asked, corpus, k)[1]], recall)
-    print(f"index: built in {built:.1f} s; {index.nprobe} of {lists} lists per query find {found / expected:.3f}")
+    found, expected = choose_probes(index, asked, corpus[top_k(asked, [(0, corpus)], k)[1]], recall)
+    print(
+        f"index: built in {built:.1f} s; {index.nprobe} of {lists} lists per query find {found / expected:.3f}"
+    )
     return index
 
 
@@ -128,18 +153,28 @@ def by_faiss(query: np.ndarray, corpus: np.ndarray, k: int) -> np.ndarray:
 
 def by_torch(query: np.ndarray, corpus: np.ndarray, k: int) -> np.ndarray:
     right = torch.from_numpy(corpus).T
-    parts = [(torch.from_numpy(query[at : at + 4096]) @ right).topk(k).indices for at in range(0, len(query), 4096)]
+    parts = [
+        (torch.from_numpy(query[at : at + 4096]) @ right).topk(k).indices
+        for at in range(0, len(query), 4096)
+    ]
     return torch.cat(parts).numpy()
 
 
 def peer(
-    query_texts: list[str], query: np.ndarray, corpus_texts: list[str], corpus: np.ndarray, positive: list[int], k: int
+    query_texts: list[str],
+    query: np.ndarray,
+    corpus_texts: list[str],
+    corpus: np.ndarray,
+    positive: list[int],
+    k: int,
 ) -> Callable[[bool], Found]:
     """mine_hard_negatives over the same vectors, asked for the k best less the one it keeps for the positive."""
     from datasets import Dataset
     from sentence_transformers.util import mine_hard_negatives, pairwise_cos_sim
 
-    known = dict(zip(query_texts, query, strict=True)) | dict(zip(corpus_texts, corpus, strict=True))
+    known = dict(zip(query_texts, query, strict=True)) | dict(
+        zip(corpus_texts, corpus, strict=True)
+    )
 
     class Finished:
         """As much of a SentenceTransformer as the miner uses; the vectors are there already."""
@@ -160,7 +195,9 @@ def peer(
         def get_embedding_dimension(self) -> int:
             return query.shape[1]
 
-    pairs = Dataset.from_dict({"anchor": query_texts, "positive": [corpus_texts[row] for row in positive]})
+    pairs = Dataset.from_dict(
+        {"anchor": query_texts, "positive": [corpus_texts[row] for row in positive]}
+    )
     model: Any = Finished()
 
     def mine(use_faiss: bool) -> Found:
@@ -182,14 +219,19 @@ def peer(
 def eedi(folder: Path) -> tuple[list[str], list[str], list[int]]:
     """Queries (question, construct, correct and wrong answer), misconceptions, and each query's misconception."""
     with (folder / "misconception_mapping.csv").open(newline="", encoding="utf-8") as file:
-        names = {int(row["MisconceptionId"]): row["MisconceptionName"] for row in csv.DictReader(file)}
+        names = {
+            int(row["MisconceptionId"]): row["MisconceptionName"] for row in csv.DictReader(file)
+        }
     place = {number: row for row, number in enumerate(names)}
     queries, positive = [], []
     with (folder / "train.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             for letter in "ABCD":
                 if row[f"Misconception{letter}Id"]:
-                    right, wrong = row[f"Answer{row['CorrectAnswer']}Text"], row[f"Answer{letter}Text"]
+                    right, wrong = (
+                        row[f"Answer{row['CorrectAnswer']}Text"],
+                        row[f"Answer{letter}Text"],
+                    )
                     queries.append(
                         f"Question: {row['QuestionText']}\nHint: {row['ConstructName']}\n"
                         f"Correct answer: {right}\nWrong answer: {wrong}"

@@ -27,8 +27,8 @@ import transformers
 from tokenizers import Tokenizer
 
 from benchmarks.inference.embedding import load_texts
+from benchmarks.misconceptions import RULES
 from ratchet.data.formats.detection import load_retrieval
-from ratchet.examples.misconceptions import RULES
 from ratchet.models.loading import silence_transformers
 from ratchet.models.model_files import MINILM, resolve
 from ratchet.models.presets import PROMPT
@@ -41,8 +41,12 @@ VOCABULARY = 32_768
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="Eedi's folder, a FlagEmbedding .jsonl or a BEIR folder")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, help="Eedi's folder, a FlagEmbedding .jsonl or a BEIR folder"
+    )
     parser.add_argument("--queries", type=int, default=16)
     parser.add_argument("--passages", type=int, default=25, help="of each query")
     parser.add_argument("--hidden", type=int, default=512, help="of the decoder")
@@ -55,17 +59,30 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     lists = load_lists(given.data, given.queries, given.passages)
     count = sum(map(len, lists[1]))
-    print(f"{given.queries} queries, {count} pairs, {given.threads} threads, {given.rounds} rounds; medians")
-    print(f"{'':24} {'pairs/s':>8} {'peer':>7} {'ratio':>7} {'least..most':>12} {'|diff|/spread':>14}")
+    print(
+        f"{given.queries} queries, {count} pairs, {given.threads} threads, {given.rounds} rounds; medians"
+    )
+    print(
+        f"{'':24} {'pairs/s':>8} {'peer':>7} {'ratio':>7} {'least..most':>12} {'|diff|/spread':>14}"
+    )
     with tempfile.TemporaryDirectory() as folder:
         for dtype in ["float32", "bfloat16"] if given.dtype == "both" else [given.dtype]:
             ways = cross_encoder(Path(folder) / f"cross-{dtype}", lists, dtype, given.batch)
             report(f"cross-encoder {dtype}", ways, count, given.rounds)
             shape = (given.hidden, given.layers)
             for shares in (False, True):
-                ways = decoder(Path(folder) / f"decoder-{dtype}-{shares}", shape, lists, dtype, given.batch, shares)
+                ways = decoder(
+                    Path(folder) / f"decoder-{dtype}-{shares}",
+                    shape,
+                    lists,
+                    dtype,
+                    given.batch,
+                    shares,
+                )
                 report(f"decoder {dtype}{', shared' if shares else ''}", ways, count, given.rounds)
-    print("peer: CrossEncoder, and for the decoder whole pairs by plain transformers; shared: a query's tokens once")
+    print(
+        "peer: CrossEncoder, and for the decoder whole pairs by plain transformers; shared: a query's tokens once"
+    )
 
 
 def report(name: str, ways: list[Callable[[], np.ndarray]], count: int, rounds: int) -> None:
@@ -80,10 +97,15 @@ def report(name: str, ways: list[Callable[[], np.ndarray]], count: int, rounds: 
     ratio_R = seconds_R2[:, 1] / seconds_R2[:, 0]
     difference = np.abs(scores[0] - scores[1]).max() / scores[1].std()
     span = f"{ratio_R.min():.2f}..{ratio_R.max():.2f}"
-    print(f"{name:24} {ours:8.1f} {theirs:7.1f} {np.median(ratio_R):6.2f}x {span:>12} {difference:14.1e}", flush=True)
+    print(
+        f"{name:24} {ours:8.1f} {theirs:7.1f} {np.median(ratio_R):6.2f}x {span:>12} {difference:14.1e}",
+        flush=True,
+    )
 
 
-def cross_encoder(folder: Path, lists: Lists, dtype: str, batch: int) -> list[Callable[[], np.ndarray]]:
+def cross_encoder(
+    folder: Path, lists: Lists, dtype: str, batch: int
+) -> list[Callable[[], np.ndarray]]:
     from sentence_transformers import CrossEncoder
 
     base = resolve(MINILM)
@@ -92,8 +114,10 @@ def cross_encoder(folder: Path, lists: Lists, dtype: str, batch: int) -> list[Ca
         model = transformers.AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
     model.save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(base).save_pretrained(folder)
-    ours = reranker.load(folder, dtype=dtype, device="cpu", packed=True)
-    theirs = CrossEncoder(str(folder), device="cpu", max_length=512, model_kwargs={"dtype": getattr(torch, dtype)})
+    ours = reranker.load(folder, dtype=dtype, device="cpu")
+    theirs = CrossEncoder(
+        str(folder), device="cpu", max_length=512, model_kwargs={"dtype": getattr(torch, dtype)}
+    )
     flat = [(query, passage) for query, own in zip(*lists, strict=True) for passage in own]
     raw = torch.nn.Identity()
 
@@ -121,10 +145,15 @@ def decoder(
     )
     torch.manual_seed(0)
     transformers.Qwen2ForCausalLM(config).save_pretrained(folder)
-    ours = reranker.load(folder, dtype=dtype, device="cpu", packed=True)
+    ours = reranker.load(folder, dtype=dtype, device="cpu")
     ours.shares_prefixes = shares
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
-    return [lambda: np.concatenate(ours.score(*lists)), lambda: whole_pairs(theirs, ours.tokens, lists, batch)]
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=getattr(torch, dtype)
+    ).eval()
+    return [
+        lambda: np.concatenate(ours.score(*lists)),
+        lambda: whole_pairs(theirs, ours.tokens, lists, batch),
+    ]
 
 
 def save_tokenizer(folder: Path, texts: list[str]) -> None:
@@ -132,10 +161,15 @@ def save_tokenizer(folder: Path, texts: list[str]) -> None:
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=8192, special_tokens=["<pad>", "<end>", "Yes"], initial_alphabet=alphabet, show_progress=False
+        vocab_size=8192,
+        special_tokens=["<pad>", "<end>", "Yes"],
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<end>")
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<end>"
+    )
     fast.save_pretrained(folder)
 
 
@@ -155,7 +189,9 @@ def whole_pairs(model: Any, tokens: PairTokenizer, lists: Lists, batch: int) -> 
         ids_BL = torch.tensor([[0] * (length - len(rows[i])) + rows[i] for i in chosen])
         mask_BL = torch.tensor([[0] * (length - len(rows[i])) + [1] * len(rows[i]) for i in chosen])
         positions_BL = (mask_BL.cumsum(1) - 1).clamp(min=0)
-        logits_BLV = model(input_ids=ids_BL, attention_mask=mask_BL, position_ids=positions_BL, use_cache=False).logits
+        logits_BLV = model(
+            input_ids=ids_BL, attention_mask=mask_BL, position_ids=positions_BL, use_cache=False
+        ).logits
         scores[chosen] = logits_BLV[:, -1, tokens.answers[0]].float().numpy()
     return scores
 
@@ -168,10 +204,14 @@ def load_lists(path: Path | None, queries: int, passages: int) -> Lists:
         texts = load_texts(None)[: -len(RULES)]
     else:
         data = load_retrieval(path)
-        documents, texts = [document.text for document in data.corpus], [query.text for query in data.queries]
+        documents, texts = (
+            [document.text for document in data.corpus],
+            [query.text for query in data.queries],
+        )
     chosen = random.choice(len(texts), queries, replace=False)
     return [texts[i] for i in chosen], [
-        [documents[i] for i in random.choice(len(documents), passages, replace=False)] for _ in range(queries)
+        [documents[i] for i in random.choice(len(documents), passages, replace=False)]
+        for _ in range(queries)
     ]
 
 

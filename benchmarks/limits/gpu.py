@@ -50,35 +50,58 @@ TINY = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tiny", action="store_true", help="a toy's shape, on the CPU if there is no GPU")
-    parser.add_argument("--data", type=Path, help="Eedi's folder, a FlagEmbedding .jsonl or a BEIR folder")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--tiny", action="store_true", help="a toy's shape, on the CPU if there is no GPU"
+    )
+    parser.add_argument(
+        "--data", type=Path, help="Eedi's folder, a FlagEmbedding .jsonl or a BEIR folder"
+    )
     parser.add_argument("--queries", type=int, default=256)
     parser.add_argument("--batch-tokens", type=int, default=16_384)
-    parser.add_argument("--steps", type=int, default=4, help="of finetuning; one more is done before")
+    parser.add_argument(
+        "--steps", type=int, default=4, help="of finetuning; one more is done before"
+    )
     given = parser.parse_args()
     if not torch.cuda.is_available() and not given.tiny:
-        sys.exit("benchmarks.limits.gpu: no CUDA device found; expected one; run it where there is one, or give --tiny")
+        sys.exit(
+            "benchmarks.limits.gpu: no CUDA device found; expected one; run it where there is one, or give --tiny"
+        )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     lists = load_lists(given.data, given.queries, 25)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         base = save_model(folder / "base", TINY if given.tiny else QWEN, lists, device)
         peak = matmul_flops(device, 512 if given.tiny else 8192)
-        print(f"{torch.cuda.get_device_name() if device == 'cuda' else 'CPU'}: matmul {peak / 1e12:.1f} TFLOP/s")
+        print(
+            f"{torch.cuda.get_device_name() if device == 'cuda' else 'CPU'}: matmul {peak / 1e12:.1f} TFLOP/s"
+        )
         print(f"{'':20} {'tokens/s':>10} {'TFLOP/s':>8} {'of peak':>8} {'peak GiB':>9}")
         row("embedding", *embedding(base, lists, device, given.batch_tokens), peak)
         row("scoring", *scoring(base, lists, device, given.batch_tokens), peak)
         for quantization in ("none", "nf4"):
             label = "finetuning" if quantization == "none" else "finetuning, QLoRA"
-            row(label, *finetuning(base, folder / quantization, lists, device, quantization, given.steps), peak)
+            row(
+                label,
+                *finetuning(base, folder / quantization, lists, device, quantization, given.steps),
+                peak,
+            )
 
 
-def row(label: str, tokens: float, seconds: float, flops_per_token: float, more: str, peak: float) -> None:
-    memory = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else float("nan")
+def row(
+    label: str, tokens: float, seconds: float, flops_per_token: float, more: str, peak: float
+) -> None:
+    memory = (
+        torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else float("nan")
+    )
     rate = tokens / seconds
     flops = rate * flops_per_token
-    print(f"{label:20} {rate:10,.0f} {flops / 1e12:8.2f} {flops / peak:8.1%} {memory:9.1f}  {more}", flush=True)
+    print(
+        f"{label:20} {rate:10,.0f} {flops / 1e12:8.2f} {flops / peak:8.1%} {memory:9.1f}  {more}",
+        flush=True,
+    )
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -114,16 +137,25 @@ def timed(work: Callable[[], Any], device: str) -> float:
 
 def layer_weights(model: Any) -> int:
     """Weights that every token is multiplied with: those of the layers."""
-    return sum(p.numel() for name, p in model.named_parameters() if "layers." in name and p.ndim == 2)
+    return sum(
+        p.numel() for name, p in model.named_parameters() if "layers." in name and p.ndim == 2
+    )
 
 
 def weights_of(shape: dict[str, int]) -> int:
     """The same, of a shape: weights in 4 bits do not tell their number."""
-    d, keys = shape["hidden_size"], shape["hidden_size"] // shape["num_attention_heads"] * shape["num_key_value_heads"]
-    return shape["num_hidden_layers"] * (2 * d * d + 2 * d * keys + 3 * d * shape["intermediate_size"])
+    d, keys = (
+        shape["hidden_size"],
+        shape["hidden_size"] // shape["num_attention_heads"] * shape["num_key_value_heads"],
+    )
+    return shape["num_hidden_layers"] * (
+        2 * d * d + 2 * d * keys + 3 * d * shape["intermediate_size"]
+    )
 
 
-def embedding(base: Path, lists: Lists, device: str, batch_tokens: int) -> tuple[float, float, float, str]:
+def embedding(
+    base: Path, lists: Lists, device: str, batch_tokens: int
+) -> tuple[float, float, float, str]:
     ours = encoder.load(base, dtype="bfloat16", device=device)
     texts = [*lists[0], *(text for own in lists[1] for text in own)]
     tokens = sum(len(ids) for ids in ours.tokenize(texts, "passage"))
@@ -131,11 +163,18 @@ def embedding(base: Path, lists: Lists, device: str, batch_tokens: int) -> tuple
     return tokens, seconds, 2 * layer_weights(ours.model), f"{len(texts) / seconds:,.0f} texts/s"
 
 
-def scoring(base: Path, lists: Lists, device: str, batch_tokens: int) -> tuple[float, float, float, str]:
+def scoring(
+    base: Path, lists: Lists, device: str, batch_tokens: int
+) -> tuple[float, float, float, str]:
     ours = reranker.load(base, dtype="bfloat16", device=device)
     tokens = sum(len(one.ids) for one in ours.tokenize(*lists))
     seconds = timed(lambda: ours.score(*lists, batch_tokens=batch_tokens), device)
-    return tokens, seconds, 2 * layer_weights(ours.model), f"{sum(map(len, lists[1])) / seconds:,.0f} pairs/s"
+    return (
+        tokens,
+        seconds,
+        2 * layer_weights(ours.model),
+        f"{sum(map(len, lists[1])) / seconds:,.0f} pairs/s",
+    )
 
 
 def finetuning(
@@ -144,26 +183,40 @@ def finetuning(
     """The reranker's training loop on groups of 1 + 7, without DeepSpeed."""
     from ratchet.data.tables import CORPUS, MINED, QUERIES, RANKED, write_shards
     from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
-    from ratchet.jobs.retrieval.implementation.finetune_reranker import TrainTask
-    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.jobs.retrieval.reranker_training import RerankerTask
+    from ratchet.jobs.training.worker import WorkerInfo
     from ratchet.orchestrator.job_interface import Resources
 
     os.environ["LOCAL_RANK"] = "0"
-    config = Config(batch_size=8, num_negatives=7, dtype="bfloat16", quantization=quantization, learning_rate=1e-5)
+    config = Config(
+        batch_size=8,
+        num_negatives=7,
+        dtype="bfloat16",
+        quantization=quantization,
+        learning_rate=1e-5,
+    )
     ids: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
     for number, (query, own) in enumerate(zip(*lists, strict=True)):
         names = [ids.setdefault(text, f"d{len(ids)}") for text in dict.fromkeys(own)]
         about = {"id": f"q{number}", "text": query, "positives": names[:1], "negatives": names[1:]}
         rows.append(about | {"grades": [1], "positive_scores": [], "negative_scores": []})
-    write_shards(folder / "corpus", [{"id": name, "text": text} for text, name in ids.items()], CORPUS, 100_000)
+    write_shards(
+        folder / "corpus",
+        [{"id": name, "text": text} for text, name in ids.items()],
+        CORPUS,
+        100_000,
+    )
     write_shards(folder / "mined", rows, MINED, 100_000)
     write_shards(folder / "valid", rows[:1], QUERIES, 100_000)
     ranking = {"documents": rows[0]["positives"], "scores": [1.0], "ranks": [1]}
     write_shards(folder / "ranking", [rows[0] | ranking], RANKED, 100_000)
     inputs = Inputs(base, folder / "mined", folder / "corpus", folder / "valid", folder / "ranking")
-    task = TrainTask(
-        WorkerInfo(0, 1, device), config, inputs, Resources(1, cpus=1.0, gpus=1.0 if device == "cuda" else 0.0)
+    task = RerankerTask(
+        WorkerInfo(0, 1, device),
+        config,
+        inputs,
+        Resources(1, cpus=1.0, gpus=1.0 if device == "cuda" else 0.0),
     )
     trained = [p for p in task.model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=config.learning_rate)
@@ -174,16 +227,21 @@ def finetuning(
             if device == "cuda":
                 torch.cuda.synchronize()
             tokens, start = 0, time.perf_counter()
-        for part in task.parts(0, step):
-            loss, seen = part()
-            loss.backward()
-            tokens += seen
+        batch = task.batch(0, step)
+        for microbatch in batch.microbatches:
+            task.loss(microbatch).backward()
+        tokens += batch.num_tokens
         optimizer.step()
         optimizer.zero_grad()
     if device == "cuda":
         torch.cuda.synchronize()
     weights = weights_of(json.loads((base / "config.json").read_text()))
-    return tokens, time.perf_counter() - start, 4 * weights, f"{count} steps of {config.batch_size} x 8 pairs"
+    return (
+        tokens,
+        time.perf_counter() - start,
+        4 * weights,
+        f"{count} steps of {config.batch_size} x 8 pairs",
+    )
 
 
 if __name__ == "__main__":

@@ -31,8 +31,12 @@ from benchmarks.limits.gpu import QWEN, TINY, matmul_flops, save_model, weights_
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tiny", action="store_true", help="a toy's size, on the CPU if there is no GPU")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--tiny", action="store_true", help="a toy's size, on the CPU if there is no GPU"
+    )
     parser.add_argument("--batch", type=int, help="pairs of the step; 16,384")
     parser.add_argument("--batch-tokens", type=int, default=16_384, help="of a micro batch")
     parser.add_argument("--rows", type=int, help="statements that are ranked; 787,684")
@@ -49,7 +53,8 @@ def main() -> None:
     given.dim = given.dim or (64 if given.tiny else 2048)
     peak = matmul_flops(device, 512 if given.tiny else 8192)
     print(
-        f"{torch.cuda.get_device_name() if device == 'cuda' else 'CPU'}: matmul {peak / 1e12:.1f} TFLOP/s", flush=True
+        f"{torch.cuda.get_device_name() if device == 'cuda' else 'CPU'}: matmul {peak / 1e12:.1f} TFLOP/s",
+        flush=True,
     )
     if given.part != "ranks":
         step(given, device, peak)
@@ -61,8 +66,8 @@ def step(given: argparse.Namespace, device: str, peak: float) -> None:
     from ratchet.data.formats.papers import STATEMENTS
     from ratchet.data.tables import write_mapped, write_table
     from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs
-    from ratchet.jobs.statements.implementation.finetune_embedder_pairs import TrainTask
-    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.jobs.statements.pair_training import PairTask
+    from ratchet.jobs.training.worker import WorkerInfo
     from ratchet.orchestrator.job_interface import Resources
 
     lists = load_lists(None, 256, 25)
@@ -83,26 +88,32 @@ def step(given: argparse.Namespace, device: str, peak: float) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         base = save_model(folder / "base", shape, lists, device)
-        table = pa.Table.from_pylist(statements([text for own in lists[1] for text in own], given.batch), STATEMENTS)
+        table = pa.Table.from_pylist(
+            statements([text for own in lists[1] for text in own], given.batch), STATEMENTS
+        )
         write_mapped(folder / "train/shard-00000.arrow", table)
         write_table(folder / "valid/shard-00000.parquet", table.slice(0, 4))
         backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-        torch.distributed.init_process_group(backend, init_method=f"file://{folder}/group", rank=0, world_size=1)
-        resources = Resources(1, cpus=1.0, gpus=1.0 if device == "cuda" else 0.0, batch_tokens=given.batch_tokens)
+        torch.distributed.init_process_group(
+            backend, init_method=f"file://{folder}/group", rank=0, world_size=1
+        )
+        resources = Resources(
+            1, cpus=1.0, gpus=1.0 if device == "cuda" else 0.0, batch_tokens=given.batch_tokens
+        )
         inputs = Inputs(base, folder / "train", folder / "valid")
-        task = TrainTask(WorkerInfo(0, 1, device), config, inputs, resources)
-        optimizer = torch.optim.AdamW([p for p in task.model.parameters() if p.requires_grad], lr=1e-3)
+        task = PairTask(WorkerInfo(0, 1, device), config, inputs, resources)
+        optimizer = torch.optim.AdamW(
+            [p for p in task.model.parameters() if p.requires_grad], lr=1e-3
+        )
         task.encoder.encode(table["text"].slice(0, 64).to_pylist(), "passage")  # warms up
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         start = time.perf_counter()
-        parts = task.parts(0, 0)
+        batch = task.batch(0, 0)
         cached = clock(device) - start
-        tokens = 0
-        for part in parts:
-            loss, seen = part()
-            loss.backward()
-            tokens += seen
+        for microbatch in batch.microbatches:
+            task.loss(microbatch).backward()
+        tokens, parts = batch.num_tokens, batch.microbatches
         optimizer.step()
         seconds = clock(device) - start
         torch.distributed.destroy_process_group()
@@ -143,7 +154,11 @@ def ranks(given: argparse.Namespace, device: str) -> None:
         torch.cuda.reset_peak_memory_stats()
     start_at = time.perf_counter()
     ranks_R = rank_relevant(
-        vectors_SD, relevant, lambda: [(0, vectors_SD)], exclude_Q=np.arange(given.rows), device=device
+        vectors_SD.numpy(),
+        relevant,
+        lambda: [(0, vectors_SD.numpy())],
+        exclude_Q=np.arange(given.rows),
+        device=device,
     )
     values = compute_rank_metrics(ranks_R, relevant, (1, 10, 100, 1000)).values
     seconds = clock(device) - start_at
@@ -161,7 +176,11 @@ def clock(device: str) -> float:
 
 
 def memory() -> str:
-    return f", {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB" if torch.cuda.is_available() else ""
+    return (
+        f", {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
+        if torch.cuda.is_available()
+        else ""
+    )
 
 
 if __name__ == "__main__":

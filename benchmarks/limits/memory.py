@@ -22,8 +22,18 @@ from pathlib import Path
 from typing import Any
 
 SHAPES = {
-    "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
-    "1.5B": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
+    "0.5B": {
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+    },
+    "1.5B": {
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+    },
 }
 LENGTH = 128
 TEXT = "x" * 4 * LENGTH  # a token each
@@ -46,16 +56,36 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "peft": ("peft", {}, {}),
 }  # fmt: skip
 DEFAULT = [
-    *("0.5B embed", "0.5B embed float32", "0.5B embed nf4", "0.5B rerank", "0.5B rerank nf4", "0.5B finetune"),
-    *("0.5B finetune float32", "0.5B finetune checkpointing", "0.5B finetune nf4", "0.5B finetune micro batches"),
+    *(
+        "0.5B embed",
+        "0.5B embed float32",
+        "0.5B embed nf4",
+        "0.5B rerank",
+        "0.5B rerank nf4",
+        "0.5B finetune",
+    ),
+    *(
+        "0.5B finetune float32",
+        "0.5B finetune checkpointing",
+        "0.5B finetune nf4",
+        "0.5B finetune micro batches",
+    ),
     *("0.5B finetune micro batches, rank 128", "0.5B merge", "0.5B merge alone", "0.5B peft"),
-    *("1.5B embed", "1.5B embed nf4", "1.5B rerank", "1.5B finetune micro batches", "1.5B finetune checkpointing"),
+    *(
+        "1.5B embed",
+        "1.5B embed nf4",
+        "1.5B rerank",
+        "1.5B finetune micro batches",
+        "1.5B finetune checkpointing",
+    ),
     *("1.5B finetune nf4", "1.5B merge", "1.5B merge alone", "1.5B peft"),
 ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", default=";".join(DEFAULT), help="separated by semicolons")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -78,14 +108,20 @@ def main() -> None:
                 "--folder",
                 name,
             ]
-            done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2])
+            done = subprocess.run(
+                command, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2]
+            )
             if done.returncode:
-                print(f"{case}: {(done.stderr.strip() or 'failed').splitlines()[-1]}", file=sys.stderr)
+                print(
+                    f"{case}: {(done.stderr.strip() or 'failed').splitlines()[-1]}", file=sys.stderr
+                )
                 continue
             found = json.loads(done.stdout.strip().splitlines()[-1])
             predicted, peak, seconds = found["predicted"], found["peak"], found["seconds"]
             known = (
-                f"{predicted:14.2f}{peak:10.2f}{predicted / peak:8.2f}" if predicted else f"{'':14}{peak:10.2f}{'':8}"
+                f"{predicted:14.2f}{peak:10.2f}{predicted / peak:8.2f}"
+                if predicted
+                else f"{'':14}{peak:10.2f}{'':8}"
             )
             print(f"{case:44}{known}{seconds:9.0f}", flush=True)
 
@@ -93,7 +129,9 @@ def main() -> None:
 def measure(folder: Path, size: str, case: str) -> dict[str, float | None]:
     job, settings, resources = CASES[case]
     base, data = folder / size, folder / "data"
-    if not base.exists() and os.fork() == 0:  # in another process: its memory is not that of the case
+    if (
+        not base.exists() and os.fork() == 0
+    ):  # in another process: its memory is not that of the case
         save(base, data, SHAPES[size])
         os._exit(0)
     if not data.exists() or not base.exists():
@@ -111,7 +149,11 @@ def measure(folder: Path, size: str, case: str) -> dict[str, float | None]:
     seconds = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     estimated = needs()
-    return {"predicted": None if estimated is None else estimated.memory, "peak": peak, "seconds": seconds}
+    return {
+        "predicted": None if estimated is None else estimated.memory,
+        "peak": peak,
+        "seconds": seconds,
+    }
 
 
 Parts = tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]
@@ -124,14 +166,16 @@ def nothing() -> None:
 
 def embed(base: Path, data: Path, out: Path, settings: dict[str, Any], given: Any) -> Parts:
     from ratchet.jobs.retrieval import embed as job
-    from ratchet.jobs.retrieval.implementation.embed import Worker
+    from ratchet.jobs.retrieval.embed import Worker
 
     config = job.Config(max_length=LENGTH, **settings)
     inputs = job.Inputs(base, data / "corpus")
 
     def work() -> None:
         worker = Worker(inputs, config, given.batch_tokens, "cpu")
-        worker(next((data / "corpus").glob("*.parquet")), out.with_suffix(".parquet"), lambda *_: None)
+        worker(
+            next((data / "corpus").glob("*.parquet")), out.with_suffix(".parquet"), lambda *_: None
+        )
 
     return nothing, work, lambda: job.estimate_needs(config, inputs, given, {})
 
@@ -156,12 +200,14 @@ def rerank(base: Path, data: Path, out: Path, settings: dict[str, Any], given: A
     return nothing, work, lambda: job.estimate_needs(config, inputs, given, {})
 
 
-def finetune_embedder(base: Path, data: Path, out: Path, settings: dict[str, Any], given: Any) -> Parts:
+def finetune_embedder(
+    base: Path, data: Path, out: Path, settings: dict[str, Any], given: Any
+) -> Parts:
     import torch
 
     from ratchet.jobs.retrieval import finetune_embedder as job
-    from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
-    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.jobs.retrieval.embedder_training import EmbedderTask
+    from ratchet.jobs.training.worker import WorkerInfo
     from ratchet.models import engine
 
     engine.silence_libraries()
@@ -170,17 +216,23 @@ def finetune_embedder(base: Path, data: Path, out: Path, settings: dict[str, Any
 
     def work() -> None:
         with tempfile.TemporaryDirectory() as meeting:
-            torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}/m", rank=0, world_size=1)
-            task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, given)
+            torch.distributed.init_process_group(
+                "gloo", init_method=f"file://{meeting}/m", rank=0, world_size=1
+            )
+            task = EmbedderTask(WorkerInfo(0, 1, "cpu"), config, inputs, given)
             engine.configure_malloc(task.model)
-            options: dict[str, Any] = {"learning_rate": 1e-4, "weight_decay": 0.0, "max_grad_norm": 1.0}
+            options: dict[str, Any] = {
+                "learning_rate": 1e-4,
+                "weight_decay": 0.0,
+                "max_grad_norm": 1.0,
+            }
             training = engine.start_engine(task.model, **options, zero_stage=1, device="cpu")
             for step in range(2):
-                parts = task.parts(0, step)
-                for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
-                    share, _ = part()
-                    training.set_gradient_accumulation_boundary(left == 0)
-                    training.backward(share)
+                microbatches = task.batch(0, step).microbatches
+                for number, microbatch in enumerate(microbatches, 1):
+                    loss = task.loss(microbatch)
+                    training.set_gradient_accumulation_boundary(number == len(microbatches))
+                    training.backward(loss)
                 training.step()
 
     return nothing, work, lambda: job.estimate_needs(config, inputs, given, {})
@@ -188,7 +240,7 @@ def finetune_embedder(base: Path, data: Path, out: Path, settings: dict[str, Any
 
 def merge(base: Path, data: Path, out: Path, settings: dict[str, Any], given: Any) -> Parts:
     from ratchet.jobs.retrieval import merge as job
-    from ratchet.models.adapters import merging
+    from ratchet.models import merging
 
     def work() -> None:
         target = out.with_name(f"{out.name}-merged")
@@ -196,11 +248,17 @@ def merge(base: Path, data: Path, out: Path, settings: dict[str, Any], given: An
         merging.merge(base, base / "adapter", target)
         merging.check(base, base / "adapter", target, [TEXT] * 8)  # a batch
 
-    return nothing, work, lambda: job.estimate_needs(job.Config(), job.Inputs(base, base / "adapter", data), given, {})
+    return (
+        nothing,
+        work,
+        lambda: job.estimate_needs(
+            job.Config(), job.Inputs(base, base / "adapter", data), given, {}
+        ),
+    )
 
 
 def merge_alone(base: Path, data: Path, out: Path, settings: dict[str, Any], given: Any) -> Parts:
-    from ratchet.models.adapters import merging
+    from ratchet.models import merging
 
     target = out.with_name(f"{out.name}-alone")
     return target.mkdir, lambda: merging.merge(base, base / "adapter", target), lambda: None
@@ -212,7 +270,9 @@ def peft(base: Path, data: Path, out: Path, settings: dict[str, Any], given: Any
 
     def work() -> None:
         model = transformers.AutoModel.from_pretrained(base, dtype="bfloat16")
-        PeftModel.from_pretrained(model, str(base / "adapter")).merge_and_unload().save_pretrained(f"{out}-peft")
+        PeftModel.from_pretrained(model, str(base / "adapter")).merge_and_unload().save_pretrained(
+            f"{out}-peft"
+        )
 
     return nothing, work, lambda: None
 
@@ -244,13 +304,22 @@ def save(base: Path, data: Path, shape: dict[str, Any]) -> None:
     fresh = base.with_name(f"{base.name}-unfinished")
     model.save_pretrained(fresh)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE({name: i for i, name in enumerate(["<pad>", "<end>", *alphabet])}, []))
+    made = Tokenizer(
+        models.BPE({name: i for i, name in enumerate(["<pad>", "<end>", *alphabet])}, [])
+    )
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="<end>")
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="<pad>", eos_token="<end>"
+    )
     fast.add_tokens(["Yes", "No"])
     fast.save_pretrained(fresh)
     with_adapter = lora.attach(
-        model.base_model, lora_r=32, lora_alpha=64, lora_dropout=0.0, target_modules="all-linear", seed=0
+        model.base_model,
+        lora_r=32,
+        lora_alpha=64,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        seed=0,
     )
     for name, weight in with_adapter.named_parameters():
         if "lora_B" in name:
@@ -259,9 +328,12 @@ def save(base: Path, data: Path, shape: dict[str, Any]) -> None:
     fresh.rename(base)
     if data.exists():
         return
-    write_shards(data / "corpus", [{"id": str(n), "text": f"{n} {TEXT}"} for n in range(48)], CORPUS, 100)
+    write_shards(
+        data / "corpus", [{"id": str(n), "text": f"{n} {TEXT}"} for n in range(48)], CORPUS, 100
+    )
     rows = [
-        {"id": str(n), "text": f"q{n} {TEXT}", "positives": [str(n)], "negatives": [str(n + 16)]} for n in range(16)
+        {"id": str(n), "text": f"q{n} {TEXT}", "positives": [str(n)], "negatives": [str(n + 16)]}
+        for n in range(16)
     ]
     scores: dict[str, Any] = {"positive_scores": [], "negative_scores": []}
     write_shards(data / "mined", [row | scores for row in rows], MINED, 100)

@@ -56,7 +56,9 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.calls: Counter[Call] = Counter()
 
-    def __torch_dispatch__(self, operator: Any, types: Any, given: Any = (), options: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, given: Any = (), options: Any = None
+    ) -> Any:
         if any(part in operator.name() for part in PRODUCTS):
             arguments = tuple(map(shape_of, given))
             named = {name: shape_of(value) for name, value in (options or {}).items()}
@@ -65,18 +67,34 @@ class Recorder(TorchDispatchMode):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="Eedi's folder, a FlagEmbedding .jsonl or a BEIR folder")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, help="Eedi's folder, a FlagEmbedding .jsonl or a BEIR folder"
+    )
     parser.add_argument("--texts", type=int, default=500)
     parser.add_argument("--queries", type=int, default=8, help="with 25 passages each, to score")
-    parser.add_argument("--rows", type=int, default=50_000, help="vectors of 384 dimensions, searched by 2,000 queries")
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=50_000,
+        help="vectors of 384 dimensions, searched by 2,000 queries",
+    )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="of embedding and scoring")
+    parser.add_argument(
+        "--dtype",
+        default="float32",
+        choices=["float32", "bfloat16"],
+        help="of embedding and scoring",
+    )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     texts = load_texts(given.data)
-    texts = [texts[i] for i in np.linspace(0, len(texts) - 1, min(given.texts, len(texts))).astype(int)]
+    texts = [
+        texts[i] for i in np.linspace(0, len(texts) - 1, min(given.texts, len(texts))).astype(int)
+    ]
     model = encoder.load(resolve(MINILM), dtype=given.dtype, device="cpu")
     print(f"{'':12} {'seconds':>9} {'products':>9} {'share':>6} {'Gflop/s':>9} {'limit':>9}")
     report("embedding", lambda: model.encode(texts, "passage"), given.rounds)
@@ -92,7 +110,13 @@ def main() -> None:
         for part in right.split(4096, dim=1):
             left @ part
 
-    compare("search", lambda: top_k(query_QD, corpus_ND, 200), multiply, 2 * left.numel() * given.rows, given.rounds)
+    compare(
+        "search",
+        lambda: top_k(query_QD, [(0, corpus_ND)], 200),
+        multiply,
+        2 * left.numel() * given.rows,
+        given.rounds,
+    )
 
 
 def report(name: str, work: Callable[[], Any], rounds: int) -> None:
@@ -102,13 +126,18 @@ def report(name: str, work: Callable[[], Any], rounds: int) -> None:
     compare(name, work, replay(recorder.calls), counter.get_total_flops(), rounds)
 
 
-def compare(name: str, work: Callable[[], Any], products: Callable[[], None], operations: int, rounds: int) -> None:
+def compare(
+    name: str, work: Callable[[], Any], products: Callable[[], None], operations: int, rounds: int
+) -> None:
     """Print the medians of the work and of its products alone, in turns."""
     seconds_R2 = np.array([[clock(work), clock(products)] for _ in range(rounds + 1)][1:])
     whole, alone = np.median(seconds_R2, axis=0)
     rates = [operations / seconds / 1e9 for seconds in (whole, alone)]
     share = np.median(seconds_R2[:, 1] / seconds_R2[:, 0])
-    print(f"{name:12} {whole:9.3f} {alone:9.3f} {share:6.2f} {rates[0]:9.1f} {rates[1]:9.1f}", flush=True)
+    print(
+        f"{name:12} {whole:9.3f} {alone:9.3f} {share:6.2f} {rates[0]:9.1f} {rates[1]:9.1f}",
+        flush=True,
+    )
 
 
 def replay(calls: Counter[Call]) -> Callable[[], None]:
@@ -121,7 +150,12 @@ def replay(calls: Counter[Call]) -> Callable[[], None]:
         return known[value] if isinstance(value, Shape) else value
 
     made = [
-        (operator, [fill(one) for one in arguments], {name: fill(one) for name, one in options}, times)
+        (
+            operator,
+            [fill(one) for one in arguments],
+            {name: fill(one) for name, one in options},
+            times,
+        )
         for (operator, arguments, options), times in calls.items()
     ]
 

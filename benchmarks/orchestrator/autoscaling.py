@@ -34,7 +34,9 @@ BOOT, LOG = "BENCHMARK_BOOT_SECONDS", "BENCHMARK_MACHINES_LOG"
 class SlowProvider(FakeMultiNodeProvider):
     """Waits before it starts a node, and writes down when nodes are asked for and gone."""
 
-    def create_node_with_resources_and_labels(self, node_config: Any, tags: Any, count: int, *rest: Any) -> None:
+    def create_node_with_resources_and_labels(
+        self, node_config: Any, tags: Any, count: int, *rest: Any
+    ) -> None:
         note("asked", count)
         time.sleep(float(os.environ[BOOT]))
         super().create_node_with_resources_and_labels(node_config, tags, count, *rest)
@@ -50,10 +52,17 @@ def note(event: str, count: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--machines", type=int, default=4)
     parser.add_argument("--boot", type=float, default=60.0)
-    parser.add_argument("--idle", type=float, default=60.0, help="seconds after which a machine without work is gone")
+    parser.add_argument(
+        "--idle",
+        type=float,
+        default=60.0,
+        help="seconds after which a machine without work is gone",
+    )
     parser.add_argument("--questions", type=int, default=96)
     given = parser.parse_args()
     print(f"{'':12}{'seconds of the run':>20}{'machine-seconds':>18}{'machines at most':>18}")
@@ -64,12 +73,19 @@ def main() -> None:
         print(f"{name:12}{seconds:20.0f}{up:18.0f}{most:18}", flush=True)
 
 
-def measure(given: argparse.Namespace, home: Path, least: int) -> tuple[float, list[dict[str, Any]]]:
+def measure(
+    given: argparse.Namespace, home: Path, least: int
+) -> tuple[float, list[dict[str, Any]]]:
     """Run on a cluster of at least so many machines. Return the run's seconds, from when the cluster is asked for, and
     the events of its machines."""
     log = home / "machines.jsonl"
     log.touch()
-    machine = {"resources": {"CPU": 1}, "node_config": {}, "min_workers": least, "max_workers": given.machines}
+    machine = {
+        "resources": {"CPU": 1},
+        "node_config": {},
+        "min_workers": least,
+        "max_workers": given.machines,
+    }
     head = {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}
     cluster = {
         "cluster_name": "benchmark",
@@ -78,18 +94,47 @@ def measure(given: argparse.Namespace, home: Path, least: int) -> tuple[float, l
         "idle_timeout_minutes": given.idle / 60,
         "available_node_types": {"ray.head.default": head, "machine": machine},
     }
-    ours = {BOOT: str(given.boot), LOG: str(log), "PYTHONPATH": str(ROOT), "RAY_worker_niceness": "0"}
+    ours = {
+        BOOT: str(given.boot),
+        LOG: str(log),
+        "PYTHONPATH": str(ROOT),
+        "RAY_worker_niceness": "0",
+    }
     begun = time.time()
-    nodes = start_autoscaled(home, cluster, provider="benchmarks.orchestrator.autoscaling.SlowProvider", **ours)
+    nodes = start_autoscaled(
+        home, cluster, provider="benchmarks.orchestrator.autoscaling.SlowProvider", **ours
+    )
     try:
         if least:
             wait(lambda: count(read(log), "asked") >= least, 60)
         workers = [f"{job}.workers={given.machines}" for job in ("embed", "finetune_embedder")]
-        settings = [f"questions={given.questions}", "reranker=false", "finetune_embedder.epochs=1", *workers]
-        settings += [f"{job}.cpus=1" for job in ("embed", "finetune_embedder", "mine", "evaluate_retrieval", "merge")]
-        command = [sys.executable, "-m", "ratchet.orchestrator", "run", "quickstart", "--store", str(home / "store")]
-        command += ["--address", nodes.address, *(word for value in settings for word in ("--set", value))]
-        done = subprocess.run(command, env=nodes.environment, cwd=ROOT, capture_output=True, text=True)
+        settings = [
+            f"questions={given.questions}",
+            "reranker=false",
+            "finetune_embedder.epochs=1",
+            *workers,
+        ]
+        settings += [
+            f"{job}.cpus=1"
+            for job in ("embed", "finetune_embedder", "mine", "evaluate_retrieval", "merge")
+        ]
+        command = [
+            sys.executable,
+            "-m",
+            "ratchet.orchestrator",
+            "run",
+            "quickstart",
+            "--store",
+            str(home / "store"),
+        ]
+        command += [
+            "--address",
+            nodes.address,
+            *(word for value in settings for word in ("--set", value)),
+        ]
+        done = subprocess.run(
+            command, env=nodes.environment, cwd=ROOT, capture_output=True, text=True
+        )
         if done.returncode:
             sys.exit(done.stdout[-3000:] + done.stderr[-3000:])
         ended = time.time()

@@ -64,7 +64,9 @@ STEPS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--questions", type=int, default=1500)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--nodes", default="1,2,4", help="numbers of nodes")
@@ -82,13 +84,18 @@ def main() -> None:
                 place = folder / f"{number}-{nodes}"
                 place.mkdir()
                 found[nodes].append(run(place, nodes, given.questions, given.share))
-                line = ", ".join(f"{label} {found[nodes][-1][step]:.1f}" for step, label in STEPS.items())
+                line = ", ".join(
+                    f"{label} {found[nodes][-1][step]:.1f}" for step, label in STEPS.items()
+                )
                 print(f"round {number + 1}, {nodes} nodes: {line}", flush=True)
     print(f"{'seconds on':24}" + "".join(f"{f'{nodes} nodes':>10}" for nodes in counts))
     for step, label in STEPS.items():
         values = [median(one[step] for one in found[nodes][1:] or found[nodes]) for nodes in counts]
         if given.share:
-            shown = (f"{values[0] * counts[0] / (value * n):.2f}" for n, value in zip(counts, values, strict=True))
+            shown = (
+                f"{values[0] * counts[0] / (value * n):.2f}"
+                for n, value in zip(counts, values, strict=True)
+            )
             ratios = f"efficiency {', '.join(shown)}"
         else:
             ratios = f"{', '.join(f'{value / values[0]:.2f}' for value in values[1:])} of the first"
@@ -99,15 +106,17 @@ def write_papers(path: Path, questions: int) -> None:
     """A paper is the questions about one mistake."""
     import json
 
-    from ratchet.examples.misconceptions import format_query
-    from ratchet.examples.misconceptions import generate_questions as generated
+    from benchmarks.misconceptions import format_query
+    from benchmarks.misconceptions import generate_questions as generated
 
     of_rule: dict[str, list[str]] = {}
     for question in generated(questions, 1):
         for n, rule in enumerate(question.rules):
             if rule:
                 of_rule.setdefault(rule, []).append(format_query(question, n))
-    lines = [json.dumps({"arxiv_id": rule, "theorems": texts}) for rule, texts in sorted(of_rule.items())]
+    lines = [
+        json.dumps({"arxiv_id": rule, "theorems": texts}) for rule, texts in sorted(of_rule.items())
+    ]
     path.write_text("\n".join(lines) + "\n")
 
 
@@ -118,7 +127,9 @@ def write_reranker(folder: Path) -> None:
     from ratchet.models.model_files import MINILM, resolve
 
     path = resolve(MINILM)
-    transformers.AutoModelForSequenceClassification.from_pretrained(path, num_labels=1).save_pretrained(folder)
+    transformers.AutoModelForSequenceClassification.from_pretrained(
+        path, num_labels=1
+    ).save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(path).save_pretrained(folder)
 
 
@@ -149,8 +160,12 @@ def run(folder: Path, nodes: int, questions: int, share: float | None) -> dict[s
         command = [sys.executable, "-m", "orchestrator", "run", str(folder.parent / "spread.py")]
         command += [part for setting in settings for part in ("--set", setting)]
         place = ["--store", str(folder / "store"), "--address", cluster.address]
-        for _ in range(nodes):  # nodes of one machine unpack the code into one folder, from which others then import
-            done = subprocess.run([*command, *place], cwd=ROOT, env=environment, capture_output=True, text=True)
+        for _ in range(
+            nodes
+        ):  # nodes of one machine unpack the code into one folder, from which others then import
+            done = subprocess.run(
+                [*command, *place], cwd=ROOT, env=environment, capture_output=True, text=True
+            )
             if done.returncode == 0:
                 break
         assert done.returncode == 0, done.stdout + done.stderr

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.orchestrator.canonical_json import digest
-from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.cluster import Cluster
+from ratchet.orchestrator.execution.live_view import LiveView
 from ratchet.orchestrator.execution.run import Run
 from ratchet.orchestrator.fingerprint import build_fingerprint
 from ratchet.orchestrator.job_interface import Context, Job, Result
@@ -51,7 +51,9 @@ def chain(length: int) -> list[Step]:
     """Steps that each need the one before."""
     steps: list[Step] = []
     for number in range(length):
-        steps.append(step(f"step{number}", NOTHING, number=number, before=steps[-1] if steps else None))
+        steps.append(
+            step(f"step{number}", NOTHING, number=number, before=steps[-1] if steps else None)
+        )
     return steps
 
 
@@ -63,16 +65,22 @@ def planning(length: int) -> None:
         with Leases(store, "bench") as leases:
             before = None
             for one in steps:
-                document = build_fingerprint(NOTHING, read_code(NOTHING), one.config, {"before": before})
+                document = build_fingerprint(
+                    NOTHING, read_code(NOTHING), one.config, {"before": before}
+                )
                 lease = leases.acquire(digest(document))
                 assert isinstance(lease, Lease)
                 staging = store.staging(lease.step_id, 1)
                 (staging / "number.txt").write_text(str(one.config.number))
-                commit = lease.commit(staging, Result({}), document, {"seconds": 0.0, "name": one.name})
+                commit = lease.commit(
+                    staging, Result({}), document, {"seconds": 0.0, "name": one.name}
+                )
                 before = store.manifest(commit.manifest).part_digest(None)
         seconds = timed(lambda: Plan(reachable(steps[-1:]), store))
         assert not Plan(steps, store).missing()
-    print(f"plan of {length} steps, all done: {seconds:.2f} s ({seconds / length * 1e6:.0f} us a step)")
+    print(
+        f"plan of {length} steps, all done: {seconds:.2f} s ({seconds / length * 1e6:.0f} us a step)"
+    )
 
 
 def committing(files: int) -> None:
@@ -90,7 +98,9 @@ def committing(files: int) -> None:
                 start = time.perf_counter()
                 lease.commit(staging, Result({}), {}, {})
                 taken.append(time.perf_counter() - start)
-    print(f"commit of {files} files: {statistics.median(taken):.3f} s (every file and folder synced to disk)")
+    print(
+        f"commit of {files} files: {statistics.median(taken):.3f} s (every file and folder synced to disk)"
+    )
 
 
 def running(length: int) -> None:
@@ -107,13 +117,15 @@ def running(length: int) -> None:
             plan = Plan(reachable(list_goals(summary)), store)
             run_log = RunLog.begin(store, "bench", {})
             start = time.perf_counter()
-            with LiveView(list(plan.steps), "bench", run_log.run_id) as view:
+            with LiveView(len(plan.steps), "bench", run_log.run_id) as view:
                 run = Run(recipe, summary, plan, cluster, run_log, view)
                 run.execute()
             taken.append((time.perf_counter() - start) / length)
             assert run.word == "finished"
     cluster.close()
-    print(f"a step that does nothing: {statistics.median(taken) * 1e3:.0f} ms (lease, Ray task, commit, run_log)")
+    print(
+        f"a step that does nothing: {statistics.median(taken) * 1e3:.0f} ms (lease, Ray task, commit, run_log)"
+    )
 
 
 def timed(work: Callable[[], object]) -> float:

@@ -36,7 +36,15 @@ from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to
 from ratchet.orchestrator.run_log import RunLog, list_run_logs
 from ratchet.orchestrator.store import Store
 
-SHARDED = {"embed", "mine", "rerank", "generate", "evaluate_retrieval", "evaluate_papers", "teacher_logprobs"}
+SHARDED = {
+    "embed",
+    "mine",
+    "rerank",
+    "generate",
+    "evaluate_retrieval",
+    "evaluate_papers",
+    "teacher_logprobs",
+}
 TRAINED = {"finetune_embedder", "finetune_reranker", "finetune_embedder_pairs", "sft"}
 DEALT = {"texts", "queries", "query_embeddings", "lists", "prompts"}
 """Inputs of which each worker reads its part. All others are read whole."""
@@ -77,12 +85,24 @@ class Cost:
         uneven = self.divided * ceil(self.pieces / workers) / self.pieces - even
         others = workers - 1
         read = max(
-            (self.whole * workers + self.dealt) / assumed.storage, (self.whole + self.dealt / workers) / assumed.network
+            (self.whole * workers + self.dealt) / assumed.storage,
+            (self.whole + self.dealt / workers) / assumed.network,
         )
         # What one worker reads is in its measured time.
-        read -= max((self.whole + self.dealt) / assumed.storage, (self.whole + self.dealt) / assumed.network)
-        sent = 2 * others / workers * self.ring / assumed.network + 2 * others * self.messages * LATENCY
-        return {"work": even, "start": self.fixed, "whole pieces": uneven, "storage": max(0.0, read), "network": sent}
+        read -= max(
+            (self.whole + self.dealt) / assumed.storage, (self.whole + self.dealt) / assumed.network
+        )
+        sent = (
+            2 * others / workers * self.ring / assumed.network
+            + 2 * others * self.messages * LATENCY
+        )
+        return {
+            "work": even,
+            "start": self.fixed,
+            "whole pieces": uneven,
+            "storage": max(0.0, read),
+            "network": sent,
+        }
 
 
 @dataclass
@@ -128,14 +148,18 @@ def replay(
             found.up += idle * sum(now - since > idle for since in free)
             free = [since for since in free if now - since <= idle]
         for name in order:
-            if status[name] is Status.PENDING and all(status[parent] is Status.DONE for parent in parents[name]):
+            if status[name] is Status.PENDING and all(
+                status[parent] is Status.DONE for parent in parents[name]
+            ):
                 status[name] = Status.READY
     found.seconds = now
     found.up = machines * (now + boot) if idle is None else found.up + idle * len(free)
     return found
 
 
-def find_causes(costs: Iterable[Cost], machines: int, assumed: Machines, seconds: float) -> dict[str, float]:
+def find_causes(
+    costs: Iterable[Cost], machines: int, assumed: Machines, seconds: float
+) -> dict[str, float]:
     """Return the share of all machines' time by what it goes into."""
     found = dict.fromkeys(("work", *CAUSES), 0.0)
     for cost in costs:
@@ -146,17 +170,27 @@ def find_causes(costs: Iterable[Cost], machines: int, assumed: Machines, seconds
     return {cause: took / total for cause, took in found.items()}
 
 
-def read_costs(store: Store, steps: Sequence[Mapping[str, Any]], startup: float | None, grow: int) -> dict[str, Cost]:
+def read_costs(
+    store: Store, steps: Sequence[Mapping[str, Any]], startup: float | None, grow: int
+) -> dict[str, Cost]:
     """Return the cost of each step, from the commits of a run."""
     commits = {step["name"]: store.lookup(step["step_id"]) for step in steps}
-    seconds = {name: commit.record["seconds"] for name, commit in commits.items() if commit is not None}
-    kept = {name: store.manifest(commit.manifest) for name, commit in commits.items() if commit is not None}
+    seconds = {
+        name: commit.record["seconds"] for name, commit in commits.items() if commit is not None
+    }
+    kept = {
+        name: store.manifest(commit.manifest)
+        for name, commit in commits.items()
+        if commit is not None
+    }
     metrics = {name: manifest.result.get("metrics", {}) for name, manifest in kept.items()}
     weights = max((int(own.get("weights", 0)) for own in metrics.values()), default=0)
     dim = max((int(own.get("dim", 0)) for own in metrics.values()), default=0)
     # A teacher that was refused scored nothing, and started no worker.
     spread = {
-        step["name"] for step in steps if step["job"] in SHARDED | TRAINED and metrics[step["name"]].get("tokens") != 0
+        step["name"]
+        for step in steps
+        if step["job"] in SHARDED | TRAINED and metrics[step["name"]].get("tokens") != 0
     }
     least = min((seconds[name] for name in spread), default=0.0) if startup is None else startup
     print(f"startup: {least:.1f} s")
@@ -166,7 +200,9 @@ def read_costs(store: Store, steps: Sequence[Mapping[str, Any]], startup: float 
         origin, _, part = text.partition("[")
         if origin not in kept:
             return 4.0 * weights if name in MODELS else 0.0
-        size = sum(file.bytes for file in kept[origin].files if file.path.startswith(part.rstrip("]")))
+        size = sum(
+            file.bytes for file in kept[origin].files if file.path.startswith(part.rstrip("]"))
+        )
         return float(size * (1 if name in MODELS else grow))
 
     costs = {}
@@ -179,7 +215,14 @@ def read_costs(store: Store, steps: Sequence[Mapping[str, Any]], startup: float 
         dealt = sum(size for one, size in sizes if one in DEALT)
         own: dict[str, Any] = {"whole": sum(size for _, size in sizes) - dealt, "dealt": dealt}
         pieces = grow * max(
-            1, len({file.path for file in kept[name].files if Path(file.path).name.startswith("shard-")})
+            1,
+            len(
+                {
+                    file.path
+                    for file in kept[name].files
+                    if Path(file.path).name.startswith("shard-")
+                }
+            ),
         )
         if step["job"] in TRAINED:
             config, curves = step["config"], kept[name].result.get("curves", {})
@@ -196,7 +239,9 @@ def find_parents(steps: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Inputs are written down as `step[part]`; what names no step is a source."""
     names = {step["name"] for step in steps}
     return {
-        step["name"]: [name for _, text in step["inputs"] for name in [text.partition("[")[0]] if name in names]
+        step["name"]: [
+            name for _, text in step["inputs"] for name in [text.partition("[")[0]] if name in names
+        ]
         for step in steps
     }
 
@@ -205,19 +250,30 @@ def find_newest(store: Store) -> RunLog:
     for run_log in list_run_logs(store):
         if run_log.steps() and all(step["status"] == "done" for step in run_log.steps()):
             return run_log
-    raise SystemExit(f"{store.root}: no finished run; expected one; do `ratchet run quickstart` first")
+    raise SystemExit(
+        f"{store.root}: no finished run; expected one; do `ratchet run quickstart` first"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--store", type=Path, default=Path(".ratchet"))
     parser.add_argument("--startup", type=float, help="seconds")
     parser.add_argument("--grow", type=int, default=1)
     parser.add_argument("--network", type=float, default=10.0, help="Gbit/s of each machine")
-    parser.add_argument("--storage", type=float, default=1.0, help="GB/s of the store for all machines")
-    parser.add_argument("--boot", type=float, default=180.0, help="seconds until a new machine runs steps")
     parser.add_argument(
-        "--idle", type=float, default=300.0, help="seconds after which one without a step is given back"
+        "--storage", type=float, default=1.0, help="GB/s of the store for all machines"
+    )
+    parser.add_argument(
+        "--boot", type=float, default=180.0, help="seconds until a new machine runs steps"
+    )
+    parser.add_argument(
+        "--idle",
+        type=float,
+        default=300.0,
+        help="seconds after which one without a step is given back",
     )
     given = parser.parse_args()
     store = Store.view(given.store)
@@ -227,13 +283,19 @@ def main() -> None:
     assumed = Machines(given.network * 1e9 / 8, given.storage * 1e9)
     parents, costs = find_parents(steps), read_costs(store, steps, given.startup, given.grow)
     alone = replay(parents, costs, 1, assumed).seconds
-    print(f"{'machines':>8}{'seconds':>10}{'speedup':>9}{'efficiency':>12}   share of the machines' time")
+    print(
+        f"{'machines':>8}{'seconds':>10}{'speedup':>9}{'efficiency':>12}   share of the machines' time"
+    )
     for machines in WORKERS:
         found = replay(parents, costs, machines, assumed)
         share = find_causes(costs.values(), machines, assumed, found.seconds)
-        parts = ", ".join(f"{cause} {share[cause]:.0%}" for cause in CAUSES if share[cause] >= 0.005)
+        parts = ", ".join(
+            f"{cause} {share[cause]:.0%}" for cause in CAUSES if share[cause] >= 0.005
+        )
         speedup = alone / found.seconds
-        print(f"{machines:8}{found.seconds:10,.0f}{speedup:9.2f}{speedup / machines:12.0%}   {parts}")
+        print(
+            f"{machines:8}{found.seconds:10,.0f}{speedup:9.2f}{speedup / machines:12.0%}   {parts}"
+        )
     print(f"\n{'':8}{'fixed cluster':>30}{'autoscaled':>30}")
     print(f"{'machines':>8}" + 2 * f"{'seconds':>15}{'machine-hours':>15}")
     for machines in WORKERS:

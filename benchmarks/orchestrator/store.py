@@ -33,7 +33,9 @@ COMMANDS = (["plan", "quickstart"], ["status"], ["models"], ["gc"], ALL, [*ALL, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--s3-steps", type=int, default=0)
@@ -49,7 +51,10 @@ def main() -> None:
         make(full, given.steps, given.runs)
         print(f"{'':20}{'empty':>10}{f'{given.steps:,} steps':>16}")
         for command in COMMANDS:
-            print(f"{' '.join(command):20}{seconds(command, empty):10.2f}{seconds(command, full):16.2f}", flush=True)
+            print(
+                f"{' '.join(command):20}{seconds(command, empty):10.2f}{seconds(command, full):16.2f}",
+                flush=True,
+            )
 
 
 def make(root: Path, steps: int, runs: int) -> None:
@@ -57,19 +62,36 @@ def make(root: Path, steps: int, runs: int) -> None:
     for number in range(runs):
         folder = root / "runs" / f"20260101-{number:06d}-quickstart-{number:04x}"
         folder.mkdir(parents=True)
-        (folder / "about.json").write_text(json.dumps({"recipe": "quickstart", "started": number, "parameters": {}}))
-        own = [(f"step{at}", *name(number * STEPS_PER_RUN + at)) for at in range(min(steps, STEPS_PER_RUN))]
+        (folder / "about.json").write_text(
+            json.dumps({"recipe": "quickstart", "started": number, "parameters": {}})
+        )
+        own = [
+            (f"step{at}", *name(number * STEPS_PER_RUN + at))
+            for at in range(min(steps, STEPS_PER_RUN))
+        ]
         about = {"job": "merge", "inputs": {}, "config": {}}
         planned = [
-            {"name": step, "step_id": id, "object": digest, "status": "done", **about} for step, id, digest in own
+            {"name": step, "step_id": id, "object": digest, "status": "done", **about}
+            for step, id, digest in own
         ]
         (folder / "plan.json").write_text(json.dumps({"recipe": "quickstart", "steps": planned}))
-        events = [{"t": number, "event": "done", "step": step, "step_id": id, "seconds": 1.0} for step, id, _ in own]
-        events.append({"t": number, "event": "end", "step": None, "failures": {}, "interrupted": False})
+        events = [
+            {"t": number, "event": "done", "step": step, "step_id": id, "seconds": 1.0}
+            for step, id, _ in own
+        ]
+        events.append(
+            {"t": number, "event": "end", "step": None, "failures": {}, "interrupted": False}
+        )
         (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     for number in range(steps):
         step, manifest = name(number)
-        commit = {"step_id": step, "manifest": manifest, "attempt": 1, "fingerprint": {}, "record": {"seconds": 1.0}}
+        commit = {
+            "step_id": step,
+            "manifest": manifest,
+            "attempt": 1,
+            "fingerprint": {},
+            "record": {"seconds": 1.0},
+        }
         attempt, held = root / "steps" / step / "attempts" / "1", root / "objects" / manifest
         attempt.mkdir(parents=True)
         held.mkdir(parents=True)
@@ -81,7 +103,9 @@ def make(root: Path, steps: int, runs: int) -> None:
 
 def name(number: int) -> tuple[str, str]:
     """Return the id of a step, and the digest of its object."""
-    step, manifest = (hashlib.sha256(f"{kind}{number}".encode()).hexdigest() for kind in ("step", "object"))
+    step, manifest = (
+        hashlib.sha256(f"{kind}{number}".encode()).hexdigest() for kind in ("step", "object")
+    )
     return step, manifest
 
 
@@ -97,13 +121,20 @@ def in_bucket(steps: int, runs: int, endpoint: str) -> None:
             line = [sys.executable, "-m", "moto.server", "-p", str(port)]
             server = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
-        os.environ |= {**keys, **os.environ, "AWS_ENDPOINT_URL": endpoint, "RATCHET_CACHE": str(Path(folder, "cache"))}
+        os.environ |= {
+            **keys,
+            **os.environ,
+            "AWS_ENDPOINT_URL": endpoint,
+            "RATCHET_CACHE": str(Path(folder, "cache")),
+        }
         try:
             fill(Path(folder, "made"), steps, runs)
             Store.open("s3://kept/empty")
             print(f"{'in a bucket':20}{'empty':>10}{f'{steps:,} steps':>16}")
             for command in COMMANDS:
-                empty, full = (seconds(command, f"s3://kept/{prefix}") for prefix in ("empty", "full"))
+                empty, full = (
+                    seconds(command, f"s3://kept/{prefix}") for prefix in ("empty", "full")
+                )
                 print(f"{' '.join(command):20}{empty:10.2f}{full:16.2f}", flush=True)
         finally:
             if server:
@@ -128,7 +159,9 @@ def fill(folder: Path, steps: int, runs: int) -> None:
                 raise
 
     def put(path: Path) -> int:
-        client.put_object(Bucket="kept", Key=f"full/{path.relative_to(folder).as_posix()}", Body=path.read_bytes())
+        client.put_object(
+            Bucket="kept", Key=f"full/{path.relative_to(folder).as_posix()}", Body=path.read_bytes()
+        )
         return 1
 
     with ThreadPoolExecutor(8) as pool:

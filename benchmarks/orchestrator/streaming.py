@@ -29,13 +29,12 @@ import pyarrow.parquet as pq
 import ray
 from ray.data import ActorPoolStrategy, DataContext
 
+from benchmarks.misconceptions import format_query, generate_questions
 from benchmarks.orchestrator.nodes import limit
 from ratchet.data.tables import write_table
 from ratchet.data.vectors import read_dim
-from ratchet.examples.misconceptions import format_query, generate_questions
 from ratchet.jobs.distributed.shard_map import map_shards
-from ratchet.jobs.retrieval.embed import Config, Inputs
-from ratchet.jobs.retrieval.implementation.embed import Worker
+from ratchet.jobs.retrieval.embed import Config, Inputs, Worker
 from ratchet.models.batching import batch_by_tokens, pad
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import read_encoding_config
@@ -51,7 +50,9 @@ BLOCK = 128
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workers", default="1,2")
     parser.add_argument("--texts", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
@@ -89,7 +90,10 @@ def measure(folder: Path, workers: int, texts: int, rounds: int, share: float | 
                 found[name].append(time.perf_counter() - started)
                 shutil.rmtree(out)
         for name, seconds in found.items():
-            print(f"{workers:8}{name:>9}{seconds[0]:9.1f}{median(seconds[1:] or seconds):9.1f}", flush=True)
+            print(
+                f"{workers:8}{name:>9}{seconds[0]:9.1f}{median(seconds[1:] or seconds):9.1f}",
+                flush=True,
+            )
     finally:
         ray.shutdown()
         cluster.end()
@@ -106,21 +110,30 @@ def write_shards(folder: Path, texts: int) -> list[Path]:
     for start in range(0, texts, BLOCK):
         part = rows[start : min(start + BLOCK, texts)]
         paths.append(folder / f"shard-{start // BLOCK:05d}.parquet")
-        write_table(paths[-1], pa.table({"id": [f"{start + n}" for n in range(len(part))], "text": part}))
+        write_table(
+            paths[-1], pa.table({"id": [f"{start + n}" for n in range(len(part))], "text": part})
+        )
     return paths
 
 
 def by_shards(shards: list[Path], out: Path, workers: int) -> None:
     work = out / "work"
     work.mkdir()
-    context = Context("embed", "0" * 64, 1, out / "vectors", work, Resources(workers, cpus=1.0, gpus=0.0))
+    context = Context(
+        "embed", "0" * 64, 1, out / "vectors", work, Resources(workers, cpus=1.0, gpus=0.0)
+    )
     map_shards(context, shards, Worker, arguments(), context.out, suffix="arrow")
     assert read_dim(context.out)
 
 
 def arguments() -> dict[str, Any]:
     inputs = Inputs(model=resolve(MINILM), texts=Path())
-    return {"inputs": inputs, "config": Config(dtype="float32"), "batch_tokens": 16_384, "device": "cpu"}
+    return {
+        "inputs": inputs,
+        "config": Config(dtype="float32"),
+        "batch_tokens": 16_384,
+        "device": "cpu",
+    }
 
 
 class ActorOnShards:
@@ -128,7 +141,9 @@ class ActorOnShards:
         self.worker = Worker(**arguments())
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        rows = self.worker(Path(batch["source"][0]), Path(batch["target"][0]), lambda rows, tokens=0: None)["rows"]
+        rows = self.worker(
+            Path(batch["source"][0]), Path(batch["target"][0]), lambda rows, tokens=0: None
+        )["rows"]
         return {"rows": [rows]}
 
 
@@ -151,7 +166,10 @@ class Tokenizer:
             cls.kept = TextTokenizer(encoder.load_tokenizer(resolve(MINILM), config), config)
         texts = pq.read_table(batch["source"][0]).to_pydict()
         ids = cls.kept(texts["text"], "passage")
-        return {"id": np.array(texts["id"]), "ids": np.array([np.array(row, np.int32) for row in ids], dtype=object)}
+        return {
+            "id": np.array(texts["id"]),
+            "ids": np.array([np.array(row, np.int32) for row in ids], dtype=object),
+        }
 
 
 class ActorOnTokens:
@@ -168,7 +186,9 @@ class ActorOnTokens:
         with torch.no_grad():
             for places in batch_by_tokens(np.array([len(row) for row in rows]), tokens, multiple):
                 chosen = [rows[place] for place in places]
-                ids, mask = pad(chosen, own.tokenizer.pad_token_id, own.encoding_config.padding_side, multiple)
+                ids, mask = pad(
+                    chosen, own.tokenizer.pad_token_id, own.encoding_config.padding_side, multiple
+                )
                 vectors[places] = own.embed(ids, mask).numpy()
         return {"id": batch["id"], "vector": vectors}
 

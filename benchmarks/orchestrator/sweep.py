@@ -48,13 +48,15 @@ def empty() -> Summary:
     """A step that does nothing."""
     return Summary([Row("fit", {"score": step("fit", JOB).metric("valid/score")})])
 '''
-TRIED = (
-    "finetune_embedder.learning_rate: loguniform(2e-4, 5e-3)\nfinetune_embedder.temperature: loguniform(0.01, 0.1)\n"
-)
+TRIED = """finetune_embedder.learning_rate: loguniform(2e-4, 5e-3)
+finetune_embedder.temperature: loguniform(0.01, 0.1)
+"""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--part", choices=["overhead", "quickstart"], default="overhead")
     parser.add_argument("--trials", type=int, default=12)
     given = parser.parse_args()
@@ -66,7 +68,14 @@ def ratchet(folder: Path, *arguments: str) -> float:
     """Runs the command; seconds. What it printed is in folder/log."""
     started = time.perf_counter()
     with (folder / "log").open("a") as log:
-        command = [sys.executable, "-m", "orchestrator", *arguments, "--store", str(folder / "store")]
+        command = [
+            sys.executable,
+            "-m",
+            "orchestrator",
+            *arguments,
+            "--store",
+            str(folder / "store"),
+        ]
         subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=True)
     return time.perf_counter() - started
 
@@ -75,7 +84,16 @@ def overhead(folder: Path, trials: int) -> None:
     recipe, space = folder / "empty.py", folder / "space.yaml"
     recipe.write_text(RECIPE)
     space.write_text("fit.rate: uniform(0, 1)\n")
-    options = ["--space", str(space), "--metric", "score", "--trials", str(trials), "--max-concurrent", "1"]
+    options = [
+        "--space",
+        str(space),
+        "--metric",
+        "score",
+        "--trials",
+        str(trials),
+        "--max-concurrent",
+        "1",
+    ]
     whole = ratchet(folder, "sweep", str(recipe), *options)
     (file,) = (folder / "store").glob("sweeps/*/events.jsonl")
     events = [json.loads(line) for line in file.read_text().splitlines()]
@@ -93,7 +111,16 @@ def overhead(folder: Path, trials: int) -> None:
 def quickstart(folder: Path, trials: int) -> None:
     space = folder / "space.yaml"
     space.write_text(TRIED)
-    options = ["--space", str(space), "--metric", "map@25", "--trials", str(trials), "--stopping", "none"]
+    options = [
+        "--space",
+        str(space),
+        "--metric",
+        "map@25",
+        "--trials",
+        str(trials),
+        "--stopping",
+        "none",
+    ]
     settings = ["--set", "iterations=1", "--set", "reranker=false"]
     whole = ratchet(folder, "sweep", "quickstart", *options, *settings)
     print((folder / "log").read_text())

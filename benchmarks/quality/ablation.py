@@ -22,15 +22,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from benchmarks.quality.in_process import LINEAR, find_device, make_config, make_task, train, train_linear
+from benchmarks.quality.in_process import (
+    LINEAR,
+    find_device,
+    make_config,
+    make_task,
+    train,
+    train_linear,
+)
 from benchmarks.quality.repeat import make_parser, repeat
 from benchmarks.quality.retrieval_sets import load, split, write_corpus, write_mined, write_queries
 from ratchet.data.retrieval.splits import find_seen
 from ratchet.data.tables import DocumentRows
 from ratchet.data.triplets import find_corpus_rows
-from ratchet.data.vectors import write_vectors
 from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 
@@ -47,20 +52,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "full": FULL,
     "full, rate 1e-4": {**FULL, "learning_rate": 1e-4},
     "full, 1 epoch": {**FULL, "epochs": 1},
-    "full, layer decay 0.8": {**FULL, "layer_decay": 0.8},
     "full, temperature 0.02": {**FULL, "temperature": 0.02},
     "full, temperature 0.07": {**FULL, "temperature": 0.07},
     "full, temperature 0.1": {**FULL, "temperature": 0.1},
     "full, learned temperature": {**FULL, "temperature_rate": 5.0},
     "full, mean of 4 epochs": {**FULL, "averaged_epochs": 4},
-    "full, annealed to 0.02": {**FULL, "final_temperature": 0.02},
     "full, below 0.95 of the positive": {**FULL, "percent_of_positive": 0.95},
     "full, window 0 to 50": {**FULL, "window": (0, 50)},
     "full, labelled negatives": {**FULL, "labelled": True},
     "full, 15 negatives": {**FULL, "num_negatives": 15},
     "full, in-batch only": {**FULL, "num_negatives": 0},
-    "full, guide": {**FULL, "guide": True},
-    "full, labelled negatives, guide": {**FULL, "labelled": True, "guide": True},
     "full, batches of neighbours": {**FULL, "neighbours": True},
     "full, mean of 3 models": {**FULL, "models": 3},
     "full, labelled negatives, mean of 3 models": {**FULL, "labelled": True, "models": 3},
@@ -70,24 +71,47 @@ MINING = ("window", "percent_of_positive", "absolute_margin", "num_mined", "labe
 """Settings of a variant that are those of `mine`."""
 LINEAR_ONLY = ("temperature_rate", "averaged_epochs")
 """A setting of `train_linear`, and the number of last epochs whose mean is evaluated."""
-OTHERS = ("guide", "neighbours", "models", *LINEAR_ONLY)
-"""The base guides the choice of negatives; batches are made of similar queries; the weights of so many models, which
+OTHERS = ("neighbours", "models", *LINEAR_ONLY)
+"""Batches are made of similar queries; the weights of so many models, which
 differ in their seeds, are averaged. All further settings are the finetune's."""
 DIMS = (64, 128)
-METRICS = ("map@25", "ndcg@10", "r@25", "seen", "unseen", *(f"{dim} dimensions" for dim in DIMS), "seconds")
+METRICS = (
+    "map@25",
+    "ndcg@10",
+    "r@25",
+    "seen",
+    "unseen",
+    *(f"{dim} dimensions" for dim in DIMS),
+    "seconds",
+)
 
 
 def main() -> None:
     parser = make_parser(__doc__, list(VARIANTS), "ablation.jsonl")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--interpolate", type=float, nargs="*", default=[], help="base + share * (trained - base) too")
-    parser.add_argument("--linear", action="store_true", help="train a linear map of frozen vectors")
-    parser.add_argument("--vectors", type=Path, default=Path("ablation-vectors"), help="folder for the base's vectors")
+    parser.add_argument(
+        "--interpolate",
+        type=float,
+        nargs="*",
+        default=[],
+        help="base + share * (trained - base) too",
+    )
+    parser.add_argument(
+        "--linear", action="store_true", help="train a linear map of frozen vectors"
+    )
+    parser.add_argument(
+        "--vectors",
+        type=Path,
+        default=Path("ablation-vectors"),
+        help="folder for the base's vectors",
+    )
     given = parser.parse_args()
     if given.linear:
         given.out = given.out.with_stem(f"{given.out.stem}-linear")
     measure_one = measure_linear if given.linear else measure
-    repeat(given, METRICS, lambda source, name, seed: measure_one(given, source, VARIANTS[name], seed))
+    repeat(
+        given, METRICS, lambda source, name, seed: measure_one(given, source, VARIANTS[name], seed)
+    )
 
 
 def embed(given: argparse.Namespace, texts: Sequence[str], role: Any) -> np.ndarray:
@@ -99,7 +123,12 @@ def embed(given: argparse.Namespace, texts: Sequence[str], role: Any) -> np.ndar
     file = given.vectors / f"{name}.npy"
     if not file.exists():
         given.vectors.mkdir(parents=True, exist_ok=True)
-        np.save(file, encoder.load(resolve(MINILM), dtype="float32", device=find_device()).encode(texts, role))
+        np.save(
+            file,
+            encoder.load(resolve(MINILM), dtype="float32", device=find_device()).encode(
+                texts, role
+            ),
+        )
     vectors: np.ndarray = np.load(file)
     return vectors
 
@@ -111,11 +140,15 @@ def embed_queries(given: argparse.Namespace, source: str, texts: Sequence[str]) 
     return np.stack([vector_of[text] for text in texts])
 
 
-def write(given: argparse.Namespace, folder: Path, source: str, variant: dict[str, Any], seed: int) -> np.ndarray:
+def write(
+    given: argparse.Namespace, folder: Path, source: str, variant: dict[str, Any], seed: int
+) -> np.ndarray:
     """Write the shards corpus, mined and valid (the held-out queries). Return which of these have a label that training
     has seen, bool [Q]."""
     data = load(source)
-    splits = split(data.queries, seed, {"train": given.queries, "test": given.held_out}, given.unseen)
+    splits = split(
+        data.queries, seed, {"train": given.queries, "test": given.held_out}, given.unseen
+    )
     train, test = splits["train"], splits["test"]
     documents = list(data.corpus)
     corpus_ND = embed(given, [one.text for one in documents], "passage")
@@ -124,19 +157,17 @@ def write(given: argparse.Namespace, folder: Path, source: str, variant: dict[st
     mining = {name: value for name, value in variant.items() if name in MINING}
     write_mined(folder / "mined", documents, train, query_QD @ corpus_ND.T, seed=seed, **mining)
     write_queries(folder / "valid", test)
-    if variant.get("guide"):
-        for name, texts, vectors in (("queries", train, query_QD), ("corpus", documents, corpus_ND)):
-            ids = pa.chunked_array([[one.id for one in texts]])
-            write_vectors(folder / "guide" / name / "shard-00000.arrow", ids, vectors)
     return find_seen(train, test)
 
 
-def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], seed: int) -> dict[str, Any]:
+def measure(
+    given: argparse.Namespace, source: str, variant: dict[str, Any], seed: int
+) -> dict[str, Any]:
     """Train, and return the metrics on the held-out queries after the last epoch."""
     import torch
 
+    from ratchet.jobs.retrieval.embedder_training import EmbedderTask
     from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
-    from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
     from ratchet.models.model_files import MINILM, resolve
 
     if wrong := [name for name in LINEAR_ONLY if name in variant]:
@@ -148,13 +179,11 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
         started = time.perf_counter()
         values = {**LOOP, "dtype": "float32"}
         values |= {name: value for name, value in variant.items() if name not in MINING + OTHERS}
-        guide = folder / "guide"
-        given_guide = {f"guide_{name}": guide / name for name in ("queries", "corpus") if guide.exists()}
-        inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid", **given_guide)
+        inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
         kept: list[Any] = []
         for number in range(variant.get("models", 1)):
             config = make_config(Config, {**values, "seed": seed + 1000 * number}, given.set)
-            task = make_task(TrainTask, config, inputs, given.threads)
+            task = make_task(EmbedderTask, config, inputs, given.threads)
             if variant.get("neighbours"):
                 queries = task.triplets.query_text.to_pylist()
                 group_neighbours(task.triplets, embed(given, queries, "query"))
@@ -163,19 +192,31 @@ def measure(given: argparse.Namespace, source: str, variant: dict[str, Any], see
             start = [weight.detach().clone() for weight in trained]
             total = train(task)
             own = [weight.detach().clone() for weight in trained]
-            kept = [mean + (now - mean) / (number + 1) for mean, now in zip(kept or own, own, strict=True)]
+            kept = [
+                mean + (now - mean) / (number + 1)
+                for mean, now in zip(kept or own, own, strict=True)
+            ]
         seconds = time.perf_counter() - started
         row: dict[str, Any] = {"steps": total, "seconds": seconds}
         for share in (1.0, *given.interpolate):
             with torch.no_grad():
                 for weight, base, now in zip(trained, start, kept, strict=True):
-                    weight.copy_(now if task.config.method == "lora" and base.any() else base + share * (now - base))
-            label, found = "" if share == 1 else f"/{share:g}", evaluate(folder, seen_Q, *embed_held_out(task))
+                    weight.copy_(
+                        now
+                        if task.config.method == "lora" and base.any()
+                        else base + share * (now - base)
+                    )
+            label, found = (
+                "" if share == 1 else f"/{share:g}",
+                evaluate(folder, seen_Q, *embed_held_out(task)),
+            )
             row |= {f"{name}{label}": value for name, value in found.items()}
     return row
 
 
-def measure_linear(given: argparse.Namespace, source: str, variant: dict[str, Any], seed: int) -> dict[str, Any]:
+def measure_linear(
+    given: argparse.Namespace, source: str, variant: dict[str, Any], seed: int
+) -> dict[str, Any]:
     """Train a linear map of the base's vectors, and return the metrics on the held-out queries."""
     import torch
 
@@ -196,10 +237,14 @@ def measure_linear(given: argparse.Namespace, source: str, variant: dict[str, An
         triplets = Triplets(read_shards(folder / "mined"), corpus)
         corpus_ND = embed(given, corpus["text"].to_pylist(), "passage")
         train_QD, test_QD = (
-            embed_queries(given, source, column.to_pylist()) for column in (triplets.query_text, test["text"])
+            embed_queries(given, source, column.to_pylist())
+            for column in (triplets.query_text, test["text"])
         )
         rate, last = variant.get("temperature_rate", 0.0), variant.get("averaged_epochs", 1)
-        maps = [train_linear(one, triplets, train_QD, corpus_ND, temperature_rate=rate)[-last:] for one in configs]
+        maps = [
+            train_linear(one, triplets, train_QD, corpus_ND, temperature_rate=rate)[-last:]
+            for one in configs
+        ]
         map_DD = np.mean(maps, (0, 1))
         seconds = time.perf_counter() - started
         mapped = (vectors + vectors @ map_DD for vectors in (test_QD, corpus_ND))
@@ -215,11 +260,13 @@ def group_neighbours(triplets: Any, query_QD: np.ndarray) -> None:
         along = query_QD[rows] @ random.standard_normal(query_QD.shape[1])
         first = len(rows) * (parts // 2) // parts
         rows = rows[np.argsort(along)]
-        return halve(rows[:first], parts // 2, random) + halve(rows[first:], parts - parts // 2, random)
+        return halve(rows[:first], parts // 2, random) + halve(
+            rows[first:], parts - parts // 2, random
+        )
 
-    def split_epoch(seed: int, epoch: int, batch_size: int) -> list[np.ndarray]:
-        random = np.random.default_rng([seed, epoch])
-        parts = halve(np.arange(len(query_QD)), triplets.num_batches(batch_size), random)
+    def split_epoch(epoch: int) -> list[np.ndarray]:
+        random = np.random.default_rng([triplets.seed, epoch])
+        parts = halve(np.arange(len(query_QD)), triplets.num_batches, random)
         return [parts[i] for i in random.permutation(len(parts))]
 
     triplets.split_epoch = split_epoch
@@ -234,7 +281,9 @@ def embed_held_out(task: Any) -> tuple[np.ndarray, np.ndarray]:
         return query_QD, task.encoder.encode(task.corpus["text"].to_pylist(), "passage")
 
 
-def evaluate(folder: Path, seen_Q: np.ndarray, query_QD: np.ndarray, corpus_ND: np.ndarray) -> dict[str, float]:
+def evaluate(
+    folder: Path, seen_Q: np.ndarray, query_QD: np.ndarray, corpus_ND: np.ndarray
+) -> dict[str, float]:
     """Return the metrics of vectors of held-out queries and of the corpus: also MAP@25 by their first dimensions."""
     from ratchet.data.tables import read_shards
 
@@ -243,10 +292,15 @@ def evaluate(folder: Path, seen_Q: np.ndarray, query_QD: np.ndarray, corpus_ND: 
     found = rank_all(query_QD, corpus_ND, relevant)
     row = {name: found.values[name] for name in ("map@25", "ndcg@10", "r@25")}
     for dim in DIMS:  # a query's length changes no order
-        row[f"{dim} dimensions"] = rank_all(query_QD[:, :dim], corpus_ND[:, :dim], relevant).values["map@25"]
+        row[f"{dim} dimensions"] = rank_all(query_QD[:, :dim], corpus_ND[:, :dim], relevant).values[
+            "map@25"
+        ]
     for name, some_Q in (("seen", seen_Q), ("unseen", ~seen_Q)):
         if some_Q.any():
-            row |= {name: float(found.per_query["map@25"][some_Q].mean()), f"{name}/queries": int(some_Q.sum())}
+            row |= {
+                name: float(found.per_query["map@25"][some_Q].mean()),
+                f"{name}/queries": int(some_Q.sum()),
+            }
     return row
 
 
@@ -254,7 +308,9 @@ def rank_all(query_QD: np.ndarray, corpus_ND: np.ndarray, relevant: Relevant) ->
     """Return the metrics of a ranking by cosine."""
     score_QN = query_QD @ (corpus_ND / np.linalg.norm(corpus_ND, axis=1, keepdims=True)).T
     own_R = score_QN[relevant.query_R, relevant.indices]
-    return compute_rank_metrics(1 + (score_QN[relevant.query_R] > own_R[:, None]).sum(1), relevant, [10, 25])
+    return compute_rank_metrics(
+        1 + (score_QN[relevant.query_R] > own_R[:, None]).sum(1), relevant, [10, 25]
+    )
 
 
 if __name__ == "__main__":

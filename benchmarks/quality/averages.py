@@ -73,12 +73,16 @@ class Case:
         self.documents, splits = write_case(self.folder, source, seed, most, given.unseen)
         self.train, self.test = splits["train"], splits["test"]
         rows = find_corpus_rows(
-            read_shards(self.folder / "test"), "positives", DocumentRows(read_shards(self.folder / "corpus")["id"])
+            read_shards(self.folder / "test"),
+            "positives",
+            DocumentRows(read_shards(self.folder / "corpus")["id"]),
         )
         self.relevant, self.seen_Q = Relevant(*rows), find_seen(self.train, self.test)
         self.base = resolve(MINILM)
         self.encoder = encoder.load(self.base, dtype="float32", device=find_device())
-        self.start: Weights = {name: one.detach().clone() for name, one in self.encoder.model.state_dict().items()}
+        self.start: Weights = {
+            name: one.detach().clone() for name, one in self.encoder.model.state_dict().items()
+        }
         self.trained: dict[str, list[Weights]] = {}
 
     def embed(self, weights: Weights, queries: list[Query]) -> tuple[np.ndarray, np.ndarray]:
@@ -88,12 +92,14 @@ class Case:
         self.encoder.model.load_state_dict(weights)
         with eval_mode(self.encoder.model):
             texts = [one.text for one in self.documents]
-            return self.encoder.encode([one.text for one in queries], "query"), self.encoder.encode(texts, "passage")
+            return self.encoder.encode([one.text for one in queries], "query"), self.encoder.encode(
+                texts, "passage"
+            )
 
     def finetune(self, kind: str) -> list[Weights]:
         """Return the weights after each iteration."""
+        from ratchet.jobs.retrieval.embedder_training import EmbedderTask
         from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
-        from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
 
         labelled, added = KINDS[kind]
         found: list[Weights] = []
@@ -101,10 +107,24 @@ class Case:
         for number in range(ITERATIONS):
             query_QD, corpus_ND = self.embed(found[-1] if found else self.start, self.train)
             seed, mined = self.seed + number + added, self.folder / f"{kind}-{number}"
-            write_mined(mined, self.documents, self.train, query_QD @ corpus_ND.T, seed=seed, labelled=labelled)
+            write_mined(
+                mined,
+                self.documents,
+                self.train,
+                query_QD @ corpus_ND.T,
+                seed=seed,
+                labelled=labelled,
+            )
             values = {**LOOP, "dtype": "float32", "seed": seed, "start_from": "current_best"}
-            inputs = Inputs(self.base, mined, self.folder / "corpus", self.folder / "test", current_best=adapter)
-            task = make_task(TrainTask, make_config(Config, values, self.given.set), inputs, self.given.threads)
+            inputs = Inputs(
+                self.base, mined, self.folder / "corpus", self.folder / "test", current_best=adapter
+            )
+            task = make_task(
+                EmbedderTask,
+                make_config(Config, values, self.given.set),
+                inputs,
+                self.given.threads,
+            )
             train(task)
             found.append(merge(task.model, self.start))
             adapter = self.folder / f"{kind}-{number}-adapter"
@@ -125,14 +145,19 @@ class Case:
         row = {name: float(found.values[name]) for name in ("map@25", "r@25")}
         parts = {"seen": self.seen_Q, "unseen": ~self.seen_Q}
         return row | {
-            name: float(found.per_query["map@25"][some_Q].mean()) for name, some_Q in parts.items() if some_Q.any()
+            name: float(found.per_query["map@25"][some_Q].mean())
+            for name, some_Q in parts.items()
+            if some_Q.any()
         }
 
 
 def merge(model: Any, start: Weights) -> Weights:
     """Return the weights of a PEFT model, by their names in the base, with the adapter merged."""
     model.merge_adapter()
-    own = {name.replace("base_layer.", ""): one for name, one in model.base_model.model.state_dict().items()}
+    own = {
+        name.replace("base_layer.", ""): one
+        for name, one in model.base_model.model.state_dict().items()
+    }
     merged = {name: own[name].detach().clone() for name in start}
     model.unmerge_adapter()
     return merged

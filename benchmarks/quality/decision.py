@@ -56,7 +56,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=100)
     parser.add_argument("--gain", type=float, default=0.01)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--vectors", type=Path, default=Path("ablation-vectors"), help="folder for the base's vectors")
+    parser.add_argument(
+        "--vectors",
+        type=Path,
+        default=Path("ablation-vectors"),
+        help="folder for the base's vectors",
+    )
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     simulation = Simulation(given)
@@ -77,7 +82,9 @@ class Simulation:
         self.corpus = read_shards(self.folder / "corpus")
         self.corpus_ND = embed(given, [one.text for one in self.documents], "passage")
         vectors_QD = embed(given, [one.text for one in self.queries], "query")
-        self.vector_of = {one.id: vector for one, vector in zip(self.queries, vectors_QD, strict=True)}
+        self.vector_of = {
+            one.id: vector for one, vector in zip(self.queries, vectors_QD, strict=True)
+        }
 
     def describe(self, pairs: int) -> str:
         """Return the row of the table for a number of pairs."""
@@ -105,13 +112,18 @@ class Simulation:
             train = list(splits["train"])
             if exchange:
                 labels = random.permutation(len(train))
-                train = [one._replace(positives=train[n].positives) for one, n in zip(train, labels, strict=True)]
+                train = [
+                    one._replace(positives=train[n].positives)
+                    for one, n in zip(train, labels, strict=True)
+                ]
             yield self.measure(train, list(splits["valid"]), truth, seed)
 
-    def measure(self, train: list[Any], valid: list[Any], truth: list[Any], seed: int) -> dict[str, Any]:
+    def measure(
+        self, train: list[Any], valid: list[Any], truth: list[Any], seed: int
+    ) -> dict[str, Any]:
         """Train, decide, and compare the model that training offers with the base on the truth."""
         maps, history = self.train(train, valid, seed)
-        alone = decide(CONFIG, history, "epoch")
+        alone = decide(CONFIG, history)
         decision = alone
         if len(valid) < MIN_VALID_GROUPS and len(train) >= MIN_TRAIN_GROUPS:
             fold_Q = np.random.default_rng(seed).permutation(len(train)) % FOLDS
@@ -121,9 +133,11 @@ class Simulation:
                 others = [one for one, own in zip(train, fold_Q, strict=True) if own != fold]
                 histories.append(self.train(others, held_out, seed)[1])
             history = join_histories(CONFIG.metric, histories, len(train))
-            decision = decide(CONFIG, history, "epoch", by_loss=True)
+            decision = decide(CONFIG, history, by_loss=True)
         assert history.best is not None
-        before, after = (self.evaluate(truth, one) for one in (np.zeros_like(maps[0]), maps[history.best]))
+        before, after = (
+            self.evaluate(truth, one) for one in (np.zeros_like(maps[0]), maps[history.best])
+        )
         return {
             "valid": len(valid),
             "kept": not decision.reason,
@@ -131,7 +145,9 @@ class Simulation:
             "gain": after.metrics["map@25"] - before.metrics["map@25"],
         }
 
-    def train(self, train: list[Any], valid: list[Any], seed: int) -> tuple[list[np.ndarray], TrainHistory]:
+    def train(
+        self, train: list[Any], valid: list[Any], seed: int
+    ) -> tuple[list[np.ndarray], TrainHistory]:
         """Return the map after each evaluation, and the history of its evaluations on `valid`."""
         query_QD = np.stack([self.vector_of[one.id] for one in train])
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
@@ -145,20 +161,27 @@ class Simulation:
             found = self.evaluate(valid, map_DD)
             history.evaluations.append(found.metrics)
             history.sums.append(found.sums)
-            if history.best is None or is_better(CONFIG.metric, found.metrics, history.evaluations[history.best]):
+            if history.best is None or is_better(
+                CONFIG.metric, found.metrics, history.evaluations[history.best]
+            ):
                 history.best = number
         return maps, history
 
     def evaluate(self, queries: list[Any], map_DD: np.ndarray) -> Evaluation:
-        rows = {"id": [one.id for one in queries], "positives": [list(one.positives) for one in queries]}
+        rows = {
+            "id": [one.id for one in queries],
+            "positives": [list(one.positives) for one in queries],
+        }
         table = pa.table({**rows, "group": rows["id"]})
         relevant = Relevant(*find_corpus_rows(table, "positives", DocumentRows(self.corpus["id"])))
         own_QD = np.stack([self.vector_of[one.id] for one in queries])
-        query_QD, corpus_ND = (normalize(vectors + vectors @ map_DD) for vectors in (own_QD, self.corpus_ND))
+        query_QD, corpus_ND = (
+            normalize(vectors + vectors @ map_DD) for vectors in (own_QD, self.corpus_ND)
+        )
         ranks_R = rank_relevant(query_QD, relevant, lambda: [(0, corpus_ND)])
         nobody_Q = np.full(len(queries), -1)
         exponentials_QT = held_out_loss.sum_exponentials(query_QD, corpus_ND, 0, nobody_Q, "cpu")
-        scores_R = score_relevant(query_QD, relevant, corpus_ND)
+        scores_R = score_relevant(query_QD, relevant, [(0, corpus_ND)])
         losses_Q = held_out_loss.compute_losses(exponentials_QT, scores_R, relevant)
         return HeldOutRows(table).evaluate("map@25", ranks_R, relevant, losses_Q=losses_Q)
 
@@ -170,7 +193,9 @@ def replace_group(query: Any) -> Any:
 
 def normalize(vectors: np.ndarray) -> np.ndarray:
     """Return rows of length 1."""
-    found: np.ndarray = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    found: np.ndarray = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(
+        np.float32
+    )
     return found
 
 

@@ -47,10 +47,17 @@ DEPTH = 100
 
 def main() -> None:
     parser = make_parser(__doc__, list(VARIANTS), "hybrid.jsonl")
-    parser.add_argument("--valid", type=int, default=600, help="queries that choose the weights at most")
+    parser.add_argument(
+        "--valid", type=int, default=600, help="queries that choose the weights at most"
+    )
     parser.add_argument("--evaluations", type=int, default=4, help="epochs of which one is chosen")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--vectors", type=Path, default=Path("ablation-vectors"), help="folder for the base's vectors")
+    parser.add_argument(
+        "--vectors",
+        type=Path,
+        default=Path("ablation-vectors"),
+        help="folder for the base's vectors",
+    )
     given = parser.parse_args()
     cases = functools.lru_cache(1)(lambda source, seed: Rankings(Case(given, source, seed)))
     repeat(given, METRICS, lambda source, name, seed: cases(source, seed).measure(name))
@@ -69,23 +76,35 @@ class Rankings:
             scores = {"bm25": bm25.score(own["text"].to_pylist())}
             for name, model in (("base", base), ("embedder", best)):
                 kinds = (split, "corpus", "train")
-                query_QD, corpus_ND, train_TD = (normalize(case.vectors[one] @ model.map_DD) for one in kinds)
+                query_QD, corpus_ND, train_TD = (
+                    normalize(case.vectors[one] @ model.map_DD) for one in kinds
+                )
                 scores[name] = query_QD @ corpus_ND.T
-                nearest = top_k(query_QD, [(0, train_TD)], evaluate_retrieval.Config().neighbors + 1)
-                scores[f"{name}_knn"] = vote(*nearest, case.relevant["train"], len(corpus_ND)).toarray()
+                nearest = top_k(
+                    query_QD, [(0, train_TD)], evaluate_retrieval.Config().neighbors + 1
+                )
+                scores[f"{name}_knn"] = vote(
+                    *nearest, case.relevant["train"], len(corpus_ND)
+                ).toarray()
             rows = own.to_pylist()
-            queries = [Query(row["id"], row["text"], tuple(row["positives"]), tuple(row["grades"])) for row in rows]
+            queries = [
+                Query(row["id"], row["text"], tuple(row["positives"]), tuple(row["grades"]))
+                for row in rows
+            ]
             for name, score_QN in scores.items():
-                write_ranking(case.folder / f"{name}_{split}", case.documents, queries, score_QN, DEPTH)
+                write_ranking(
+                    case.folder / f"{name}_{split}", case.documents, queries, score_QN, DEPTH
+                )
 
     def measure(self, name: str) -> dict[str, Any]:
-        from ratchet.jobs.predictions.fuse import Config, Inputs
-        from ratchet.jobs.predictions.implementation.fuse import run
+        from ratchet.jobs.predictions.fuse import Config, Inputs, run
 
         systems, folder = VARIANTS[name], self.case.folder
         if len(systems) == 1:
             return self.evaluate(folder / f"{systems[0]}_test")
-        valid, test = ([folder / f"{one}_{split}" for one in systems] for split in ("valid", "test"))
+        valid, test = (
+            [folder / f"{one}_{split}" for one in systems] for split in ("valid", "test")
+        )
         out = folder / name.replace(" ", "_")
         config = Config(method="scores" if name.endswith("scores") else "rrf", names=systems)
         context: Any = SimpleNamespace(out=out)
@@ -97,11 +116,15 @@ class Rankings:
         """Return MAP@25 of a ranking of the test queries, and of those with seen labels and without."""
         right = read_shards(self.case.folder / "test")["positives"].to_pylist()
         values = []
-        for names, positives in zip(read_shards(ranking)["documents"].to_pylist(), right, strict=True):
+        for names, positives in zip(
+            read_shards(ranking)["documents"].to_pylist(), right, strict=True
+        ):
             values.append(compute_average_precision(np.isin(names[:25], positives), len(positives)))
         seen_Q = self.case.seen["test"]
         parts = {"map@25": np.ones_like(seen_Q), "seen": seen_Q, "unseen": ~seen_Q}
-        return {name: np.array(values)[own_Q].mean() for name, own_Q in parts.items() if own_Q.any()}
+        return {
+            name: np.array(values)[own_Q].mean() for name, own_Q in parts.items() if own_Q.any()
+        }
 
 
 if __name__ == "__main__":

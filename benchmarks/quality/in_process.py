@@ -1,4 +1,4 @@
-"""Training of a job's `TrainTask` in this process, without Ray and DeepSpeed, and training of a linear map of frozen
+"""Training of a job's training task in this process, without Ray and DeepSpeed, and training of a linear map of frozen
 vectors."""
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ def make_config(config_class: Any, values: dict[str, Any], settings: Sequence[st
 
 def make_task(task_class: type, config: Any, inputs: Any, threads: int) -> Any:
     """Return the task of a job with one worker."""
-    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.jobs.training.worker import WorkerInfo
     from ratchet.orchestrator.job_interface import Resources
 
     device = find_device()
     gpus = float(device != "cpu")
-    return task_class(WorkerInfo(0, 1, device), config, inputs, Resources(1, cpus=float(threads), gpus=gpus))
+    return task_class(
+        WorkerInfo(0, 1, device), config, inputs, Resources(1, cpus=float(threads), gpus=gpus)
+    )
 
 
 def find_device() -> str:
@@ -49,16 +51,18 @@ def train(task: Any) -> int:
 
     configure_malloc(task.model)
     config, number, total = task.config, 0, sum(task.steps)
-    groups = group_weights(task.model, layer_decay=config.layer_decay, weight_decay=config.weight_decay)
+    groups = group_weights(task.model, weight_decay=config.weight_decay)
     optimizer = torch.optim.AdamW(groups, lr=config.learning_rate)
     task.model.train()
     for epoch, steps in enumerate(task.steps):
         for step in range(steps):
-            for part in task.parts(epoch, step):
-                part()[0].backward()
-            torch.nn.utils.clip_grad_norm_([one for group in groups for one in group["params"]], config.max_grad_norm)
+            for microbatch in task.batch(epoch, step).microbatches:
+                task.loss(microbatch).backward()
+            torch.nn.utils.clip_grad_norm_(
+                [one for group in groups for one in group["params"]], config.max_grad_norm
+            )
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate_at(number, total, config) * group["lr_scale"]
+                group["lr"] = learning_rate_at(number, total, config)
             optimizer.step()
             optimizer.zero_grad()
             number += 1
@@ -66,7 +70,12 @@ def train(task: Any) -> int:
 
 
 def train_linear(
-    config: Any, triplets: Any, query_QD: np.ndarray, corpus_ND: np.ndarray, *, temperature_rate: float = 0.0
+    config: Any,
+    triplets: Any,
+    query_QD: np.ndarray,
+    corpus_ND: np.ndarray,
+    *,
+    temperature_rate: float = 0.0,
 ) -> list[np.ndarray]:
     """Train a linear map of frozen vectors as an embedder is trained: `normalize(x + x W)`, of queries and documents.
     Return W, float32 [D, D], after each epoch; only 0 for no epochs.
@@ -82,22 +91,29 @@ def train_linear(
     query, corpus = torch.from_numpy(query_QD), torch.from_numpy(corpus_ND)
     map_DD = torch.zeros((query.shape[1],) * 2, requires_grad=True)
     log_scale = torch.tensor(-math.log(config.temperature), requires_grad=True)
-    batches = triplets.num_batches(config.batch_size)
+    triplets.seed, triplets.batch_size = config.seed, config.batch_size
+    triplets.num_negatives = config.num_negatives
+    batches = triplets.num_batches
     total, teacher_temperature = config.epochs * batches, find_teacher_temperature(config, triplets)
-    groups: list[dict[str, Any]] = [{"params": [map_DD], "weight_decay": config.weight_decay, "share": 1.0}]
+    groups: list[dict[str, Any]] = [
+        {"params": [map_DD], "weight_decay": config.weight_decay, "share": 1.0}
+    ]
     groups.append({"params": [log_scale], "weight_decay": 0.0, "share": temperature_rate})
     optimizer, kept = torch.optim.AdamW(groups), list[np.ndarray]()
     for number in range(total):
-        size = config.batch_size, config.num_negatives
-        batch = triplets.make_batch(config.seed, *divmod(number, batches), *size, 0, 1)
-        query_qD, passage_PD = (rows + rows @ map_DD for rows in (query[batch.query_Q], corpus[batch.passage_P]))
+        batch = triplets.batch(*divmod(number, batches))
+        query_qD, passage_PD = (
+            rows + rows @ map_DD for rows in (query[batch.query_Q], corpus[batch.passage_P])
+        )
         dims = (len(map_DD), *config.matryoshka_dims)
         losses = [
             distillation_loss(
                 config.distillation,
                 cosine(query_qD[:, :dim], passage_PD[:, :dim]) * log_scale.exp(),
                 torch.from_numpy(pad_rows(batch.own_Q, -1)),
-                None if batch.teacher_Q is None else torch.from_numpy(pad_rows(batch.teacher_Q, 0.0)),
+                None
+                if batch.teacher_Q is None
+                else torch.from_numpy(pad_rows(batch.teacher_Q, 0.0)),
                 teacher_temperature=teacher_temperature,
                 weight=config.distillation_weight,
             )

@@ -49,7 +49,12 @@ WAYS = {
 RATES = (5e-5, 1e-4, 2e-4)
 BATCH, NEGATIVES, WINDOW = 64, 3, (2, 200)
 METRICS = ("map@25", "ndcg@10", "r@25", "seen", "unseen", "seconds", "seconds, one rate", "GB")
-FUSED = {"fused": "map@25", "fused r@25": "r@25", "fused seen": "seen/map@25", "fused unseen": "unseen/map@25"}
+FUSED = {
+    "fused": "map@25",
+    "fused r@25": "r@25",
+    "fused seen": "seen/map@25",
+    "fused unseen": "unseen/map@25",
+}
 """Column -> metric of the row of Ratchet's table whose ranking is that of several systems."""
 
 Trainer = Callable[[Path, list[tuple[str, str, list[str]]], float, int, Path], Path]
@@ -59,17 +64,27 @@ result."""
 
 def main() -> None:
     parser = make_parser(__doc__, list(WAYS), "outcome.jsonl")
-    parser.add_argument("--work", type=Path, default=Path("outcome-work"), help="folder for data and models")
-    parser.add_argument("--epochs", type=int, default=4, help="epochs of each finetune, by all ways")
-    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="learning rates tried by hand")
+    parser.add_argument(
+        "--work", type=Path, default=Path("outcome-work"), help="folder for data and models"
+    )
+    parser.add_argument(
+        "--epochs", type=int, default=4, help="epochs of each finetune, by all ways"
+    )
+    parser.add_argument(
+        "--rates", type=float, nargs="+", default=RATES, help="learning rates tried by hand"
+    )
     parser.add_argument("--way", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.way:
         print(json.dumps(run_way(given.way, given.work, given.epochs, given.rates, given.set)))
     else:
         # Part of the name, since rows of other epochs and rates are others.
-        given.out = given.out.with_stem("-".join([f"{given.out.stem}-{given.epochs}-epochs", *map(str, given.rates)]))
-        repeat(given, (*METRICS, *FUSED), lambda source, way, seed: measure(given, source, way, seed))
+        given.out = given.out.with_stem(
+            "-".join([f"{given.out.stem}-{given.epochs}-epochs", *map(str, given.rates)])
+        )
+        repeat(
+            given, (*METRICS, *FUSED), lambda source, way, seed: measure(given, source, way, seed)
+        )
 
 
 def measure(given: argparse.Namespace, source: str, way: str, seed: int) -> dict[str, Any]:
@@ -81,17 +96,34 @@ def measure(given: argparse.Namespace, source: str, way: str, seed: int) -> dict
         write_beir(folder / "beir", list(data.corpus), splits)
     shutil.rmtree(folder / way, ignore_errors=True)
     (folder / way).mkdir()
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.quality.outcome", "--way", way, "--work", str(folder)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "benchmarks.quality.outcome",
+        "--way",
+        way,
+        "--work",
+        str(folder),
+    ]
     command += ["--epochs", str(given.epochs), "--rates", *map(str, given.rates)]
     started = time.perf_counter()
     with (folder / way / "stderr.txt").open("w") as errors:
-        child = subprocess.Popen([*command, "--set", *given.set], stdout=subprocess.PIPE, stderr=errors, text=True)
+        child = subprocess.Popen(
+            [*command, "--set", *given.set], stdout=subprocess.PIPE, stderr=errors, text=True
+        )
         peak = watch_memory(child)
     seconds = time.perf_counter() - started
     if child.returncode or child.stdout is None:
         sys.exit(f"{WAYS[way]}: failed; see {folder / way / 'stderr.txt'}")
     answer = json.loads(child.stdout.read().splitlines()[-1])
-    row = {"seconds": seconds, "seconds, one rate": seconds - answer["searching"], "GB": peak / 1e9, **answer}
+    row = {
+        "seconds": seconds,
+        "seconds, one rate": seconds - answer["searching"],
+        "GB": peak / 1e9,
+        **answer,
+    }
     row |= evaluate(Path(answer["model"]), folder / "beir", splits["train"], splits["test"])
     return row | evaluate_fused(answer["model"], folder / "beir", folder / way / "fused")
 
@@ -114,28 +146,44 @@ def watch_memory(child: subprocess.Popen[str]) -> int:
     return peak
 
 
-def evaluate(model: Path, beir: Path, train: Sequence[Query], test: Sequence[Query]) -> dict[str, float]:
+def evaluate(
+    model: Path, beir: Path, train: Sequence[Query], test: Sequence[Query]
+) -> dict[str, float]:
     """Return the metrics of test queries over the whole corpus."""
     import pytrec_eval
 
     corpus, names = read_corpus(beir)
-    query_QD, corpus_ND = (encode(model, texts) for texts in ([query.text for query in test], corpus))
+    query_QD, corpus_ND = (
+        encode(model, texts) for texts in ([query.text for query in test], corpus)
+    )
     scores_QN = (query_QD @ corpus_ND.T).astype(float)
     qrels = {query.id: dict.fromkeys(query.positives, 1) for query in test}
-    run = {query.id: dict(zip(names, row.tolist(), strict=True)) for query, row in zip(test, scores_QN, strict=True)}
+    run = {
+        query.id: dict(zip(names, row.tolist(), strict=True))
+        for query, row in zip(test, scores_QN, strict=True)
+    }
     measures = {"map@25": "map_cut_25", "ndcg@10": "ndcg_cut_10", "r@25": "recall_25"}
-    found = pytrec_eval.RelevanceEvaluator(qrels, {"map_cut.25", "ndcg_cut.10", "recall.25"}).evaluate(run)
-    rows = {name: np.array([found[query.id][key] for query in test]) for name, key in measures.items()}
+    found = pytrec_eval.RelevanceEvaluator(
+        qrels, {"map_cut.25", "ndcg_cut.10", "recall.25"}
+    ).evaluate(run)
+    rows = {
+        name: np.array([found[query.id][key] for query in test]) for name, key in measures.items()
+    }
     seen_Q = find_seen(train, test)
     values = {name: float(row_Q.mean()) for name, row_Q in rows.items()}
-    return values | {"seen": rows["map@25"][seen_Q].mean(), "unseen": rows["map@25"][~seen_Q].mean()}
+    return values | {
+        "seen": rows["map@25"][seen_Q].mean(),
+        "unseen": rows["map@25"][~seen_Q].mean(),
+    }
 
 
 def evaluate_fused(model: str, beir: Path, store: Path) -> dict[str, float]:
     """Return the metrics of a model beside BM25 and the nearest training queries."""
     _, metrics = run_ratchet(beir, store, [f"base={model}", "iterations=0", "knn=true"])
     fused = metrics["zero_shot/evaluate_blended_all"]
-    return {name: fused[key] for name, key in FUSED.items() if key in fused}  # all test queries may be unseen
+    return {
+        name: fused[key] for name, key in FUSED.items() if key in fused
+    }  # all test queries may be unseen
 
 
 def read_corpus(beir: Path) -> tuple[list[str], list[str]]:
@@ -147,11 +195,15 @@ def read_corpus(beir: Path) -> tuple[list[str], list[str]]:
 def encode(model: Path, texts: Sequence[str]) -> np.ndarray:
     from sentence_transformers import SentenceTransformer
 
-    found: np.ndarray = SentenceTransformer(str(model)).encode(list(texts), normalize_embeddings=True)
+    found: np.ndarray = SentenceTransformer(str(model)).encode(
+        list(texts), normalize_embeddings=True
+    )
     return found
 
 
-def run_way(way: str, folder: Path, epochs: int, rates: Sequence[float], settings: Sequence[str]) -> dict[str, Any]:
+def run_way(
+    way: str, folder: Path, epochs: int, rates: Sequence[float], settings: Sequence[str]
+) -> dict[str, Any]:
     """Return the folder of the final model, and the seconds of the search for a learning rate."""
     if way.startswith("ratchet"):
         own = ["iterations=2", f"finetune_embedder.epochs={epochs}", *settings]
@@ -160,7 +212,11 @@ def run_way(way: str, folder: Path, epochs: int, rates: Sequence[float], setting
         found, _ = run_ratchet(folder / "beir", store, own)
         last = found.get("iter1/merge_embedder") or found["iter1/finetune_embedder"]
         return {"model": str(Store.open(store).path(last, "model")), "searching": 0.0}
-    trainers: dict[str, Trainer] = {"mnrl": train_peer, "gist": train_peer_guided, "flag": train_flag_embedding}
+    trainers: dict[str, Trainer] = {
+        "mnrl": train_peer,
+        "gist": train_peer_guided,
+        "flag": train_flag_embedding,
+    }
     return run_by_hand(folder / "beir", folder / way, trainers[way], epochs, rates)
 
 
@@ -168,7 +224,15 @@ def run_ratchet(
     beir: Path, store: Path, settings: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, Mapping[str, float]]]:
     """Run `retriever`. Return the fingerprints and the metrics of its steps."""
-    command = [sys.executable, "-m", "ratchet.orchestrator", "run", "retriever", "--store", str(store)]
+    command = [
+        sys.executable,
+        "-m",
+        "ratchet.orchestrator",
+        "run",
+        "retriever",
+        "--store",
+        str(store),
+    ]
     # Ray's workers have a low priority, which would tell where others use the machine too.
     environment = {**os.environ, "RAY_worker_niceness": "0"}
     command += [text for value in (f"data={beir}", *settings) for text in ("--set", value)]
@@ -178,13 +242,17 @@ def run_ratchet(
     return found, {one["name"]: one["metrics"] for one in json.loads(report.read_text())["steps"]}
 
 
-def run_by_hand(beir: Path, work: Path, train: Trainer, epochs: int, rates: Sequence[float]) -> dict[str, Any]:
+def run_by_hand(
+    beir: Path, work: Path, train: Trainer, epochs: int, rates: Sequence[float]
+) -> dict[str, Any]:
     from ratchet.data.formats import beir as beir_files
     from ratchet.models.model_files import MINILM, resolve
 
     data = beir_files.read(beir)
     text_of = {one.id: one.text for one in data.corpus}
-    splits = {name: [one for one in data.queries if one.split == name] for name in ("train", "valid")}
+    splits = {
+        name: [one for one in data.queries if one.split == name] for name in ("train", "valid")
+    }
     pairs = [(query.text, text_of[name]) for query in splits["train"] for name in query.positives]
     base, searching, rate = resolve(MINILM), 0.0, 0.0
     found = {base: judge(base, splits["valid"], text_of)}
@@ -220,7 +288,9 @@ def judge(model: Path, queries: Sequence[Query], text_of: dict[str, str]) -> flo
     return float(evaluator(SentenceTransformer(str(model)))["cosine_map@25"])
 
 
-def mine(model: Path, pairs: list[tuple[str, str]], corpus: list[str]) -> list[tuple[str, str, list[str]]]:
+def mine(
+    model: Path, pairs: list[tuple[str, str]], corpus: list[str]
+) -> list[tuple[str, str, list[str]]]:
     """Return each pair with negatives that score below 0.95 of its positive, drawn by sentence-transformers."""
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
@@ -244,7 +314,12 @@ def mine(model: Path, pairs: list[tuple[str, str]], corpus: list[str]) -> list[t
 
 
 def train_peer(
-    start: Path, mined: list[tuple[str, str, list[str]]], rate: float, epochs: int, out: Path, guided: bool = False
+    start: Path,
+    mined: list[tuple[str, str, list[str]]],
+    rate: float,
+    epochs: int,
+    out: Path,
+    guided: bool = False,
 ) -> Path:
     from datasets import Dataset
     from sentence_transformers import (
@@ -255,7 +330,10 @@ def train_peer(
     from sentence_transformers.sentence_transformer import losses
     from sentence_transformers.training_args import BatchSamplers
 
-    columns: dict[str, list[str]] = {"anchor": [row[0] for row in mined], "positive": [row[1] for row in mined]}
+    columns: dict[str, list[str]] = {
+        "anchor": [row[0] for row in mined],
+        "positive": [row[1] for row in mined],
+    }
     columns |= {f"negative_{n}": [row[2][n] for row in mined] for n in range(NEGATIVES)}
     model = SentenceTransformer(str(start))
     if guided:
@@ -275,7 +353,9 @@ def train_peer(
         save_strategy="no",
         disable_tqdm=True,
     )
-    SentenceTransformerTrainer(model=model, args=arguments, train_dataset=Dataset.from_dict(columns), loss=loss).train()
+    SentenceTransformerTrainer(
+        model=model, args=arguments, train_dataset=Dataset.from_dict(columns), loss=loss
+    ).train()
     model.save(str(out))
     return out
 
@@ -291,7 +371,10 @@ def train_flag_embedding(
 ) -> Path:
     """Finetune by FlagEmbedding's module, at its temperature of 0.02."""
     data = out.with_suffix(".jsonl")
-    rows = [{"query": query, "pos": [right], "neg": wrong, "prompt": ""} for query, right, wrong in mined]
+    rows = [
+        {"query": query, "pos": [right], "neg": wrong, "prompt": ""}
+        for query, right, wrong in mined
+    ]
     data.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
     values = {
         "model_name_or_path": start,
@@ -311,7 +394,13 @@ def train_flag_embedding(
         "save_strategy": "no",
         "disable_tqdm": True,
     }
-    command = [sys.executable, "-W", "ignore", "-m", "FlagEmbedding.finetune.embedder.encoder_only.base"]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "FlagEmbedding.finetune.embedder.encoder_only.base",
+    ]
     command += [text for name, value in values.items() for text in (f"--{name}", str(value))]
     subprocess.run(command, check=True, stdout=sys.stderr)
     for name in ("modules.json", "1_Pooling", "2_Normalize", "sentence_bert_config.json"):

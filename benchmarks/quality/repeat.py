@@ -26,24 +26,53 @@ def make_parser(about: str | None, variants: Sequence[str], out: str) -> argpars
     parser.add_argument("--data", nargs="+", default=["generated"], metavar="[KIND=]PATH")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--queries", type=int, default=4000, help="training queries at most")
-    parser.add_argument("--held-out", type=int, default=1000, help="queries of a held-out split at most")
-    parser.add_argument("--unseen", type=float, default=0.3, help="least fraction of held-out queries with new labels")
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="further settings of all variants")
-    parser.add_argument("--only", nargs="*", default=list(variants), metavar="VARIANT", help=", ".join(variants))
+    parser.add_argument(
+        "--held-out", type=int, default=1000, help="queries of a held-out split at most"
+    )
+    parser.add_argument(
+        "--unseen",
+        type=float,
+        default=0.3,
+        help="least fraction of held-out queries with new labels",
+    )
+    parser.add_argument(
+        "--set",
+        nargs="*",
+        default=[],
+        metavar="NAME=VALUE",
+        help="further settings of all variants",
+    )
+    parser.add_argument(
+        "--only", nargs="*", default=list(variants), metavar="VARIANT", help=", ".join(variants)
+    )
     parser.add_argument("--out", type=Path, default=Path(out))
     return parser
 
 
 def repeat(
-    given: argparse.Namespace, metrics: Sequence[str], measure: Callable[[str, str, int], Mapping[str, Any]]
+    given: argparse.Namespace,
+    metrics: Sequence[str],
+    measure: Callable[[str, str, int], Mapping[str, Any]],
 ) -> None:
     """Print the table of each data set. measure(data set, variant, seed) returns the row of a variant."""
-    known = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    known = (
+        [json.loads(line) for line in given.out.read_text().splitlines()]
+        if given.out.exists()
+        else []
+    )
     for source in given.data:
         found: dict[str, list[Mapping[str, Any]]] = {}
         for seed in range(given.seeds):
             for variant in given.only:
-                key = [name_source(source), variant, seed, given.queries, given.held_out, given.unseen, *given.set]
+                key = [
+                    name_source(source),
+                    variant,
+                    seed,
+                    given.queries,
+                    given.held_out,
+                    given.unseen,
+                    *given.set,
+                ]
                 row = next((one for one in known if one["key"] == key), None)
                 if row is None:
                     row = {"key": key, **measure(source, variant, seed)}
@@ -61,10 +90,14 @@ def name_source(source: str) -> str:
     return kind + sign + Path(path).name + mark + options
 
 
-def format_table(title: str, found: Mapping[str, Sequence[Mapping[str, float]]], metrics: Sequence[str]) -> str:
+def format_table(
+    title: str, found: Mapping[str, Sequence[Mapping[str, float]]], metrics: Sequence[str]
+) -> str:
     """Return the means with 95 % intervals over seeds, of the metrics that all rows have. found: the rows of each
     variant, by seed. The differences to the first variant are paired by seed."""
-    names = [name for name in metrics if all(name in row for rows in found.values() for row in rows)]
+    names = [
+        name for name in metrics if all(name in row for rows in found.values() for row in rows)
+    ]
     gains = [name for name in ("map@25", "seen", "unseen") if name in names]
     lines = ["| " + " | ".join([title, *names, *(f"gain of {one}" for one in gains)]) + " |"]
     lines.append("| --- " * (len(names) + len(gains) + 1) + "|")

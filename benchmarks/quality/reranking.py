@@ -35,8 +35,18 @@ from benchmarks.quality.retrieval_sets import (
 )
 from ratchet.data.retrieval.splits import find_seen
 
-EMBEDDER: dict[str, Any] = {"method": "full", "epochs": 2, "learning_rate": 2e-4, "temperature": 0.05}
-LOOP: dict[str, Any] = {"method": "lora", "epochs": 3, "learning_rate": 1e-3, "label_smoothing": 0.2}
+EMBEDDER: dict[str, Any] = {
+    "method": "full",
+    "epochs": 2,
+    "learning_rate": 2e-4,
+    "temperature": 0.05,
+}
+LOOP: dict[str, Any] = {
+    "method": "lora",
+    "epochs": 3,
+    "learning_rate": 1e-3,
+    "label_smoothing": 0.2,
+}
 """The settings of the retrieval loop."""
 FULL: dict[str, Any] = {"method": "full", "learning_rate": 2e-4}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -45,7 +55,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "full": FULL,
     "full, window 0 to 50": {**FULL, "window": (0, 50)},
     "full, window 0 to 50, crossed lists": {**FULL, "window": (0, 50), "crossed": True},
-    "full, window 0 to 50, LambdaRank": {**FULL, "window": (0, 50), "loss": "lambdarank", "label_smoothing": 0.0},
+    "full, window 0 to 50, LambdaRank": {
+        **FULL,
+        "window": (0, 50),
+        "loss": "lambdarank",
+        "label_smoothing": 0.0,
+    },
     "full, window 0 to 50, rate 5e-5": {**FULL, "window": (0, 50), "learning_rate": 5e-5},
 }
 METRICS = ("map@25", "seen", "unseen", "alone", "weight", "seconds")
@@ -86,25 +101,34 @@ class Case:
         write_corpus(folder / "corpus", self.corpus)
         for name in ("valid", "test"):
             write_queries(folder / name, self.splits[name])
-        self.embedder = self.finetune(resolve(MINILM), np.arange(len(self.splits["train"])), folder / "embedder")
+        self.embedder = self.finetune(
+            resolve(MINILM), np.arange(len(self.splits["train"])), folder / "embedder"
+        )
         self.scores = {name: self.score(self.embedder, name) for name in self.splits}
         for name in ("valid", "test"):
-            write_ranking(folder / f"{name}_ranking", self.corpus, self.splits[name], self.scores[name], DEPTH)
+            write_ranking(
+                folder / f"{name}_ranking", self.corpus, self.splits[name], self.scores[name], DEPTH
+            )
 
     def finetune(self, base: Path, rows: np.ndarray, out: Path) -> Path:
         """Return the embedder that was finetuned on some training queries, on negatives that the base mines."""
+        from ratchet.jobs.retrieval.embedder_training import EmbedderTask
         from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
-        from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
 
         queries = [self.splits["train"][row] for row in rows]
         mined = self.folder / "mined"
         shutil.rmtree(mined, ignore_errors=True)
         write_mined(
-            mined, self.corpus, queries, self.score(base, "train")[rows], seed=self.seed, labelled=self.labelled
+            mined,
+            self.corpus,
+            queries,
+            self.score(base, "train")[rows],
+            seed=self.seed,
+            labelled=self.labelled,
         )
         config = Config(**EMBEDDER, dtype="float32", seed=self.seed)
         inputs = Inputs(base, mined, self.folder / "corpus", self.folder / "valid")
-        task = make_task(TrainTask, config, inputs, self.given.threads)
+        task = make_task(EmbedderTask, config, inputs, self.given.threads)
         train(task)
         task.save(out)
         return out
@@ -120,7 +144,9 @@ class Case:
 
         loaded = encoder.load(model, dtype="float32", device=find_device())
         query_QD = loaded.encode([query.text for query in self.splits[name]], "query")
-        scores: np.ndarray = query_QD @ loaded.encode([one.text for one in self.corpus], "passage").T
+        scores: np.ndarray = (
+            query_QD @ loaded.encode([one.text for one in self.corpus], "passage").T
+        )
         return scores
 
     def cross(self) -> np.ndarray:
@@ -141,7 +167,7 @@ class Case:
     def measure(self, variant: dict[str, Any]) -> dict[str, Any]:
         """Train a reranker, and return MAP@25 of its blend with the embedder, and of its own order (alone)."""
         from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
-        from ratchet.jobs.retrieval.implementation.finetune_reranker import TrainTask
+        from ratchet.jobs.retrieval.reranker_training import RerankerTask
 
         started = time.perf_counter()
         scores = self.cross() if variant.get("crossed") else self.scores["train"]
@@ -151,11 +177,17 @@ class Case:
         train_queries = self.splits["train"]
         options = {"seed": self.seed, "window": window, "labelled": self.labelled}
         write_mined(mined, self.corpus, train_queries, scores, **options)
-        values = {name: value for name, value in {**LOOP, **variant}.items() if name not in ("window", "crossed")}
+        values = {
+            name: value
+            for name, value in {**LOOP, **variant}.items()
+            if name not in ("window", "crossed")
+        }
         values |= {"dtype": "float32", "seed": self.seed, "depth": DEPTH}
         config = make_config(Config, values, self.given.set)
         folders = (self.folder / name for name in ("corpus", "valid", "valid_ranking"))
-        task = make_task(TrainTask, config, Inputs(self.embedder, mined, *folders), self.given.threads)
+        task = make_task(
+            RerankerTask, config, Inputs(self.embedder, mined, *folders), self.given.threads
+        )
         train(task)
         own = {name: self.rerank(task, name) for name in ("valid", "test")}
         return {"seconds": time.perf_counter() - started, **self.blend(own)}
@@ -163,7 +195,9 @@ class Case:
     def rerank(self, task: Any, name: str) -> list[np.ndarray]:
         texts = [one.text for one in self.corpus]
         lists = [[texts[row] for row in rows] for rows in self.best(name)]
-        found: list[np.ndarray] = task.reranker.score([query.text for query in self.splits[name]], lists)
+        found: list[np.ndarray] = task.reranker.score(
+            [query.text for query in self.splits[name]], lists
+        )
         return found
 
     def best(self, name: str) -> np.ndarray:
@@ -192,7 +226,8 @@ class Case:
             ]
             spreads = spreads or [compute_spread(table) for table in tables]
             points[name] = [
-                compute_points(table, "scores", spread) for table, spread in zip(tables, spreads, strict=True)
+                compute_points(table, "scores", spread)
+                for table, spread in zip(tables, spreads, strict=True)
             ]
 
         def order(name: str, weights: Any) -> np.ndarray:
@@ -200,10 +235,16 @@ class Case:
             fused = fuse(points[name], weights)
             return np.array([[place[one] for one, _ in found] for found in fused])
 
-        weights = choose_weights(2, lambda tried: self.evaluate_order("valid", order("valid", tried))["map@25"])
+        weights = choose_weights(
+            2, lambda tried: self.evaluate_order("valid", order("valid", tried))["map@25"]
+        )
         alone = self.evaluate_order("test", order("test", [0.0, 1.0]))["map@25"]
         weight = weights[1] / sum(weights)
-        return {**self.evaluate_order("test", order("test", weights)), "alone": alone, "weight": weight}
+        return {
+            **self.evaluate_order("test", order("test", weights)),
+            "alone": alone,
+            "weight": weight,
+        }
 
     def evaluate(self, name: str, scores: np.ndarray) -> dict[str, Any]:
         order = np.argsort(-scores, axis=1, kind="stable")

@@ -24,7 +24,11 @@ def load(source: str) -> RetrievalData:
     from ratchet.jobs.retrieval.splits import load_data
 
     kind, _, rest = source.partition("=")
-    readers = {"squad": read_squad, "squad-sentences": read_squad_sentences, "stacks": read_statements}
+    readers = {
+        "squad": read_squad,
+        "squad-sentences": read_squad_sentences,
+        "stacks": read_statements,
+    }
     if kind in readers:
         return readers[kind](Path(rest))
     if source == "generated":
@@ -55,8 +59,13 @@ def read_squad_sentences(path: Path) -> RetrievalData:
         for paragraph in article["paragraphs"]:
             ends = [one.end() for one in re.finditer(r"[.!?]\s+(?=[A-Z])", paragraph["context"])]
             starts, first = [0, *ends], len(corpus)
-            texts = [paragraph["context"][start:end] for start, end in zip(starts, [*ends, None], strict=True)]
-            corpus += [Document(str(first + number), text.strip()) for number, text in enumerate(texts)]
+            texts = [
+                paragraph["context"][start:end]
+                for start, end in zip(starts, [*ends, None], strict=True)
+            ]
+            corpus += [
+                Document(str(first + number), text.strip()) for number, text in enumerate(texts)
+            ]
             for one in paragraph["qas"]:
                 number = bisect_right(starts, one["answers"][0]["answer_start"]) - 1
                 own = (corpus[first + number].id,)
@@ -72,25 +81,35 @@ def read_statements(path: Path) -> RetrievalData:
         if len(texts) > 1:
             names = tuple(f"{number}_{at}" for at in range(1, len(texts)))
             corpus += [Document(name, text) for name, text in zip(names, texts[1:], strict=True)]
-            queries.append(Query(str(number), texts[0], names, (1,) * len(names), group=str(number)))
+            queries.append(
+                Query(str(number), texts[0], names, (1,) * len(names), group=str(number))
+            )
     return RetrievalData(corpus, queries)
 
 
 def split(
-    queries: Sequence[Query], seed: int, most: Mapping[str, int], unseen: float, valid_fraction: float = 0.0
+    queries: Sequence[Query],
+    seed: int,
+    most: Mapping[str, int],
+    unseen: float,
+    valid_fraction: float = 0.0,
 ) -> dict[str, list[Query]]:
     """Return the splits train, valid (unless its fraction is 0) and test, which share no group. Of each, at most so
     many are drawn. At least a fraction `unseen` of the held-out queries has no label of a training query."""
     order = np.random.default_rng(seed)
     found = {
-        name: [own[i] for i in sorted(order.permutation(len(own))[: most.get(name, len(own))].tolist())]
+        name: [
+            own[i] for i in sorted(order.permutation(len(own))[: most.get(name, len(own))].tolist())
+        ]
         for name, own in split_queries(queries, 0.2, valid_fraction, seed, "split").items()
     }
     held_out = [query for name in ("valid", "test") for query in found.get(name, ())]
     return {**found, "train": list(leave_out_labels(found["train"], held_out, unseen))}
 
 
-def write_beir(folder: Path, corpus: Sequence[Document], splits: Mapping[str, Sequence[Query]]) -> None:
+def write_beir(
+    folder: Path, corpus: Sequence[Document], splits: Mapping[str, Sequence[Query]]
+) -> None:
     """Write a BEIR folder, with the groups of the queries. The split valid is its `dev`."""
     (folder / "qrels").mkdir(parents=True)
     documents = [json.dumps({"_id": one.id, "text": one.text}) for one in corpus]
@@ -125,7 +144,8 @@ def write_corpus(folder: Path, corpus: Sequence[Document]) -> None:
 
 def write_queries(folder: Path, queries: Sequence[Query]) -> None:
     rows = [
-        {"id": q.id, "text": q.text, "positives": q.positives, "grades": q.grades, "group": q.group} for q in queries
+        {"id": q.id, "text": q.text, "positives": q.positives, "grades": q.grades, "group": q.group}
+        for q in queries
     ]
     write_shards(folder, rows, GROUPED, 100_000)
 
@@ -145,7 +165,9 @@ def write_mined(
     """Write queries with negatives that are drawn as `mine` draws them. score_QN: of all documents. labelled: only
     documents that have queries are drawn. limits: see `Window`."""
     row_of = {one.id: row for row, one in enumerate(corpus)}
-    text_N, text_Q = (hash_texts(pa.chunked_array([[one.text for one in own]])) for own in (corpus, queries))
+    text_N, text_Q = (
+        hash_texts(pa.chunked_array([[one.text for one in own]])) for own in (corpus, queries)
+    )
     options = Window(*window, num_mined, **limits)
     allowed_N = np.full(len(corpus), not labelled)
     allowed_N[[row_of[name] for query in queries for name in query.positives]] = True
@@ -156,15 +178,25 @@ def write_mined(
         own = [row_of[name] for name in query.positives]
         forbidden = {*text_N[own].tolist(), text}
         best = float(score_N[own].max())
-        chosen = choose_negatives(options, rows, score_N[rows], best, forbidden, text_N, seed, query.id)
-        found = {name: [corpus[row].id for row in getattr(chosen, name)] for name in ("rows", "suspects")}
+        chosen = choose_negatives(
+            options, rows, score_N[rows], best, forbidden, text_N, seed, query.id
+        )
+        found = {
+            name: [corpus[row].id for row in getattr(chosen, name)] for name in ("rows", "suspects")
+        }
         negatives = {"negatives": found["rows"], "suspects": found["suspects"]}
-        mined.append({"id": query.id, "text": query.text, "positives": query.positives, **negatives})
+        mined.append(
+            {"id": query.id, "text": query.text, "positives": query.positives, **negatives}
+        )
     write_shards(folder, mined, pa.schema([*MINED, ("suspects", IDS)]), 100_000)
 
 
 def write_ranking(
-    folder: Path, corpus: Sequence[Document], queries: Sequence[Query], score_QN: np.ndarray, depth: int
+    folder: Path,
+    corpus: Sequence[Document],
+    queries: Sequence[Query],
+    score_QN: np.ndarray,
+    depth: int,
 ) -> None:
     """Write the best `depth` documents of queries as `evaluate_retrieval` does."""
     row_of = {one.id: row for row, one in enumerate(corpus)}

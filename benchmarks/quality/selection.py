@@ -48,11 +48,23 @@ def main() -> None:
     parser = make_parser(__doc__, list(LEVELS), "selection.jsonl")
     parser.add_argument("--valid", type=int, default=600, help="queries that decide at most")
     parser.add_argument("--iterations", type=int, default=3)
-    parser.add_argument("--evaluations", type=int, default=4, help="epochs of an iteration among which one is chosen")
+    parser.add_argument(
+        "--evaluations",
+        type=int,
+        default=4,
+        help="epochs of an iteration among which one is chosen",
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--vectors", type=Path, default=Path("ablation-vectors"), help="folder for the base's vectors")
+    parser.add_argument(
+        "--vectors",
+        type=Path,
+        default=Path("ablation-vectors"),
+        help="folder for the base's vectors",
+    )
     given = parser.parse_args()
-    given.out = given.out.with_stem(f"{given.out.stem}-{given.valid}-{given.iterations}-{given.evaluations}")
+    given.out = given.out.with_stem(
+        f"{given.out.stem}-{given.valid}-{given.iterations}-{given.evaluations}"
+    )
     cases = functools.lru_cache(1)(lambda source, seed: Case(given, source, seed))
     repeat(given, METRICS, lambda source, name, seed: cases(source, seed).iterate(LEVELS[name]))
 
@@ -76,9 +88,13 @@ class Case:
         for name, own in splits.items():
             table = read_shards(self.folder / name)
             self.vectors[name] = embed_queries(given, source, table["text"].to_pylist())
-            self.relevant[name] = Relevant(*find_corpus_rows(table, "positives", DocumentRows(self.corpus["id"])))
+            self.relevant[name] = Relevant(
+                *find_corpus_rows(table, "positives", DocumentRows(self.corpus["id"]))
+            )
             self.seen[name] = find_seen(self.train, own)
-        valid = read_shards(self.folder / "valid").append_column("seen", pa.array(self.seen["valid"]))
+        valid = read_shards(self.folder / "valid").append_column(
+            "seen", pa.array(self.seen["valid"])
+        )
         self.rows = HeldOutRows(valid)
         labels = {name for query in self.train for name in query.positives}
         self.labelled = 4 * len(labels) >= len(self.documents)  # as `mine.candidates=auto` decides
@@ -86,7 +102,10 @@ class Case:
 
     def make_model(self, map_DD: np.ndarray) -> Model:
         corpus_ND = self.vectors["corpus"] @ map_DD
-        ranked = (rank_all(self.vectors[name] @ map_DD, corpus_ND, self.relevant[name]) for name in ("valid", "test"))
+        ranked = (
+            rank_all(self.vectors[name] @ map_DD, corpus_ND, self.relevant[name])
+            for name in ("valid", "test")
+        )
         return Model(map_DD, *(one.per_query["map@25"] for one in ranked))
 
     def finetune(self, start: Model, path: str) -> list[Model]:
@@ -95,16 +114,29 @@ class Case:
 
         if path in self.found:
             return self.found[path]
-        query_QD, corpus_ND = (normalize(self.vectors[name] @ start.map_DD) for name in ("train", "corpus"))
+        query_QD, corpus_ND = (
+            normalize(self.vectors[name] @ start.map_DD) for name in ("train", "corpus")
+        )
         number, mined = path.count("/"), self.folder / f"mined-{len(self.found)}"
         seed = self.seed + number
-        write_mined(mined, self.documents, self.train, query_QD @ corpus_ND.T, seed=seed, labelled=self.labelled)
+        write_mined(
+            mined,
+            self.documents,
+            self.train,
+            query_QD @ corpus_ND.T,
+            seed=seed,
+            labelled=self.labelled,
+        )
         epochs = LINEAR["epochs"] // self.given.evaluations
         values = {**LOOP, **LINEAR, "seed": seed, "epochs": epochs * self.given.evaluations}
         triplets = Triplets(read_shards(mined), self.corpus)
-        maps = train_linear(make_config(Config, values, self.given.set), triplets, query_QD, corpus_ND)
+        maps = train_linear(
+            make_config(Config, values, self.given.set), triplets, query_QD, corpus_ND
+        )
         same_DD = np.eye(len(start.map_DD), dtype=np.float32)
-        self.found[path] = [self.make_model(start.map_DD @ (same_DD + one)) for one in maps[epochs - 1 :: epochs]]
+        self.found[path] = [
+            self.make_model(start.map_DD @ (same_DD + one)) for one in maps[epochs - 1 :: epochs]
+        ]
         return self.found[path]
 
     def iterate(self, level: float) -> dict[str, Any]:
@@ -114,13 +146,20 @@ class Case:
         for _ in range(self.given.iterations):
             found = self.finetune(kept, path)
             best = max(found, key=lambda model: model.valid_Q.mean())
-            is_better, is_kept = bool(best.test_Q.mean() > kept.test_Q.mean()), self.is_kept(kept, found, level)
+            is_better, is_kept = (
+                bool(best.test_Q.mean() > kept.test_Q.mean()),
+                self.is_kept(kept, found, level),
+            )
             counts["kept"] += is_kept
             counts["kept though worse"] += is_kept and not is_better
             counts["refused though better"] += is_better and not is_kept
             path += f"/{found.index(best) if is_kept else '-'}"
             kept = best if is_kept else kept
-        parts: dict[str, Any] = {"map@25": slice(None), "seen": self.seen["test"], "unseen": ~self.seen["test"]}
+        parts: dict[str, Any] = {
+            "map@25": slice(None),
+            "seen": self.seen["test"],
+            "unseen": ~self.seen["test"],
+        }
         values = {name: kept.test_Q[some] for name, some in parts.items()}
         return {name: float(one.mean()) for name, one in values.items() if len(one)} | counts
 
@@ -132,8 +171,10 @@ class Case:
         means = [{"map@25": float(one.valid_Q.mean())} for one in (start, *found)]
         sums = [self.rows.sum(one.valid_Q) for one in (start, *found)]
         best = int(np.argmax([one["map@25"] for one in means[1:]]))
-        history = TrainHistory(start=means[0], start_sums=sums[0], evaluations=means[1:], sums=sums[1:], best=best)
-        return not decide(Config(significance_level=level), history, "epoch").reason
+        history = TrainHistory(
+            start=means[0], start_sums=sums[0], evaluations=means[1:], sums=sums[1:], best=best
+        )
+        return not decide(Config(significance_level=level), history).reason
 
 
 def normalize(vectors: np.ndarray) -> np.ndarray:

@@ -50,11 +50,15 @@ STEPS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--part", choices=["both", "loss", "step"], default="both")
     parser.add_argument("--batches", default="1024,4096,16384,65536", help="of the loss alone")
     parser.add_argument("--batch", type=int, default=128, help="pairs of a whole step")
-    parser.add_argument("--micro-batch", type=int, default=32, help="texts of a forward pass of a whole step")
+    parser.add_argument(
+        "--micro-batch", type=int, default=32, help="texts of a forward pass of a whole step"
+    )
     parser.add_argument("--steps", type=int, default=2, help="counted; one more is done before")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
@@ -67,22 +71,28 @@ def main() -> None:
         part, way = given.way.split("/")
         run: dict[str, Callable[[], dict[str, float]]] = {
             "loss": lambda: loss(way, int(given.batches)),
-            "step": lambda: {"ours": our_step, "peer": peer_step, "reference": reference_step}[way.split("-")[0]](
-                given, way
-            ),
+            "step": lambda: {"ours": our_step, "peer": peer_step, "reference": reference_step}[
+                way.split("-")[0]
+            ](given, way),
         }
         print(json.dumps(run[part]()))
         return
     if given.part != "step":
-        print(f"{'loss and gradient':28}{'B':>8}{'seconds':>10}{'peak MiB':>10}{'a pair, KiB':>12}{'loss':>10}")
+        print(
+            f"{'loss and gradient':28}{'B':>8}{'seconds':>10}{'peak MiB':>10}{'a pair, KiB':>12}{'loss':>10}"
+        )
         for batch in map(int, given.batches.split(",")):
             for way, label in LOSSES.items():
                 if way == "plain" and batch > PLAIN_MOST:
                     continue
-                runs = [measured(f"loss/{way}", "--batches", str(batch)) for _ in range(given.rounds)]
+                runs = [
+                    measured(f"loss/{way}", "--batches", str(batch)) for _ in range(given.rounds)
+                ]
                 best = min(runs, key=lambda found: found["seconds"])
                 each = best["mib"] * 1024 / batch
-                numbers = f"{best['seconds']:10.2f}{best['mib']:10,.0f}{each:12,.1f}{best['loss']:10.5f}"
+                numbers = (
+                    f"{best['seconds']:10.2f}{best['mib']:10,.0f}{each:12,.1f}{best['loss']:10.5f}"
+                )
                 print(f"{label:28}{batch:8,}{numbers}", flush=True)
     if given.part != "loss":
         print(f"\n{'whole step':36}{'tokens/s':>10}{'peak MiB':>10}{'loss':>9}{'of ours':>9}")
@@ -98,8 +108,19 @@ def main() -> None:
 
 
 def measured(way: str, *arguments: str) -> dict[str, float]:
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.training.contrastive", *arguments, "--way", way]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2])
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "benchmarks.training.contrastive",
+        *arguments,
+        "--way",
+        way,
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2]
+    )
     if done.returncode:
         raise SystemExit(f"{way}: {(done.stderr.strip() or 'failed').splitlines()[-1]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
@@ -147,14 +168,16 @@ def loss(way: str, batch: int) -> dict[str, float]:
 
 def pairs(given: argparse.Namespace) -> list[tuple[str, str]]:
     """Generated questions, two of each mistake."""
-    from ratchet.examples.misconceptions import format_query, generate_questions
+    from benchmarks.misconceptions import format_query, generate_questions
 
     of_rule: dict[str, list[str]] = {}
     for question in generate_questions(1500, 0):
         for n, rule in enumerate(question.rules):
             if rule:
                 of_rule.setdefault(rule, []).append(format_query(question, n))
-    made = [pair for texts in of_rule.values() for pair in zip(texts[::2], texts[1::2], strict=False)]
+    made = [
+        pair for texts in of_rule.values() for pair in zip(texts[::2], texts[1::2], strict=False)
+    ]
     return made[: given.batch * (given.steps + 1)]
 
 
@@ -164,7 +187,14 @@ def tokens_of(rows: list[tuple[str, str]]) -> int:
     from ratchet.models.model_files import MINILM, resolve
 
     tokenizer = AutoTokenizer.from_pretrained(resolve(MINILM))
-    return sum(map(len, tokenizer([text for pair in rows for text in pair], truncation=True, max_length=256).input_ids))
+    return sum(
+        map(
+            len,
+            tokenizer(
+                [text for pair in rows for text in pair], truncation=True, max_length=256
+            ).input_ids,
+        )
+    )
 
 
 def our_step(given: argparse.Namespace, way: str) -> dict[str, float]:
@@ -175,8 +205,8 @@ def our_step(given: argparse.Namespace, way: str) -> dict[str, float]:
     from ratchet.data.formats.papers import STATEMENTS
     from ratchet.data.tables import write_mapped, write_table
     from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs
-    from ratchet.jobs.statements.implementation.finetune_embedder_pairs import TrainTask
-    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.jobs.statements.pair_training import PairTask
+    from ratchet.jobs.training.worker import WorkerInfo
     from ratchet.models import engine
     from ratchet.models.model_files import MINILM, resolve
     from ratchet.orchestrator.job_interface import Resources
@@ -202,10 +232,14 @@ def our_step(given: argparse.Namespace, way: str) -> dict[str, float]:
         table = pa.Table.from_pylist(made, STATEMENTS)
         write_mapped(folder / "train/shard-00000.arrow", table)
         write_table(folder / "valid/shard-00000.parquet", table.slice(0, 4))
-        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{folder}/store", rank=0, world_size=1
+        )
         inputs = Inputs(resolve(MINILM), folder / "train", folder / "valid")
-        resources = Resources(1, cpus=float(given.threads), gpus=0.0, micro_batch_size=given.micro_batch_size)
-        return steps(TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, resources), tokens_of(rows))
+        resources = Resources(
+            1, cpus=float(given.threads), gpus=0.0, micro_batch_size=given.micro_batch_size
+        )
+        return steps(PairTask(WorkerInfo(0, 1, "cpu"), config, inputs, resources), tokens_of(rows))
 
 
 def peer_step(given: argparse.Namespace, way: str) -> dict[str, float]:
@@ -225,7 +259,9 @@ def peer_step(given: argparse.Namespace, way: str) -> dict[str, float]:
     disable_progress_bars()
     rows = pairs(given)
     model = SentenceTransformer(str(resolve(MINILM)), device="cpu")
-    model.add_adapter(LoraConfig(r=32, lora_alpha=64, lora_dropout=0.0, target_modules="all-linear"))
+    model.add_adapter(
+        LoraConfig(r=32, lora_alpha=64, lora_dropout=0.0, target_modules="all-linear")
+    )
     objective = CachedMultipleNegativesRankingLoss(
         model,
         scale=1 / TEMPERATURE,
@@ -255,7 +291,9 @@ def peer_step(given: argparse.Namespace, way: str) -> dict[str, float]:
                 logging_strategy="no",
                 disable_tqdm=True,
             ),
-            train_dataset=Dataset.from_dict({"left": [row[0] for row in rows], "right": [row[1] for row in rows]}),
+            train_dataset=Dataset.from_dict(
+                {"left": [row[0] for row in rows], "right": [row[1] for row in rows]}
+            ),
             loss=objective,
             callbacks=[Clock()],
         )
@@ -288,7 +326,9 @@ def reference_step(given: argparse.Namespace, way: str) -> dict[str, float]:
 
         def forward(self, **inputs: Any) -> Any:
             hidden_BLD = self.model(**inputs).last_hidden_state
-            return torch.nn.functional.normalize((hidden_BLD * inputs["attention_mask"][:, :, None]).sum(1), dim=1)
+            return torch.nn.functional.normalize(
+                (hidden_BLD * inputs["attention_mask"][:, :, None]).sum(1), dim=1
+            )
 
     one_way = SimpleContrastiveLoss()
 
@@ -297,13 +337,17 @@ def reference_step(given: argparse.Namespace, way: str) -> dict[str, float]:
 
     model = Embedder()
     cache = GradCache(models=[model, model], chunk_sizes=given.micro_batch_size, loss_fn=objective)
-    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=2e-5, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        [one for one in model.parameters() if one.requires_grad], lr=2e-5, weight_decay=0.0
+    )
     rows = pairs(given)
     random.Random(0).shuffle(rows)  # as the others do: pairs of one mistake stand side by side
     losses, ends = [], []
     for start in range(0, len(rows), given.batch):
         left, right = (
-            tokenizer(list(side), padding=True, truncation=True, max_length=256, return_tensors="pt")
+            tokenizer(
+                list(side), padding=True, truncation=True, max_length=256, return_tensors="pt"
+            )
             for side in zip(*rows[start : start + given.batch], strict=True)
         )
         optimizer.zero_grad()

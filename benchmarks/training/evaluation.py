@@ -23,9 +23,9 @@ from benchmarks.inference.embedding import load_texts
 from benchmarks.training.finetune import steps
 from ratchet.data.evaluation_pool import choose_pool
 from ratchet.data.tables import CORPUS, MINED, QUERIES, read_shards, write_shards
+from ratchet.jobs.retrieval.embedder_training import EmbedderTask
 from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
-from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
-from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models import engine
 from ratchet.models.model_files import MINILM, resolve
 from ratchet.orchestrator.job_interface import Resources
@@ -34,9 +34,13 @@ WORDS_PER_TOKEN = 0.9
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--documents", type=int, default=5183)
-    parser.add_argument("--tokens", type=int, default=250, help="of a document; a query has a tenth")
+    parser.add_argument(
+        "--tokens", type=int, default=250, help="of a document; a query has a tenth"
+    )
     parser.add_argument("--queries", type=int, default=730)
     parser.add_argument("--held-out", type=int, default=73, help="queries of the evaluation")
     parser.add_argument("--epochs", type=int, default=4)
@@ -49,23 +53,37 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_data(folder, given)
-        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{folder}/store", rank=0, world_size=1
+        )
         inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
         corpus, valid = read_shards(folder / "corpus", ["id"]), read_shards(folder / "valid")
-        print(f"{'documents ranked':24} {'evaluation':>11} {'training step':>14} {'share of all epochs':>20}")
+        print(
+            f"{'documents ranked':24} {'evaluation':>11} {'training step':>14} {'share of all epochs':>20}"
+        )
         for pool in (config.eval_pool, None):
             rows = choose_pool(valid, corpus, None, pool, config.seed)
-            place, resources = WorkerInfo(0, 1, "cpu"), Resources(1, cpus=float(given.threads), gpus=0.0)
-            task = TrainTask(place, dataclasses.replace(config, eval_pool=pool), inputs, resources, rows)
+            place, resources = (
+                WorkerInfo(0, 1, "cpu"),
+                Resources(1, cpus=float(given.threads), gpus=0.0),
+            )
+            task = EmbedderTask(
+                place, dataclasses.replace(config, eval_pool=pool), inputs, resources, rows
+            )
             started = time.perf_counter()
             task.evaluate()
             evaluation = time.perf_counter() - started
             started = time.perf_counter()
             steps(task, 0)
             step = (time.perf_counter() - started) / task.steps[0]
-            training, evaluating = given.epochs * -(-given.queries // 64) * step, (given.epochs + 1) * evaluation
+            training, evaluating = (
+                given.epochs * -(-given.queries // 64) * step,
+                (given.epochs + 1) * evaluation,
+            )
             share = evaluating / (training + evaluating)
-            print(f"{len(task.pool):24,} {evaluation:9.1f} s {step:12.1f} s {share:20.1%}", flush=True)
+            print(
+                f"{len(task.pool):24,} {evaluation:9.1f} s {step:12.1f} s {share:20.1%}", flush=True
+            )
 
 
 def write_data(folder: Path, given: argparse.Namespace) -> None:
@@ -78,10 +96,20 @@ def write_data(folder: Path, given: argparse.Namespace) -> None:
 
     def make_query(name: str) -> dict[str, Any]:
         right, *wrong = map(str, chance.sample(range(given.documents), 5))
-        return {"id": name, "text": make_text(given.tokens // 10), "positives": [right], "negatives": wrong}
+        return {
+            "id": name,
+            "text": make_text(given.tokens // 10),
+            "positives": [right],
+            "negatives": wrong,
+        }
 
     texts = [make_text(given.tokens) for _ in range(given.documents)]
-    write_shards(folder / "corpus", [{"id": str(n), "text": text} for n, text in enumerate(texts)], CORPUS, 100_000)
+    write_shards(
+        folder / "corpus",
+        [{"id": str(n), "text": text} for n, text in enumerate(texts)],
+        CORPUS,
+        100_000,
+    )
     mined, valid = (
         [make_query(f"{name}-{number}") for number in range(count)]
         for name, count in (("mined", given.steps * 64), ("valid", given.held_out))

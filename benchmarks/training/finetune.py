@@ -46,13 +46,17 @@ def main() -> None:
 def arguments(
     about: str, ways: dict[str, str], *, batch: int, negatives: int, flags: tuple[str, ...] = ()
 ) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path)
     parser.add_argument("--steps", type=int, default=5, help="counted; one more is done before")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--batch", type=int, default=batch)
     parser.add_argument("--negatives", type=int, default=negatives)
-    parser.add_argument("--micro-batch", type=int, default=32, help="texts, of the ways with micro batches")
+    parser.add_argument(
+        "--micro-batch", type=int, default=32, help="texts, of the ways with micro batches"
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--ways", default=",".join(ways))
     parser.add_argument("--way", help=argparse.SUPPRESS)
@@ -72,14 +76,21 @@ def alternate(module: str, ways: dict[str, str], given: argparse.Namespace) -> N
     for _ in range(given.rounds):
         for way in found:
             command = [sys.executable, "-W", "ignore", "-m", module, *sys.argv[1:], "--way", way]
-            done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2])
+            done = subprocess.run(
+                command, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[2]
+            )
             if done.returncode:
-                print(f"{ways[way]}: {(done.stderr.strip() or 'failed').splitlines()[-1]}", file=sys.stderr)
+                print(
+                    f"{ways[way]}: {(done.stderr.strip() or 'failed').splitlines()[-1]}",
+                    file=sys.stderr,
+                )
                 continue
             found[way].append(json.loads(done.stdout.strip().splitlines()[-1]))
             print(f"{ways[way]}: {found[way][-1]['tokens_per_s']:,.0f} tokens/s", file=sys.stderr)
     best = {way: max(run["tokens_per_s"] for run in runs) for way, runs in found.items() if runs}
-    print(f"{'':44}{'tokens/s':>10}{'best':>10}{'a CPU-s':>10}{'peak MiB':>10}{'loss':>9}{'of ours':>9}")
+    print(
+        f"{'':44}{'tokens/s':>10}{'best':>10}{'a CPU-s':>10}{'peak MiB':>10}{'loss':>9}{'of ours':>9}"
+    )
     for way, runs in found.items():
         if runs:
             names = ("tokens_per_s", "tokens_per_cpu_s", "peak_mib")
@@ -96,9 +107,11 @@ def triplets(given: argparse.Namespace) -> list[tuple[str, str, list[str]]]:
 
         found = load_retrieval(given.data)
         text_of = {document.id: document.text for document in found.corpus}
-        pairs = [(query.text, text_of[query.positives[0]]) for query in found.queries if query.positives]
+        pairs = [
+            (query.text, text_of[query.positives[0]]) for query in found.queries if query.positives
+        ]
     else:
-        from ratchet.examples.misconceptions import RULES, format_query, generate_questions
+        from benchmarks.misconceptions import RULES, format_query, generate_questions
 
         sentence = {rule.id: rule.sentence for rule in RULES}
         text_of = sentence
@@ -112,7 +125,10 @@ def triplets(given: argparse.Namespace) -> list[tuple[str, str, list[str]]]:
     chance = random.Random(0)
     chosen = chance.sample(pairs, min(len(pairs), given.batch * (given.steps + 1)))
     texts = sorted(set(text_of.values()))
-    return [(query, right, [chance.choice(texts) for _ in range(given.negatives)]) for query, right in chosen]
+    return [
+        (query, right, [chance.choice(texts) for _ in range(given.negatives)])
+        for query, right in chosen
+    ]
 
 
 def tokens_of(rows: list[tuple[str, str, list[str]]]) -> int:
@@ -130,9 +146,9 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
     """The job's task."""
     import torch
 
+    from ratchet.jobs.retrieval.embedder_training import EmbedderTask
     from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
-    from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
-    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.jobs.training.worker import WorkerInfo
     from ratchet.models import engine
     from ratchet.models.model_files import MINILM, resolve
     from ratchet.orchestrator.job_interface import Resources
@@ -148,11 +164,13 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, rows)
-        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{folder}/store", rank=0, world_size=1
+        )
         inputs = Inputs(resolve(MINILM), folder / "mined", folder / "corpus", folder / "valid")
         cached = {"micro_batch_size": given.micro_batch} if "cached" in given.way else {}
         resources = Resources(1, cpus=float(given.threads), gpus=0.0, **cached)
-        task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, resources)
+        task = EmbedderTask(WorkerInfo(0, 1, "cpu"), config, inputs, resources)
         return steps(task, tokens_of(rows))
 
 
@@ -162,9 +180,16 @@ def write(folder: Path, rows: list[tuple[str, str, list[str]]]) -> None:
 
     texts = sorted({text for _, right, wrong in rows for text in (right, *wrong)})
     number = {text: str(n) for n, text in enumerate(texts)}
-    write_shards(folder / "corpus", [{"id": number[text], "text": text} for text in texts], CORPUS, 100_000)
+    write_shards(
+        folder / "corpus", [{"id": number[text], "text": text} for text in texts], CORPUS, 100_000
+    )
     mined: list[dict[str, Any]] = [
-        {"id": str(n), "text": query, "positives": [number[right]], "negatives": [number[text] for text in wrong]}
+        {
+            "id": str(n),
+            "text": query,
+            "positives": [number[right]],
+            "negatives": [number[text] for text in wrong],
+        }
         for n, (query, right, wrong) in enumerate(rows)
     ]
     scores: dict[str, Any] = {"positive_scores": [], "negative_scores": []}
@@ -177,7 +202,12 @@ def steps(task: Any, tokens: int) -> dict[str, float]:
     from ratchet.models.engine import configure_malloc, start_engine
 
     engine = start_engine(
-        task.model, learning_rate=2e-5, weight_decay=0.0, max_grad_norm=1.0, zero_stage=1, device="cpu"
+        task.model,
+        learning_rate=2e-5,
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        zero_stage=1,
+        device="cpu",
     )
     configure_malloc(task.model)
     losses: list[float] = []
@@ -185,9 +215,9 @@ def steps(task: Any, tokens: int) -> dict[str, float]:
     for step in range(task.steps[0]):
         if step == 1:
             started = clocks()
-        total, parts = 0.0, task.parts(0, step)
+        total, parts = 0.0, task.batch(0, step).microbatches
         for number, part in enumerate(parts, 1):
-            share, _ = part()
+            share = task.loss(part)
             engine.set_gradient_accumulation_boundary(number == len(parts))
             engine.backward(share)
             total += float(share.detach())
@@ -207,16 +237,24 @@ def peer(given: argparse.Namespace) -> dict[str, float]:
         SentenceTransformerTrainer,
         SentenceTransformerTrainingArguments,
     )
-    from sentence_transformers.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
+    from sentence_transformers.losses import (
+        CachedMultipleNegativesRankingLoss,
+        MultipleNegativesRankingLoss,
+    )
 
     from ratchet.models.model_files import MINILM, resolve
 
     disable_progress_bars()
     rows = triplets(given)
-    columns: dict[str, list[str]] = {"anchor": [row[0] for row in rows], "positive": [row[1] for row in rows]}
+    columns: dict[str, list[str]] = {
+        "anchor": [row[0] for row in rows],
+        "positive": [row[1] for row in rows],
+    }
     columns |= {f"negative_{n}": [row[2][n] for row in rows] for n in range(given.negatives)}
     model = SentenceTransformer(str(resolve(MINILM)), device="cpu")
-    model.add_adapter(LoraConfig(r=32, lora_alpha=64, lora_dropout=0.0, target_modules="all-linear"))
+    model.add_adapter(
+        LoraConfig(r=32, lora_alpha=64, lora_dropout=0.0, target_modules="all-linear")
+    )
     losses: list[float] = []
     ends: list[tuple[float, float]] = []
 
@@ -263,7 +301,11 @@ def clocks() -> tuple[float, float]:
 
 
 def summary(
-    tokens: int, started: tuple[float, float], ended: tuple[float, float], steps: int, losses: list[float]
+    tokens: int,
+    started: tuple[float, float],
+    ended: tuple[float, float],
+    steps: int,
+    losses: list[float],
 ) -> dict[str, float]:
     """The first step is neither in the clocks nor, by its share, in the tokens."""
     counted = tokens * (steps - 1) / steps

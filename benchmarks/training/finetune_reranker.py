@@ -17,7 +17,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.training.finetune import alternate, arguments, clocks, steps, summary, triplets, write
+from benchmarks.training.finetune import (
+    alternate,
+    arguments,
+    clocks,
+    steps,
+    summary,
+    triplets,
+    write,
+)
 
 WAYS = {
     "ours": "ratchet, bfloat16",
@@ -45,7 +53,12 @@ def tokens_of(rows: Groups) -> int:
 
     pairs = [(query, text) for query, right, wrong in rows for text in (right, *wrong)]
     return sum(
-        map(len, AutoTokenizer.from_pretrained(resolve(MINILM))(pairs, truncation=True, max_length=256).input_ids)
+        map(
+            len,
+            AutoTokenizer.from_pretrained(resolve(MINILM))(
+                pairs, truncation=True, max_length=256
+            ).input_ids,
+        )
     )
 
 
@@ -55,25 +68,34 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
 
     from ratchet.data.tables import RANKED, write_shards
     from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
-    from ratchet.jobs.retrieval.implementation.finetune_reranker import TrainTask
-    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.jobs.retrieval.reranker_training import RerankerTask
+    from ratchet.jobs.training.worker import WorkerInfo
     from ratchet.models import engine
     from ratchet.models.model_files import MINILM, resolve
     from ratchet.orchestrator.job_interface import Resources
 
     engine.silence_libraries()
     rows = triplets(given)
-    kind = "float32" if given.way.endswith("float32") else "bfloat16"
-    config = Config(batch_size=given.batch, num_negatives=given.negatives, dtype=kind, max_length=256)  # type: ignore[arg-type]
+    kind: Any = "float32" if given.way.endswith("float32") else "bfloat16"
+    config = Config(
+        batch_size=given.batch, num_negatives=given.negatives, dtype=kind, max_length=256
+    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, rows)
         listed = {"id": "0", "text": rows[0][0], "documents": ["0"], "scores": [0.0], "ranks": [1]}
         write_shards(folder / "ranking", [listed], RANKED, 100_000)
-        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{folder}/store", rank=0, world_size=1
+        )
         shards = (folder / kind for kind in ("mined", "corpus", "valid", "ranking"))
         inputs = Inputs(resolve(MINILM), *shards)
-        task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=float(given.threads), gpus=0.0))
+        task = RerankerTask(
+            WorkerInfo(0, 1, "cpu"),
+            config,
+            inputs,
+            Resources(1, cpus=float(given.threads), gpus=0.0),
+        )
         return steps(task, tokens_of(rows))
 
 
@@ -84,7 +106,10 @@ def peer(given: argparse.Namespace) -> dict[str, float]:
     from datasets import Dataset, disable_progress_bars
     from peft import LoraConfig
     from sentence_transformers import CrossEncoder
-    from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
+    from sentence_transformers.cross_encoder import (
+        CrossEncoderTrainer,
+        CrossEncoderTrainingArguments,
+    )
     from sentence_transformers.cross_encoder.losses import ListNetLoss
 
     from ratchet.models.model_files import MINILM, resolve
@@ -100,7 +125,12 @@ def peer(given: argparse.Namespace) -> dict[str, float]:
     model = CrossEncoder(str(resolve(MINILM)), num_labels=1, max_length=256, device="cpu")
     heads = ["classifier", "pooler.dense"]
     lora = LoraConfig(
-        r=32, lora_alpha=64, lora_dropout=0.0, target_modules="all-linear", modules_to_save=heads, exclude_modules=heads
+        r=32,
+        lora_alpha=64,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        modules_to_save=heads,
+        exclude_modules=heads,
     )
     model.add_adapter(lora)
     losses: list[float] = []
@@ -131,7 +161,11 @@ def peer(given: argparse.Namespace) -> dict[str, float]:
             disable_tqdm=True,
         )
         CrossEncoderTrainer(
-            model=model, args=settings, train_dataset=Dataset.from_dict(columns), loss=Kept(model), callbacks=[Clock()]
+            model=model,
+            args=settings,
+            train_dataset=Dataset.from_dict(columns),
+            loss=Kept(model),
+            callbacks=[Clock()],
         ).train()
     return summary(tokens_of(rows), ends[0], ends[-1], len(ends), losses)
 

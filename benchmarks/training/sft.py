@@ -58,11 +58,15 @@ def prepared(given: argparse.Namespace, folder: Path) -> list[Any]:
     for name, chosen in (("train", samples), ("valid", samples[:1])):
         write_shards(folder / name, [sample_to_row(sample) for sample in chosen], SAMPLES, 100_000)
         write_task_name(folder / name, task.name)
-    save_decoder(folder / "base", (text for one in samples for turn in one.turns for text in turn), **SHAPE)
+    save_decoder(
+        folder / "base", (text for one in samples for turn in one.turns for text in turn), **SHAPE
+    )
     config = json.loads((folder / "base/config.json").read_text())
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    Qwen2ForCausalLM(Qwen2Config(**(config | {"vocab_size": HEAD_ROWS}))).save_pretrained(folder / "base")
+    Qwen2ForCausalLM(Qwen2Config(**(config | {"vocab_size": HEAD_ROWS}))).save_pretrained(
+        folder / "base"
+    )
     return samples
 
 
@@ -72,16 +76,18 @@ def tokens_of(folder: Path, samples: list[Any]) -> int:
     from ratchet.models.decoder.conversation import Conversations
 
     talks = Conversations(AutoTokenizer.from_pretrained(folder / "base"))
-    return sum(len(talks.tokenize_sample("", [one.turns[0][0]], [one.turns[0][1]]).ids) for one in samples)
+    return sum(
+        len(talks.tokenize_sample("", [one.turns[0][0]], [one.turns[0][1]]).ids) for one in samples
+    )
 
 
 def ours(given: argparse.Namespace) -> dict[str, float]:
     """The job's task."""
     import torch
 
-    from ratchet.jobs.answers.implementation.sft import TrainTask
     from ratchet.jobs.answers.sft import Config, Inputs
-    from ratchet.jobs.training.task import WorkerInfo
+    from ratchet.jobs.answers.sft_training import SftTask
+    from ratchet.jobs.training.worker import WorkerInfo
     from ratchet.models import engine
     from ratchet.orchestrator.job_interface import Resources
 
@@ -89,12 +95,19 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         samples = prepared(given, folder)
-        kind = "float32" if given.way.endswith("float32") else "bfloat16"
-        config = Config(batch_size=given.batch, epochs=1, dtype=kind, max_length=LONGEST, packing=given.packing)  # type: ignore[arg-type]
-        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        kind: Any = "float32" if given.way.endswith("float32") else "bfloat16"
+        config = Config(
+            batch_size=given.batch, epochs=1, dtype=kind, max_length=LONGEST, packing=given.packing
+        )
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{folder}/store", rank=0, world_size=1
+        )
         inputs = Inputs(folder / "base", folder / "train", folder / "valid")
-        worker, resources = WorkerInfo(0, 1, "cpu"), Resources(1, cpus=float(given.threads), gpus=0.0)
-        task = TrainTask(worker, config, inputs, resources, folder / "lengths.json")
+        worker, resources = (
+            WorkerInfo(0, 1, "cpu"),
+            Resources(1, cpus=float(given.threads), gpus=0.0),
+        )
+        task = SftTask(worker, config, inputs, resources, folder / "lengths.json")
         return steps(task, tokens_of(folder, samples))
 
 
@@ -125,7 +138,9 @@ def peer(given: argparse.Namespace) -> dict[str, float]:
             "prompt": [[{"role": "user", "content": one.turns[0][0]}] for one in samples],
             "completion": [[{"role": "assistant", "content": one.turns[0][1]}] for one in samples],
         }
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.float32)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder / "base", dtype=torch.float32
+        )
         settings = SFTConfig(
             str(folder / "out"),
             num_train_epochs=1,
@@ -148,7 +163,9 @@ def peer(given: argparse.Namespace) -> dict[str, float]:
             args=settings,
             train_dataset=Dataset.from_dict(rows),
             processing_class=transformers.AutoTokenizer.from_pretrained(folder / "base"),
-            peft_config=LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules="all-linear"),
+            peft_config=LoraConfig(
+                r=16, lora_alpha=32, lora_dropout=0.0, target_modules="all-linear"
+            ),
             callbacks=[Clock()],
         ).train()
         return summary(tokens_of(folder, samples), ends[0], ends[-1], len(ends), losses)

@@ -12,9 +12,14 @@ def read_examples(path: Path | None) -> tuple[tuple[str, str], ...]:
     """Return (query, answer) of each line; without a file, nothing. Raises DataError naming file and line."""
     found = []
     for where, row in [] if path is None else read_json_objects(path):
-        answer = "response" if "response" in row and "answer" not in row else "answer"
+        if "response" in row and "answer" not in row:
+            answer = "response"
+        else:
+            answer = "answer"
         example = read_field(where, row, "query", str), read_field(where, row, answer, str)
         if not all(text.strip() for text in example):
-            raise DataError(f"{where}: an empty query or answer given; expected texts; fill it or remove the line")
+            raise DataError(
+                f"{where}: an empty query or answer given; expected texts; fill it or remove the line"
+            )
         found.append(example)
     return tuple(found)

@@ -1,49 +1,50 @@
-"""Pairs and triplets: JSON Lines, CSV, and Parquet or Arrow files with a query and its positive in each row."""
+"""Pairs and triplets: JSON Lines, CSV, and Parquet or Arrow files with a query and its positives in each row.
+
+FlagEmbedding's training files are among them: `query`, `pos`, `neg`, and optionally `pos_scores`, `neg_scores`,
+`prompt`, `reranker_prompt`, `type`, and `candidate_pool.jsonl` (objects with `text`) beside the file."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from glob import glob
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from ratchet.data import retrieval
-from ratchet.data.formats.split_names import (
-    SPLITS,
-    find_split,
-    find_splits,
-    matches_split,
-    read_split,
-    refuse_missing_shards,
-)
+from ratchet.data.formats.split_names import SPLITS, find_splits, matches_split, read_split
+from ratchet.data.formats.table_files import estimate_rows, list_tables, read_table
 from ratchet.data.formats.text_files import (
     BLANK,
     FIELD,
     fill_template,
-    parse_json,
     read_csv,
     read_field,
+    read_filled,
     read_json_objects,
-    refuse_twice,
+    read_scores,
     show,
 )
-from ratchet.data.retrieval import Document, RetrievalData
+from ratchet.data.retrieval import RetrievalData
 from ratchet.data.retrieval.rows import Row, number_rows
 from ratchet.errors import DataError
-from ratchet.files import iterate_lines, open_regular, read_text
+from ratchet.files import iterate_lines
 
 COLUMNS: Mapping[str, Sequence[str]] = {
     "query": ("query", "anchor", "question"),
     "positive": ("positive", "pos", "answer", "document", "positives"),
-    "negative": ("negative", "neg", "negatives", "negs", "hard_negative", "hard_negatives", "neg_docs"),
+    "negative": (
+        "negative",
+        "neg",
+        "negatives",
+        "negs",
+        "hard_negative",
+        "hard_negatives",
+        "neg_docs",
+    ),
     "task": ("task", "prompt"),
     "prompt": ("reranker_prompt",),
     "group": ("group",),
@@ -58,6 +59,9 @@ RATINGS = ("score", "scores", "similarity", "similarity_score", "rating", "ratin
 NEGATIVE = re.compile(r"(hard_)?neg(ative)?_?\d+")
 """Other names of columns of negatives."""
 LIST = re.compile(r"""\s*\[\s*(['"]).*\1\s*\]\s*""", re.DOTALL)
+POOL = "candidate_pool.jsonl"
+SCORES = ("pos_scores", "neg_scores")
+"""Columns of a teacher's scores, one for each positive and for each negative."""
 OTHERS = ("ignore", "instruction", "name", "split", "template", "weight")
 """Options of any format. ignore: columns that are not read, separated by commas; instruction: task of all queries;
 name: prefix of ids; split: which files of a folder, or rows of the column `split`; template: query text from several
@@ -72,110 +76,142 @@ def parse_options(text: str, where: str) -> Options:
     `where`, for unknown options, those without a value or with several, and a weight out of bounds."""
     given = parse_qs(text, keep_blank_values=True)
     for key, values in given.items() if given or not text else [(text, [""])]:
-        wrong = key not in (*COLUMNS, *OTHERS) or "" in values or (len(values) > 1 and key != "negative")
+        wrong = (
+            key not in (*COLUMNS, *OTHERS)
+            or "" in values
+            or (len(values) > 1 and key != "negative")
+        )
         if wrong or (key == "weight" and not re.fullmatch(r"\d{1,3}(\.\d+)?|\.\d+", values[0])):
             raise DataError(
                 f"{where}: '{key}={'&'.join(values)}' given behind the path; expected some of"
                 f" {', '.join((*COLUMNS, *OTHERS))}, each with one value (weight: 0 to 999); correct it"
             )
     if {"query", "template"} <= given.keys():
-        raise DataError(f"{where}: query and template given behind the path; expected one of the two; leave one out")
+        raise DataError(
+            f"{where}: query and template given behind the path; expected one of the two; leave one out"
+        )
     return given
 
 
-def list_tables(path: Path, options: Options) -> list[Path]:
-    """List the Parquet or Arrow files of a path and a split: linked ones too, but no hidden ones, and no caches of the
-    library `datasets`."""
-    if path.is_file():
-        found = [path]
-    else:
-        found = sorted(path / name for name in glob("**/*.*", root_dir=path, recursive=True))
-    tables = [file for file in found if file.suffix in (".parquet", ".arrow") and (file == path or _is_data(file))]
-    if "split" in options and path.is_dir():
-        split = options["split"][0]
-        chosen = [file for file in tables if matches_split(file, path, split)]
-        others = sorted({find_split(file, path) for file in tables} - {""})
-        if others and not chosen:
-            raise DataError(
-                f"{path}: ?split={split} given; expected a split that the names of its files tell, such as"
-                f" {' and '.join(others)}; correct it"
-            )
-        tables = chosen or tables  # the rows of other files may be in the split
-    refuse_missing_shards(tables)
-    return tables
-
-
-def _is_data(file: Path) -> bool:
-    """Return whether a table is data, not a cache that the library `datasets` left beside its files: `state.json` lists
-    the data of `save_to_disk`."""
-    if file.suffix != ".arrow":
-        return True
-    state = file.parent / "state.json"
-    if state.is_file():
-        files = parse_json(str(state), read_text(state), "the state that save_to_disk wrote").get("_data_files", ())
-        return any(one.get("filename") == file.name for one in files)
-    return not file.name.startswith("cache-")
-
-
-def read(path: Path, options: Options, *, labelled: bool = True, sampled: bool = False) -> RetrievalData:
+def read(
+    path: Path, options: Options, *, labelled: bool = True, sampled: bool = False
+) -> RetrievalData:
     """Read a file, or a folder of Parquet or Arrow files. Raises DataError naming file and line (or row).
 
     Rows with the same query, instructions and id, if there are ids, are one query with several positives. Equal texts
     are one document. Without `labelled` each row is a query, and documents are not read. sampled: of more than
     `ratchet.data.retrieval.LARGE` bytes read only the first rows. Rows of the files of several splits, and of a column
-    `split`, are in these splits."""
+    `split`, are in these splits. Scores become the `teacher` of the queries. Queries about the same question
+    (`Question: ...` up to `Hint:`) form a group, if the rows name none."""
     unread: set[str] = set()
-    rows = _read_rows(path, options, labelled, unread)
-    rows, share = take_sample(rows, list_tables(path, options) or [path], sampled)
-    found = number_rows(rows, share=share)
-    return replace(found, unread=sorted(unread))
+    files = list_tables(path, options) or [path]
+    rows: Iterator[Row] = _read_rows(path, options, labelled, unread)
+    share = 1.0
+    if sampled and sum(file.stat().st_size for file in files) > retrieval.LARGE:
+        first = list(islice(rows, retrieval.SAMPLE))
+        rows = iter(first)
+        share = len(first) / estimate_rows(files, first)
+    others: list[str] = []
+    pool = path.parent / POOL
+    if labelled and path.suffix == ".jsonl" and pool.exists() and share == 1:
+        for where, line in read_json_objects(pool):
+            others.append(read_filled(where, line, "text"))
+    return replace(number_rows(rows, others, share), unread=sorted(unread))
 
 
 def _read_rows(path: Path, options: Options, labelled: bool, unread: set[str]) -> Iterator[Row]:
     seen: dict[tuple[str, ...], Options] = {}
-    template, wanted = options.get("template"), options.get("split", ("",))[0]
+    template = options.get("template")
+    wanted = options.get("split", ("",))[0]
     files = list_tables(path, options) or [path]
-    is_named, is_found = all(matches_split(file, path, wanted) for file in files), False
-    for number, (where, row, file_split) in enumerate(_read_objects(path, options, labelled, unread)):
+    is_named = all(matches_split(file, path, wanted) for file in files)
+    is_found = False
+    scored: dict[bool, str] = {}  # whether a row has scores -> the first such row
+    for number, (where, row, file_split) in enumerate(
+        _read_objects(path, options, labelled, unread)
+    ):
         names = tuple(row)
         if names not in seen:
             seen[names] = _find_columns(where, names, options, labelled, unread)
         columns = seen[names]
-        split = read_split_column(where, row, columns["split"]) or file_split
+        split = _read_split_column(where, row, columns["split"]) or file_split
         if wanted and columns["split"] and split != read_split(wanted):
             continue
         if wanted and not columns["split"] and not is_named:
-            raise refuse_split(where, wanted, names)
+            raise DataError(
+                f"{where}: ?split={wanted} given; found {show(', '.join(names))}; expected a column `split`; add one,"
+                " or leave the option out"
+            )
         is_found = True
-        check_labels(where, row, columns["label"])
-        text = fill_template(where, template[0], row) if template else read_field(where, row, columns["query"][0], str)
-        id, group, task, prompt = (read_name(where, row, columns[r], r) for r in ("id", "group", "task", "prompt"))
-        positives, negatives = (list(_read_texts(where, row, columns[r], r)) for r in ("positive", "negative"))
+        _check_labels(where, row, columns["label"])
+        if template:
+            text = fill_template(where, template[0], row)
+        else:
+            text = read_field(where, row, columns["query"][0], str)
+        id, group, task, prompt = (
+            read_name(where, row, columns[r], r) for r in ("id", "group", "task", "prompt")
+        )
+        positives, negatives = (
+            list(_read_texts(where, row, columns[r], r)) for r in ("positive", "negative")
+        )
         if path.suffix == ".csv":
             _refuse_lists(where, (*positives, *negatives))
-        assigned = None if wanted else split or None
-        key = (id, text, task, prompt, assigned) if labelled else number
-        yield Row(key, text, positives, negatives, group or text, where, id, task, prompt, split=assigned)
+        teacher = None
+        if columns["scores"]:
+            teacher = _read_teacher(where, row, positives, negatives)
+        scored.setdefault(teacher is not None, where)
+        if len(scored) == 2:
+            raise DataError(
+                f"{scored[False]}: no pos_scores and neg_scores, but {scored[True]} has them; expected them on all"
+                " lines or on none; score the rest, or remove them"
+            )
+        both = set(positives) & set(negatives)
+        if both and columns["positive"] == ["pos"]:
+            raise DataError(
+                f"{where}: query {show(text)} has {show(min(both))} as a positive and as a negative; expected one of"
+                " the two; remove it from neg"
+            )
+        if wanted:
+            assigned = None
+        else:
+            assigned = split or None
+        key: Any = number
+        if labelled:
+            key = (id, text, task, prompt, assigned)
+        group = group or text.split("\nHint:")[0]
+        yield Row(
+            key, text, positives, negatives, group, where, id, task, prompt, teacher, assigned
+        )
     if wanted and not is_found:
-        raise refuse_empty(path, wanted)
+        raise DataError(
+            f"{path}: no row of the split '{wanted}'; expected some; correct ?split= behind the path"
+        )
 
 
-def refuse_empty(path: Path, wanted: str) -> DataError:
-    """Make the error for the option `split` if no row is in this split."""
-    return DataError(f"{path}: no row of the split '{wanted}'; expected some; correct ?split= behind the path")
-
-
-def refuse_split(where: str, wanted: str, names: Sequence[str]) -> DataError:
-    """Make the error for the option `split` on rows without a column `split`."""
-    return DataError(
-        f"{where}: ?split={wanted} given; found {show(', '.join(names))}; expected a column `split`; add one, or leave"
-        " the option out"
+def _read_teacher(
+    where: str, row: dict[str, Any], positives: Sequence[str], negatives: Sequence[str]
+) -> tuple[Sequence[float], Sequence[float]] | None:
+    """Return the scores of the positives and of the negatives; None without any. Raises DataError for one of the two
+    without the other."""
+    right, wrong = (
+        read_scores(where, row, name, own)
+        for name, own in zip(SCORES, (positives, negatives), strict=True)
     )
+    if right is None and wrong is None:
+        return None
+    if right is None or (negatives and wrong is None):
+        raise DataError(
+            f"{where}: one of pos_scores and neg_scores given; expected both or none; score the line again"
+        )
+    return right, wrong or ()
 
 
-def read_split_column(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> str:
+def _read_split_column(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> str:
     """Read the column `split`; empty without it. Raises DataError for a name that is no split."""
-    value = row.get(columns[0]) if columns else None
+    if columns:
+        value = row.get(columns[0])
+    else:
+        value = None
     if value is None or value == "":
         return ""
     if not isinstance(value, str) or value.lower() not in SPLITS:
@@ -186,7 +222,7 @@ def read_split_column(where: str, row: Mapping[str, Any], columns: Sequence[str]
     return SPLITS[value.lower()]
 
 
-def check_labels(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> None:
+def _check_labels(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> None:
     """Raise DataError for a row that is labelled as no pair."""
     for name in columns:
         if row[name] not in (1, "1", "1.0", "true", "True"):
@@ -195,32 +231,6 @@ def check_labels(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> 
                 f" the text of other rows into a column `negative` and remove them, or add ?ignore={name} behind the"
                 " path if the column means something else"
             )
-
-
-def take_sample(rows: Iterator[Row], files: Sequence[Path], sampled: bool) -> tuple[Iterator[Row], float]:
-    """Return (rows, fraction of all rows that they are): only the first rows of large files if `sampled`, else all."""
-    if not sampled or sum(file.stat().st_size for file in files) <= retrieval.LARGE:
-        return rows, 1.0
-    first = list(islice(rows, retrieval.SAMPLE))
-    return iter(first), len(first) / estimate_rows(files, first)
-
-
-def estimate_rows(files: Sequence[Path], first: Sequence[Row | Document]) -> int:
-    """Return the number of rows of tables; for a text file an estimate from its first rows, at least their number."""
-    if files[0].suffix in (".parquet", ".arrow"):
-        return sum(map(_count_rows, files))
-    with files[0].open("rb") as opened:
-        read = sum(map(len, islice(opened, int(first[-1].where.rpartition(":")[2]))))
-    return max(len(first), round(len(first) * files[0].stat().st_size / read))
-
-
-def _count_rows(path: Path) -> int:
-    try:
-        if path.suffix == ".arrow":
-            return sum(batch.num_rows for batch in pa.ipc.open_stream(pa.memory_map(str(path))))
-        return int(pq.read_metadata(path).num_rows)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); expected a complete table; copy the file again") from None
 
 
 def _read_objects(
@@ -238,7 +248,10 @@ def _read_objects(
         for where, row in read_json_objects(path):
             yield where, row, ""
     tables = list_tables(path, options)
-    splits = find_splits(tables, path) if labelled and "split" not in options else {}
+    if labelled and "split" not in options:
+        splits = find_splits(tables, path)
+    else:
+        splits = {}
     for file in tables:
         find = partial(_find_columns, str(file), options=options, labelled=labelled, unread=unread)
         rows = read_table(file, lambda names, find=find: chain(*find(names).values()))  # type: ignore[misc]
@@ -246,31 +259,9 @@ def _read_objects(
             yield where, row, splits.get(file, "")
 
 
-def read_table(path: Path, choose: Callable[[list[str]], Iterable[str]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (`file: row N`, row) of a Parquet file, or of an Arrow stream (`.arrow`) as `datasets` writes it. choose:
-    names of all columns -> names to read. Raises DataError for a damaged file and a file without rows."""
-    number, parquet = 0, path.suffix != ".arrow"
-    with open_regular(path) as opened:
-        try:
-            file: Any = pq.ParquetFile(opened) if parquet else pa.ipc.open_stream(opened)
-            names = (file.schema_arrow if parquet else file.schema).names
-            refuse_twice(str(path), columns := list(dict.fromkeys(choose(names))), names)
-            for batch in file.iter_batches(4096, columns=columns) if parquet else file:
-                for row in batch.select(columns).to_pylist():
-                    number += 1
-                    yield f"{path}: row {number}", row
-        # A damaged page may be found at any row, as an error of Arrow, of the system or of the decoder.
-        except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
-            said, kind = " ".join(str(error).split())[:200], "Parquet" if parquet else "Arrow"
-            raise DataError(
-                f"{path}: cannot be read as {kind} after row {number} ({said}); expected a complete {kind} file, or"
-                " .jsonl; copy the file again"
-            ) from None
-    if not number:
-        raise DataError(f"{path}: no rows; expected at least one; give another file")
-
-
-def _find_columns(where: str, names: Sequence[str], options: Options, labelled: bool, unread: set[str]) -> Options:
+def _find_columns(
+    where: str, names: Sequence[str], options: Options, labelled: bool, unread: set[str]
+) -> Options:
     """Return the columns of each role among `names`, also of the roles `split` and `label`. The others are added to
     `unread`. Raises DataError for missing columns, and for ratings of pairs."""
     ignored = options.get("ignore", ("",))[0].split(",")
@@ -278,13 +269,24 @@ def _find_columns(where: str, names: Sequence[str], options: Options, labelled: 
     found: dict[str, Sequence[str]] = {}
     for role, defaults in COLUMNS.items():
         read = labelled or role not in ("positive", "negative")
-        fields = FIELD.findall(options["template"][0]) if role == "query" and "template" in options else ()
+        fields: list[str] = []
+        if role == "query" and "template" in options:
+            fields = FIELD.findall(options["template"][0])
         known = fields or options.get(role)
         if known:
-            own = [name for name in known if name in names]
+            own = []
+            for name in known:
+                if name in names:
+                    own.append(name)
         else:
-            known = (*defaults, "text") if role == "query" and not labelled else defaults
-            own = [name for name in known if name in names and name not in named]
+            if role == "query" and not labelled:
+                known = (*defaults, "text")
+            else:
+                known = defaults
+            own = []
+            for name in known:
+                if name in names and name not in named:
+                    own.append(name)
             if role != "negative":
                 own = own[:1]
         if role == "negative":
@@ -295,17 +297,27 @@ def _find_columns(where: str, names: Sequence[str], options: Options, labelled: 
                 f"{where}: no column for the {role}; found {show(', '.join(names))}; expected {' or '.join(known)};"
                 f" rename one, or name it behind the path as '?{role}=NAME'"
             )
-        found[role] = own if read else ()
-    others = [name for name in names if name not in named and not any(name in own for own in found.values())]
-    found["split"], found["label"] = find_marks(where, others) if labelled else ([], [])
+        if read:
+            found[role] = own
+        else:
+            found[role] = ()
+    others = []
+    for name in names:
+        if name not in named and not any(name in own for own in found.values()):
+            others.append(name)
+    found["split"], found["label"], found["scores"] = [], [], []
+    if labelled:
+        found["split"], found["label"] = _find_marks(where, others)
+        found["scores"] = [name for name in SCORES if name in others]
     if "split" in options:
         found["split"] = [name for name in others if fold(name) == "split"][:1]
     used = {name for own in found.values() for name in own}
-    unread.update(name for name in names if name not in used and name not in ignored and labelled)
+    used |= {*ignored, "type"}  # of FlagEmbedding
+    unread.update(name for name in names if name not in used and labelled)
     return found
 
 
-def find_marks(where: str, names: Sequence[str]) -> tuple[list[str], list[str]]:
+def _find_marks(where: str, names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return those of the columns that tell the split (at most one), and those that tell whether a row is a pair.
     Raises DataError for ratings of pairs."""
     for name in names:
@@ -315,7 +327,9 @@ def find_marks(where: str, names: Sequence[str]) -> tuple[list[str], list[str]]:
                 f" FlagEmbedding's pos_scores and neg_scores for a teacher's scores, or add ?ignore={name} behind the"
                 " path"
             )
-    return [name for name in names if fold(name) == "split"][:1], [name for name in names if fold(name) in LABELS]
+    splits = [name for name in names if fold(name) == "split"]
+    labels = [name for name in names if fold(name) in LABELS]
+    return splits[:1], labels
 
 
 def fold(name: str) -> str:
@@ -323,7 +337,9 @@ def fold(name: str) -> str:
     return name.strip().lower()
 
 
-def _read_texts(where: str, row: Mapping[str, Any], columns: Sequence[str], role: str) -> Iterator[str]:
+def _read_texts(
+    where: str, row: Mapping[str, Any], columns: Sequence[str], role: str
+) -> Iterator[str]:
     for value in (row.get(name) for name in columns):
         for text in value if isinstance(value, list) and value else [value]:
             if isinstance(text, str) and text.strip():
@@ -347,7 +363,14 @@ def _refuse_lists(where: str, texts: Sequence[str]) -> None:
 
 def read_name(where: str, row: Mapping[str, Any], columns: Sequence[str], role: str) -> str:
     """Read the first of `columns` as a text; empty if missing or blank. Raises DataError unless text or integer."""
-    value = row.get(columns[0]) if columns else None
+    if columns:
+        value = row.get(columns[0])
+    else:
+        value = None
     if isinstance(value, bool) or not isinstance(value, str | int | None):
-        raise DataError(f"{where}: {role} {show(value)} given; expected a text or a whole number; correct the row")
-    return "" if value is None or not str(value).strip() else str(value)
+        raise DataError(
+            f"{where}: {role} {show(value)} given; expected a text or a whole number; correct the row"
+        )
+    if value is None or not str(value).strip():
+        return ""
+    return str(value)

@@ -42,7 +42,13 @@ class Paper:
 
 def find_files(path: Path) -> list[Path]:
     """Find the .jsonl files of a folder, sorted by name, or return the one file. Raises DataError if there is none."""
-    found = sorted(path.glob("[!.]*.jsonl")) if path.is_dir() else [path] if path.is_file() else []
+    if path.is_dir():
+        found = sorted(path.glob("[!.]*.jsonl"))
+    else:
+        if path.is_file():
+            found = [path]
+        else:
+            found = []
     if not found:
         raise DataError(
             f"{path}: no .jsonl file; expected papers, one per line, with lemmas and theorems; check the path"
@@ -54,24 +60,36 @@ def read_papers(*paths: Path | None) -> Iterator[Paper]:
     """Yield the papers of the paths (in the order of SPLITS) one at a time. Raises DataError naming file and line."""
     seen: dict[str, str] = {}
     for split, path in enumerate(paths):
-        for file in find_files(path) if path is not None else ():
-            for where, row in read_json_lines(file):
-                yield _parse_paper(row, where, split, seen)
+        if path is not None:
+            for file in find_files(path):
+                for where, row in read_json_lines(file):
+                    yield _parse_paper(row, where, split, seen)
 
 
 def _parse_paper(row: Any, where: str, split: int, seen: dict[str, str]) -> Paper:
     if not isinstance(row, dict) or not any(kind in row for kind in KINDS):
-        raise DataError(f"{where}: no {' or '.join(KINDS)}; expected an object with lists of statements; add one")
+        raise DataError(
+            f"{where}: no {' or '.join(KINDS)}; expected an object with lists of statements; add one"
+        )
     texts: list[str] = []
     for kind in KINDS:
-        own = [] if row.get(kind) is None else row[kind]
+        if row.get(kind) is None:
+            own = []
+        else:
+            own = row[kind]
         if not isinstance(own, list) or not all(isinstance(text, str) for text in own):
-            raise DataError(f"{where}: {kind} is not a list of strings; expected one string per statement; correct it")
+            raise DataError(
+                f"{where}: {kind} is not a list of strings; expected one string per statement; correct it"
+            )
         texts += own
-    unnamed = f"{SPLITS[split]}/" * (split > 0) + where.rsplit("/", 1)[-1]  # files of two splits may have one name
+    unnamed = (
+        f"{SPLITS[split]}/" * (split > 0) + where.rsplit("/", 1)[-1]
+    )  # files of two splits may have one name
     given = row.get("arxiv_id") or row.get("id") or unnamed
     if not isinstance(given, str | int | float) or isinstance(given, bool):
-        raise DataError(f"{where}: the id is {type(given).__name__}; expected a string or a number; correct it")
+        raise DataError(
+            f"{where}: the id is {type(given).__name__}; expected a string or a number; correct it"
+        )
     name = str(given)
     if name in seen:
         raise DataError(
@@ -79,7 +97,10 @@ def _parse_paper(row: Any, where: str, split: int, seen: dict[str, str]) -> Pape
             " remove one"
         )
     seen[name] = where
-    kept = [text.strip() for text in texts if text.strip()]
+    kept = []
+    for text in texts:
+        if text.strip():
+            kept.append(text.strip())
     different = tuple(dict.fromkeys(kept))
     return Paper(name, different, len(texts) - len(kept), len(kept) - len(different), split)
 
@@ -101,45 +122,66 @@ class Selection:
     @property
     def dropped(self) -> int:
         """Number of statements of used papers that are not kept."""
-        return int(np.diff(self.ends_P)[self.split_P >= 0].sum() - self.count_P[self.split_P >= 0].sum())
+        return int(
+            np.diff(self.ends_P)[self.split_P >= 0].sum() - self.count_P[self.split_P >= 0].sum()
+        )
 
     def describe(self) -> str:
         """Return a note on the statements that are not kept, or an empty string."""
-        return f"{self.dropped:,} statements are left out: their text stands in another paper" if self.dropped else ""
+        if self.dropped:
+            return f"{self.dropped:,} statements are left out: their text stands in another paper"
+        return ""
 
 
 def select_statements(
-    paths: Sequence[Path | None], max_papers: int | None, test_fraction: float, validation_fraction: float, seed: int
+    paths: Sequence[Path | None],
+    max_papers: int | None,
+    test_fraction: float,
+    validation_fraction: float,
+    seed: int,
 ) -> Selection:
     """Read all papers, draw at most `max_papers` of the first path, and split these as `assign_splits` does. The papers
     of the second and third path, where given, are `valid` and `test`.
 
     A text of several papers is kept in `test` if one of them is there, else in `valid`, else in the first paper. Memory
     holds 8 bytes per statement. Raises DataError, naming the file, for a bad row and for a split without a pair."""
-    papers, hashes = [], bytearray()
+    papers = []
+    hashes = bytearray()
     for paper in read_papers(*paths):
         count = len(paper.statements)
         papers.append((count, count + paper.empty + paper.repeated, paper.split))
-        hashes += b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in paper.statements)
+        hashes += b"".join(
+            hashlib.blake2b(text.encode(), digest_size=8).digest() for text in paper.statements
+        )
     distinct_P, given_P, place_P = np.array(papers, np.int64).reshape(-1, 3).T
-    split_P, hash_S = place_P.astype(np.int8), np.frombuffer(hashes, np.uint64)
+    split_P = place_P.astype(np.int8)
+    hash_S = np.frombuffer(hashes, np.uint64)
     drawn = chosen = np.flatnonzero(split_P == 0)
     if max_papers is not None and max_papers < len(drawn):
         chosen = np.sort(np.random.default_rng([seed, 1]).choice(drawn, max_papers, replace=False))
-    fractions = (test_fraction if paths[2] is None else 0, validation_fraction if paths[1] is None else 0)
+    fractions = (
+        test_fraction if paths[2] is None else 0,
+        validation_fraction if paths[1] is None else 0,
+    )
     split_P[drawn] = -1
     split_P[chosen] = assign_splits(given_P[chosen], *fractions, seed, str(paths[0]))
     split_S = np.repeat(split_P, distinct_P)
     order_S = np.lexsort((-split_S, hash_S))  # stable: the first paper of a split comes first
     kept_S = np.zeros(len(hash_S), bool)
     kept_S[order_S[np.flatnonzero(np.diff(hash_S[order_S], prepend=~hash_S[order_S[:1]]))]] = True
-    count_P = np.bincount(np.repeat(np.arange(len(split_P)), distinct_P)[kept_S], minlength=len(split_P))
+    count_P = np.bincount(
+        np.repeat(np.arange(len(split_P)), distinct_P)[kept_S], minlength=len(split_P)
+    )
     _check_pairs(count_P, split_P, paths)
     return Selection(split_P, kept_S, np.r_[0, np.cumsum(distinct_P)], count_P)
 
 
 def assign_splits(
-    given_P: np.ndarray, test_fraction: float, validation_fraction: float, seed: int, source: str = "papers"
+    given_P: np.ndarray,
+    test_fraction: float,
+    validation_fraction: float,
+    seed: int,
+    source: str = "papers",
 ) -> np.ndarray:
     """Assign a split to each paper, as an index into SPLITS, int8 [P]. given_P: statements, with blank and repeats.
 
@@ -159,14 +201,18 @@ def assign_splits(
     for own_P, key in ((given_P >= 2, seed), (given_P < 2, [seed, 3])):
         order = np.random.default_rng(key).permutation(np.flatnonzero(own_P))
         rest = max(int((1 - test_fraction) * len(order)), min(len(order), len(names) - 1))
-        valid = min(rest - 1, max(1, round(validation_fraction * rest))) if validation_fraction and rest else 0
+        if validation_fraction and rest:
+            valid = min(rest - 1, max(1, round(validation_fraction * rest)))
+        else:
+            valid = 0
         split[order[rest - valid : rest]] = SPLITS.index("valid")
         split[order[rest:]] = SPLITS.index("test")
     return split
 
 
 def _check_pairs(count_P: np.ndarray, split_P: np.ndarray, paths: Sequence[Path | None]) -> None:
-    used, pairs = int((split_P >= 0).sum()), int((count_P[split_P >= 0] >= 2).sum())
+    used = int((split_P >= 0).sum())
+    pairs = int((count_P[split_P >= 0] >= 2).sum())
     for number, name in enumerate(SPLITS):
         if not np.any(count_P[split_P == number] >= 2):
             raise DataError(

@@ -21,13 +21,21 @@ SHARD = re.compile(r"(.*)-\d+-of-(\d+)(-[0-9a-f]+)?")
 def find_word(path: Path) -> str:
     """Return the one word of `SPLITS` in the name of a file: `test-00000-of-00001-a09b74b3.parquet`, `nq-test.parquet`.
     Empty: it has none, or several."""
-    words = {word for word in re.split(r"[-_.]", path.stem.lower()) if word in SPLITS}
-    return words.pop() if len(words) == 1 else ""
+    words = set()
+    for word in re.split(r"[-_.]", path.stem.lower()):
+        if word in SPLITS:
+            words.add(word)
+    if len(words) == 1:
+        return words.pop()
+    return ""
 
 
 def find_split(file: Path, root: Path) -> str:
     """Return the split of a file by its name, or else by the name of the nearest folder below `root`. Empty: none."""
-    folders = [folder for folder in file.parents if folder.is_relative_to(root) and folder != root]
+    folders = []
+    for folder in file.parents:
+        if folder.is_relative_to(root) and folder != root:
+            folders.append(folder)
     for path in (file, *folders):
         word = find_word(path)
         if word:

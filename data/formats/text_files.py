@@ -14,7 +14,9 @@ from ratchet.errors import DataError
 from ratchet.files import MAX_LINE_BYTES, iterate_lines
 
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-ONE_PER_LINE = "write it so, as `jq -c '.[]' FILE` does for an array, and `jq -c . FILE` for objects"
+ONE_PER_LINE = (
+    "write it so, as `jq -c '.[]' FILE` does for an array, and `jq -c . FILE` for objects"
+)
 BLANK = " \t\r\n"
 """White space of JSON. Other characters that Python strips are errors."""
 MAX_SCORE = 3e38
@@ -32,13 +34,21 @@ def fill_template(where: str, template: str, row: Mapping[str, Any]) -> str:
     """Return a template with the values of a row in place of the column names in braces. `\\n` is a line break. Raises
     DataError for a column that the row does not have."""
     names = FIELD.findall(template)
-    missing = [name for name in names if name not in row]
+    missing = []
+    for name in names:
+        if name not in row:
+            missing.append(name)
     if missing or not names:
         raise DataError(
             f"{where}: template {show(template)} given, with {show(missing[0]) if missing else 'no column'}; expected"
             f" some of {', '.join(map(str, row))} in braces; correct it"
         )
-    texts = {name: "" if row[name] is None else str(row[name]) for name in names}
+    texts = {}
+    for name in names:
+        if row[name] is None:
+            texts[name] = ""
+        else:
+            texts[name] = str(row[name])
     return FIELD.sub(lambda found: texts[found[1]], template.replace("\\n", "\n"))
 
 
@@ -53,10 +63,15 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
     # The default limit of a field is 131,072 characters. It is the module's, not the reader's.
     csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader((line for _, line in iterate_lines(path)), strict=True)
-    start, rows = 1, 0
+    start = 1
+    rows = 0
     try:
         header = next((row for row in reader if len(row) > 1 or "".join(row).strip(BLANK)), [])
-        if missing := [column for column in columns if column not in header]:
+        missing = []
+        for column in columns:
+            if column not in header:
+                missing.append(column)
+        if missing:
             raise DataError(
                 f"{path}:{reader.line_num}: no column {', '.join(missing)}; found"
                 f" {show(', '.join(header) or 'nothing')}; add it"
@@ -75,9 +90,13 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
                 yield where, dict(zip(header, row, strict=True))
             start = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{path}:{start}: {error}; expected CSV; check the quotes from this line on") from None
+        raise DataError(
+            f"{path}:{start}: {error}; expected CSV; check the quotes from this line on"
+        ) from None
     if not rows:
-        raise DataError(f"{path}: no rows below the header; expected at least one; check whether the file is complete")
+        raise DataError(
+            f"{path}: no rows below the header; expected at least one; check whether the file is complete"
+        )
 
 
 def _refuse_other_separator(where: str, header: Sequence[str]) -> None:
@@ -94,14 +113,20 @@ def refuse_twice(where: str, columns: Iterable[str], header: Sequence[str]) -> N
     """Raise DataError for the first of the columns that a header has twice. Columns without a name may repeat."""
     for column in columns:
         if column and header.count(column) > 1:
-            raise DataError(f"{where}: column {column} given twice; expected it once; remove or rename one")
+            raise DataError(
+                f"{where}: column {column} given twice; expected it once; remove or rename one"
+            )
 
 
-def parse_json(where: str, text: str, expected: str = "one JSON object per line; correct or remove the line") -> Any:
+def parse_json(
+    where: str, text: str, expected: str = "one JSON object per line; correct or remove the line"
+) -> Any:
     """Parse strict JSON. Raises DataError for text that is not JSON, NaN and Infinity, a field that is given twice,
     absurd nesting, integers of thousands of digits, and half of a surrogate pair."""
     try:
-        value = json.loads(text) if text.startswith("\ufeff") else _DECODER.decode(text)  # loads() names the BOM
+        value = (
+            json.loads(text) if text.startswith("\ufeff") else _DECODER.decode(text)
+        )  # loads() names the BOM
         if SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
         return value
@@ -112,12 +137,17 @@ def parse_json(where: str, text: str, expected: str = "one JSON object per line;
     except UnicodeEncodeError as error:
         given = f"\\u{ord(error.object[error.start]):04x} without its other half (a lone surrogate)"
     except ValueError as error:
-        given = "an integer of thousands of digits" if "int_max_str_digits" in str(error) else f"not JSON ({error})"
+        if "int_max_str_digits" in str(error):
+            given = "an integer of thousands of digits"
+        else:
+            given = f"not JSON ({error})"
     raise DataError(f"{where}: {given}; expected {expected}")
 
 
 def _refuse_constant(name: str) -> Any:
-    raise DataError(f"{name} given; expected finite numbers, since JSON has no others; correct or remove it")
+    raise DataError(
+        f"{name} given; expected finite numbers, since JSON has no others; correct or remove it"
+    )
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -125,7 +155,9 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise DataError(f"field {show(twice)} given twice in one object; expected it once; remove one")
+        raise DataError(
+            f"field {show(twice)} given twice in one object; expected it once; remove one"
+        )
     return made
 
 
@@ -140,7 +172,9 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
             continue
         where = f"{path}:{number}"
         if number == 1 and line.strip(BLANK) in ("[", "{"):
-            raise DataError(f"{where}: JSON over several lines; expected one object per line; {ONE_PER_LINE}")
+            raise DataError(
+                f"{where}: JSON over several lines; expected one object per line; {ONE_PER_LINE}"
+            )
         yield where, parse_json(where, line)
 
 
@@ -148,9 +182,13 @@ def read_json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (`file:line`, object) of each line that is not blank. Raises DataError for other JSON values."""
     for where, value in read_json_lines(path):
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            raise DataError(f"{where}: a JSON array given; expected one object per line; {ONE_PER_LINE}")
+            raise DataError(
+                f"{where}: a JSON array given; expected one object per line; {ONE_PER_LINE}"
+            )
         if not isinstance(value, dict):
-            raise DataError(f"{where}: {type(value).__name__} given; expected a JSON object; fix or remove the line")
+            raise DataError(
+                f"{where}: {type(value).__name__} given; expected a JSON object; fix or remove the line"
+            )
         yield where, value
 
 
@@ -158,8 +196,12 @@ def read_field(where: str, row: dict[str, Any], name: str, kind: type, default: 
     """Read a field of a JSON object. Raises DataError if it is missing or of another type than `kind`."""
     value = row.get(name, default)
     if value is ...:
-        raise DataError(f"{where}: no field '{name}'; found {show(', '.join(row) or 'nothing')}; add it")
-    if (not isinstance(value, kind) or (kind is int and isinstance(value, bool))) and value is not default:
+        raise DataError(
+            f"{where}: no field '{name}'; found {show(', '.join(row) or 'nothing')}; add it"
+        )
+    if (
+        not isinstance(value, kind) or (kind is int and isinstance(value, bool))
+    ) and value is not default:
         raise DataError(
             f"{where}: field '{name}' is {type(value).__name__}; expected {kind.__name__}; correct or remove the row"
         )
@@ -168,25 +210,18 @@ def read_field(where: str, row: dict[str, Any], name: str, kind: type, default: 
 
 def read_filled(where: str, row: dict[str, Any], name: str) -> str:
     """Read a field that is a text. Raises DataError if it is blank."""
-    if not (text := read_field(where, row, name, str)).strip():
+    text = read_field(where, row, name, str)
+    if not text.strip():
         raise DataError(f"{where}: {name} is empty; expected text; fill or remove the line")
     return str(text)
 
 
-def read_texts(where: str, row: dict[str, Any], name: str, default: Any = ...) -> list[str]:
-    """Read a field that is a list of texts. Raises DataError if one is blank or no text."""
-    values = read_field(where, row, name, list, default) or []
-    for value in values:
-        if not isinstance(value, str) or not value.strip():
-            raise DataError(
-                f"{where}: field '{name}' holds {show(value)}; expected texts that are not empty; correct or remove it"
-            )
-    return values
-
-
-def read_scores(where: str, row: dict[str, Any], name: str, texts: Sequence[str]) -> list[float] | None:
+def read_scores(
+    where: str, row: dict[str, Any], name: str, texts: Sequence[str]
+) -> list[float] | None:
     """Read a field with one finite number per text; None if it is missing. Raises DataError for other values."""
-    if (values := read_field(where, row, name, list, None)) is None:
+    values = read_field(where, row, name, list, None)
+    if values is None:
         return None
     if len(values) != len(texts):
         raise DataError(
@@ -194,7 +229,11 @@ def read_scores(where: str, row: dict[str, Any], name: str, texts: Sequence[str]
             " line again"
         )
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_SCORE:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not abs(value) <= MAX_SCORE
+        ):
             raise DataError(
                 f"{where}: field '{name}' holds {show(value)}; expected finite numbers, at most {MAX_SCORE:g}; score"
                 " the line again"

@@ -10,10 +10,14 @@ from urllib.parse import quote
 
 def escape(name: str) -> str:
     """Return an id with percent-encoded white space (`%20`), since white space separates the fields of a line."""
-    return name if name.split() == [name] else re.sub(r"\s", lambda found: quote(found[0]), name)
+    if name.split() == [name]:
+        return name
+    return re.sub(r"\s", lambda found: quote(found[0]), name)
 
 
-def write_run(path: Path, rankings: Iterable[tuple[str, Sequence[tuple[str, float]]]], tag: str) -> None:
+def write_run(
+    path: Path, rankings: Iterable[tuple[str, Sequence[tuple[str, float]]]], tag: str
+) -> None:
     """Write a run file. rankings: (query id, [(document id, score), ...] best first). Lines: `qid Q0 docid rank score
     tag`."""
     with path.open("w", encoding="utf-8") as file:
@@ -26,4 +30,6 @@ def write_qrels(path: Path, graded: Iterable[tuple[str, Sequence[tuple[str, int]
     """Write a qrels file. graded: (query id, [(document id, grade), ...]). Lines: `qid 0 docid grade`."""
     with path.open("w", encoding="utf-8") as file:
         for query, documents in graded:
-            file.writelines(f"{escape(query)} 0 {escape(document)} {grade}\n" for document, grade in documents)
+            file.writelines(
+                f"{escape(query)} 0 {escape(document)} {grade}\n" for document, grade in documents
+            )

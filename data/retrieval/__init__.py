@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 LARGE = 256 << 20
-"""Bytes of files above which documents are not held in memory, and pairs are planned from a sample."""
+"""Bytes of files of which only the first rows are read while planning."""
 SAMPLE = 10_000
-"""Documents, or rows of such files, that are read while planning."""
+"""Rows of such files that are read while planning."""
 
 Teacher = tuple[tuple[float, ...], tuple[float, ...]] | None
 
@@ -21,26 +21,6 @@ class Document:
     id: str
     text: str
     where: str = ""
-
-
-@dataclass(frozen=True)
-class LargeCorpus:
-    """A corpus that is not held in memory: each iteration reads it again."""
-
-    read: Callable[[], Iterator[Document]]
-    sample: Sequence[Document]
-    """Its first documents, which are checked while planning. The step that copies it checks all."""
-    estimate: int
-    """Estimated number of documents, from the size of the files and of the sample."""
-
-    def __iter__(self) -> Iterator[Document]:
-        return self.read()
-
-    def __len__(self) -> int:
-        return self.estimate
-
-
-Corpus = Sequence[Document] | LargeCorpus
 
 
 class Query(NamedTuple):
@@ -69,7 +49,7 @@ class Query(NamedTuple):
 class RetrievalData:
     """A corpus and queries with relevance labels. `checks.check_data` checks that ids exist and nothing is empty."""
 
-    corpus: Corpus
+    corpus: Sequence[Document]
     queries: Sequence[Query]
     notes: dict[str, int] = field(default_factory=dict)
     """Description of what was dropped or merged while reading -> its count."""
@@ -79,10 +59,14 @@ class RetrievalData:
     """By `Query.source`: the fraction of the data set's training queries that is drawn."""
     share: float = 1.0
     """The fraction of the rows that was read: below 1 for a sample."""
+    estimate: int | None = None
+    """Estimated number of documents, if `corpus` is a sample of them; None: it has all."""
     unread: Sequence[str] = ()
     """Columns and fields of the data that the reader does not use."""
 
-
-def sample(corpus: Corpus) -> Sequence[Document]:
-    """Return the documents of a corpus that are checked while planning."""
-    return corpus.sample if isinstance(corpus, LargeCorpus) else corpus
+    @property
+    def num_documents(self) -> int:
+        """Number of documents, estimated for a sample."""
+        if self.estimate is None:
+            return len(self.corpus)
+        return self.estimate

@@ -1,25 +1,16 @@
-"""Queries and documents from rows that bring their texts: pairs, triplets, FlagEmbedding's lines.
-
-Memory holds 8 bytes for each text of a row, some 40 while they are numbered, and no texts (see `spilled`).
-"""
+"""Queries and documents from rows that bring their texts: pairs, triplets, FlagEmbedding's lines."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, compress, islice
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ratchet.data.retrieval import SAMPLE, Document, LargeCorpus, Query, RetrievalData
-from ratchet.data.retrieval.spilled import Spilled, number_by_appearance
+from ratchet.data.retrieval import Document, Query, RetrievalData
 from ratchet.errors import DataError
 
 
 class Row(NamedTuple):
-    """A query and texts of documents. key: equal in rows of the same query, None for documents without a query. Other
-    fields: see `Query`."""
+    """A query and texts of documents. key: equal in rows of the same query. Other fields: see `Query`."""
 
     key: Any
     text: str
@@ -34,73 +25,88 @@ class Row(NamedTuple):
     split: str | None = None
 
 
-def number_rows(rows: Iterable[Row], others: Iterable[str] = (), share: float = 1.0) -> RetrievalData:
+class RepeatedQuery:
+    """The rows of one query, put together."""
+
+    def __init__(self, first: Row) -> None:
+        self.first = first
+        self.grouped = first
+        """The first row with a group. Rows without one have the query's text as theirs."""
+        self.positives: dict[str, float] = {}
+        self.negatives: dict[str, float] = {}
+        """Id of a document -> its first teacher score, 0 without a teacher."""
+
+    def add(self, row: Row, ids: dict[str, str]) -> None:
+        """Add a row. ids: text -> id of its document; new texts are added. Raises DataError for another group."""
+        if self.grouped.group == self.grouped.text:
+            self.grouped = row
+        if row.group not in (row.text, self.grouped.group):
+            raise DataError(
+                f"{row.where}: group '{row.group[:60]}' given for a query that has group"
+                f" '{self.grouped.group[:60]}' at {self.grouped.where}; expected one group per query; correct it"
+            )
+        for number, (found, texts) in enumerate(
+            ((self.positives, row.positives), (self.negatives, row.negatives))
+        ):
+            for at, text in enumerate(texts):
+                score = 0.0
+                if row.teacher is not None:
+                    score = row.teacher[number][at]
+                found.setdefault(ids.setdefault(text, f"d{len(ids)}"), score)
+
+    def make_query(self, number: int) -> Query:
+        """Return the query. A document that is a positive of one row is no negative."""
+        row = self.first
+        negatives = {}
+        for name, score in self.negatives.items():
+            if name not in self.positives:
+                negatives[name] = score
+        teacher = None
+        if row.teacher is not None:
+            teacher = tuple(self.positives.values()), tuple(negatives.values())
+        grades = (1,) * len(self.positives)
+        return Query(
+            row.id or f"q{number}",
+            row.text,
+            tuple(self.positives),
+            grades,
+            tuple(negatives),
+            self.grouped.group,
+            row.split,
+            row.where,
+            teacher,
+            row.task,
+            row.prompt,
+        )
+
+
+def number_rows(
+    rows: Iterable[Row], others: Iterable[str] = (), share: float = 1.0
+) -> RetrievalData:
     """Return the queries of rows, and their distinct texts as documents; those of `others` come last.
 
     Ids are `d0`, ... and, for rows without one, `q0`, ..., in the order of appearance. A repeated query has the
     positives of all its rows, and the negatives of all its rows that are no positives, each with its first score:
     otherwise a positive of one row would be mined as a negative of another. Either all rows or none have a teacher,
     with a score for each text. share: see `RetrievalData`."""
-    keys, texts, sizes, named, scores = array("q"), array("q"), array("q", [0]), False, array("d")
-    groups = array("q")
-
-    def count(row: Row) -> Row:
-        nonlocal named
+    ids: dict[str, str] = {}
+    found: dict[Any, RepeatedQuery] = {}
+    count = 0
+    named = False
+    for row in rows:
+        if row.key not in found:
+            found[row.key] = RepeatedQuery(row)
+        found[row.key].add(row, ids)
+        count += 1
         named = named or bool(row.id)
-        if row.key is not None:
-            keys.append(hash(row.key))
-            groups.append(hash(row.group))
-        for own in (row.positives, row.negatives):
-            texts.extend(map(hash, own))
-            sizes.append(len(own))
-        scores.extend(chain(*row.teacher or ()))
-        return row
-
-    kept = Spilled(map(count, chain(rows, (Row(None, "", (text,), (), "", "") for text in others))), Row._make)
-    document_T, first_D = number_by_appearance(np.asarray(texts))
-    query_R, first_Q = number_by_appearance(np.asarray(keys))
-    start_R = np.cumsum(np.asarray(sizes))
-    row_R, after_Q = np.argsort(query_R, kind="stable"), np.cumsum(np.bincount(query_R, minlength=1))
-
-    is_first_T = np.isin(np.arange(len(document_T)), first_D, assume_unique=True)
-
-    def documents() -> Iterator[Document]:
-        texts = chain.from_iterable((*row.positives, *row.negatives) for row in kept)
-        yield from (Document(f"d{number}", text) for number, text in enumerate(compress(texts, is_first_T)))
-
-    def queries() -> Iterator[Query]:
-        for number, row in zip(range(len(keys)), kept, strict=False):
-            query = int(query_R[number])
-            if first_Q[query] != number:
-                continue
-            same = row_R[after_Q[query - 1] if query else 0 : after_Q[query]].tolist()
-            ends = [[start_R[2 * row + side : 2 * row + side + 2] for row in same] for side in (0, 1)]
-            positives, negatives = (find_first([t for start, end in own for t in range(start, end)]) for own in ends)
-            group = row.group if len({groups[other] for other in same}) == 1 else find_group(same)
-            left = {name: place for name, place in negatives.items() if name not in positives}
-            right, wrong = (tuple(scores[t] for t in own.values()) if scores else () for own in (positives, left))
-            labels, about = (tuple(positives), (1,) * len(positives), tuple(left)), (row.task, row.prompt)
-            teacher = (right, wrong) if scores else None
-            yield Query(row.id or f"q{query}", row.text, *labels, group, row.split, row.where, teacher, *about)
-
-    def find_group(same: Sequence[int]) -> str:
-        """Return the one group of rows that repeat a query. Rows without a group have the query's text as theirs."""
-        rows = [kept[number] for number in same]
-        given = [row for row in rows if row.group != row.text] or rows
-        for row in given:
-            if row.group != given[0].group:
-                raise DataError(
-                    f"{row.where}: group '{row.group[:60]}' given for a query that has group '{given[0].group[:60]}' at"
-                    f" {given[0].where}; expected one group per query; correct it"
-                )
-        return given[0].group
-
-    def find_first(places: Sequence[int]) -> dict[str, int]:
-        found: dict[str, int] = {}  # id of a document -> the first of its places
-        for place, number in zip(places, document_T[places].tolist(), strict=True):
-            found.setdefault(f"d{number}", place)
-        return found
-
-    corpus = LargeCorpus(documents, list(islice(documents(), SAMPLE)), round(len(first_D) / share))
-    notes = {"rows that repeat a query, put together": len(keys) - len(first_Q)}
-    return RetrievalData(corpus, Spilled(queries(), Query._make), notes, numbered=not named, share=share)
+    for text in others:
+        ids.setdefault(text, f"d{len(ids)}")
+    corpus = [Document(name, text) for text, name in ids.items()]
+    queries = []
+    for number, query in enumerate(found.values()):
+        queries.append(query.make_query(number))
+    estimate = None
+    if share < 1:
+        estimate = round(len(corpus) / share)
+    notes = {"rows that repeat a query, put together": count - len(queries)}
+    return RetrievalData(corpus, queries, notes, numbered=not named, share=share, estimate=estimate)

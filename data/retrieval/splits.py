@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
-
-import numpy as np
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
 
 from ratchet.data.retrieval import Query
-from ratchet.data.retrieval.spilled import Selection, hash_each, hash_names, number_by_appearance
 from ratchet.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np  # plans that do not need it start earlier
 
 NAMES = ("train", "valid", "test")
 
@@ -18,7 +20,7 @@ LEAST_VALID = 8
 """Smallest number of groups in the valid split, if that leaves two thirds of the rest for training. A model is kept
 only if a test on the valid groups shows a gain, and a test on fewer than five groups never does."""
 
-Splits = dict[str, Sequence[Query]]
+Splits = dict[str, list[Query]]
 
 
 def count_valid(rest: int, fraction: float, least: int) -> int:
@@ -49,14 +51,20 @@ def split_queries(
     fraction. With several folds, test is part `fold` of `folds` parts of about the same size, which together hold each
     query once. Raises DataError, naming `source`, if
     a split would be empty, a group is too large, or the source assigns a split that the settings exclude."""
-    side_Q = np.fromiter((NAMES.index(query.split or "train") for query in queries), np.int8, len(queries))
+    side = [query.split or "train" for query in queries]
 
     def select(names: Sequence[str]) -> Splits:
-        return {name: Selection(queries, np.flatnonzero(side_Q == NAMES.index(name))) for name in names}
+        found: dict[str, list[Query]] = {name: [] for name in names}
+        for query, own in zip(queries, side, strict=True):
+            if own in found:
+                found[own].append(query)
+        return found
 
-    if not (side_Q == 0).any():  # all queries are for evaluation
-        if not (side_Q == 2).any():
-            raise DataError(f"{source}: only queries for valid; expected some to train on or for test; add them")
+    if "train" not in side:  # all queries are for evaluation
+        if "test" not in side:
+            raise DataError(
+                f"{source}: only queries for valid; expected some to train on or for test; add them"
+            )
         return select(NAMES)
     by_document = split_by == "document"
     shares = {"test": test_fraction if folds == 1 else 1 / folds, "valid": validation_fraction}
@@ -69,86 +77,110 @@ def split_queries(
             )
     members = {"train", *given, *(name for name, share in shares.items() if share)}
     shares |= dict.fromkeys(given, 0.0)
-    free_F = np.flatnonzero(side_Q == 0)
-    free = Selection(queries, free_F)
+    free = [number for number, own in enumerate(side) if own == "train"]
+    components: list[int] = []
     if by_document:
-        key_F = _connect(free)
-    else:
-        key_F = hash_each(query.id if split_by == "query" else query.group for query in free)
-    group_F, first_G = number_by_appearance(key_F)
-    groups = list(range(len(first_G)))
+        components = _connect([queries[number] for number in free])
+    members_of: dict[Hashable, list[int]] = {}
+    for place, number in enumerate(free):
+        key: Hashable = queries[number].group
+        if by_document:
+            key = components[place]
+        elif split_by == "query":
+            key = queries[number].id
+        members_of.setdefault(key, []).append(number)
+    grouped = list(members_of.values())
+    groups = list(range(len(grouped)))
     random.Random(seed).shuffle(groups)
-    sizes = np.bincount(group_F).tolist()
-    weights = sizes if by_document or folds > 1 else [1] * len(groups)
-
-    def count(total: int) -> tuple[int, int]:
-        tests = round(total * shares["test"])
-        return tests, count_valid(total - tests, shares["valid"], least_valid)
+    sizes = [len(own) for own in grouped]
+    if by_document or folds > 1:
+        weights = sizes
+    else:
+        weights = [1] * len(groups)
 
     total = sum(weights)
-    most = -(-total // folds) if folds > 1 else total - sum(count(total))
-    if by_document and (largest := max(weights)) > most:
-        name = free[int(first_G[weights.index(largest)])].positives[0]
+    num_tests = round(total * shares["test"])
+    if folds > 1:
+        most = -(-total // folds)
+    else:
+        most = total - num_tests - count_valid(total - num_tests, shares["valid"], least_valid)
+    largest = max(weights)
+    if by_document and largest > most:
+        name = queries[grouped[weights.index(largest)][0]].positives[0]
         raise DataError(
             f"{source}: {largest:,} of {total:,} queries are connected by shared positives, such as document '{name}';"
             f" expected at most {most:,}, so that the splits share no document; lower the fractions or folds, or set"
             " split_by=question"
         )
-    side_G = np.zeros(len(groups), np.int8)
-    side_G[_draw_fold(groups, weights, folds, fold) if folds > 1 else _draw(groups, weights, count(total)[0])] = 2
-    rest = [group for group in groups if not side_G[group]]
+    if folds > 1:
+        tests = _draw_fold(groups, weights, folds, fold)
+    else:
+        tests = _draw(groups, weights, num_tests)
+    drawn = set(tests)
+    rest = [group for group in groups if group not in drawn]
     left = sum(weights[group] for group in rest)
-    side_G[_draw(rest, weights, count_valid(left, shares["valid"], least_valid))] = 1
-    side_Q[free_F] = side_G[group_F]
+    valid = _draw(rest, weights, count_valid(left, shares["valid"], least_valid))
+    for name, chosen_groups in (("test", tests), ("valid", valid)):
+        for group in chosen_groups:
+            for number in grouped[group]:
+                side[number] = name
     sides = select([name for name in NAMES if name in members])
     for name, chosen in sides.items():
         if not chosen:
-            each, wanted = max(1, total // max(1, len(groups))), sum(share > 0 for share in shares.values())
-            trials = ((n, n * each, count(n * each)) for n in range(1, 10_000))
-            enough = next((n for n, all_, c in trials if all_ > sum(c) and sum(2 * k >= each for k in c) == wanted), 0)
             raise DataError(
-                f"{source}: {len(queries)} queries in {len(groups)} groups leave none for {name}; expected at least"
-                f" {max(enough, folds)} groups with these fractions; give more, or set prepare.test_fraction and"
-                " prepare.validation_fraction"
+                f"{source}: {len(queries)} queries in {len(groups)} groups leave none for {name}; expected groups for"
+                " each split; give more, or set prepare.test_fraction and prepare.validation_fraction"
             )
     return sides
 
 
-def leave_out_labels(train: Sequence[Query], held_out: Sequence[Query], fraction: float) -> Sequence[Query]:
+def leave_out_labels(
+    train: Sequence[Query], held_out: Sequence[Query], fraction: float
+) -> list[Query]:
     """Return the training queries without those that have certain positives, so that at least this fraction of the
     held-out queries is unseen. Held-out queries that cost the fewest training queries are chosen first."""
-    name_P, query_P = _hash_positives(train)
-    held_P, held_of_P = _hash_positives(held_out)
-    label_P = np.unique(np.concatenate([name_P, held_P]), return_inverse=True)[1]
-    trained_L = np.bincount(label_P[: len(name_P)], minlength=len(label_P))
-    trained_H = np.bincount(held_of_P, trained_L[label_P[len(name_P) :]], len(held_out))
-    seen = np.flatnonzero(trained_H)
+    trained = Counter(name for query in train for name in query.positives)
+    costs = []
+    for query in held_out:
+        costs.append(sum(trained[name] for name in query.positives))
+    seen = [number for number, cost in enumerate(costs) if cost]
     missing = math.ceil(fraction * len(held_out)) - (len(held_out) - len(seen))
-    chosen = seen[np.argsort(trained_H[seen], kind="stable")][: max(0, missing)]
-    left_out_P = np.isin(name_P, held_P[np.isin(held_of_P, chosen)])
-    return Selection(train, np.flatnonzero(np.bincount(query_P, left_out_P, len(train)) == 0))
+    left_out: set[str] = set()
+    for number in sorted(seen, key=costs.__getitem__)[: max(0, missing)]:
+        left_out.update(held_out[number].positives)
+    found: list[Query] = []
+    for query in train:
+        if left_out.isdisjoint(query.positives):
+            found.append(query)
+    return found
 
 
 def find_seen(train: Sequence[Query], held_out: Sequence[Query]) -> np.ndarray:
     """Return whether a positive of each held-out query is a positive of a training query, bool [held_out]."""
-    held_P, held_of_P = _hash_positives(held_out)
-    return np.bincount(held_of_P, np.isin(held_P, _hash_positives(train)[0]), len(held_out)) > 0
+    import numpy as np
+
+    known = set()
+    for query in train:
+        for name in query.positives:
+            known.add(name)
+    return np.array([not known.isdisjoint(query.positives) for query in held_out], bool)
 
 
-def _hash_positives(queries: Sequence[Query]) -> tuple[np.ndarray, np.ndarray]:
-    return hash_names(query.positives for query in queries)
-
-
-def _connect(queries: Sequence[Query]) -> np.ndarray:
-    """Return the component of each query, int [Q]: queries that share positives are connected."""
+def _connect(queries: Sequence[Query]) -> list[int]:
+    """Return the component of each query: queries that share positives are connected."""
+    import numpy as np
     from scipy.sparse import csr_matrix  # plans that do not need them start earlier
     from scipy.sparse.csgraph import connected_components
 
-    name_P, query_P = _hash_positives(queries)
-    names, column_P = np.unique(name_P, return_inverse=True)
-    total = len(queries) + len(names)
-    shared = csr_matrix((np.ones(len(name_P), np.int8), (query_P, len(queries) + column_P)), (total, total))
-    return connected_components(shared, directed=False)[1][: len(queries)]
+    columns: dict[str, int] = {}
+    pairs = []
+    for row, query in enumerate(queries):
+        for name in query.positives:
+            pairs.append((row, len(queries) + columns.setdefault(name, len(columns))))
+    total = len(queries) + len(columns)
+    rows, places = zip(*pairs, strict=True)
+    shared = csr_matrix((np.ones(len(pairs), np.int8), (rows, places)), (total, total))
+    return connected_components(shared, directed=False)[1][: len(queries)].tolist()
 
 
 def _draw(groups: Sequence[int], weights: Sequence[int], size: int) -> list[int]:

@@ -34,7 +34,9 @@ def read_task(folder: Path) -> Task:
     """Return the task of the samples or answers in a folder, with its verifier."""
     source = read_task_file(folder)
     name = source.pop("task")
-    return chat.make_task(**source) if source else get_task(name)
+    if source:
+        return chat.make_task(**source)
+    return get_task(name)
 
 
 def read_samples(task: Task, path: Path) -> Iterator[Sample]:
@@ -45,8 +47,13 @@ def read_samples(task: Task, path: Path) -> Iterator[Sample]:
 def _find_file(path: Path) -> Path:
     if not path.is_dir():
         return path
-    found = [file for suffix in ("jsonl", "json", "parquet") for file in sorted(path.glob(f"[!.]*.{suffix}"))]
+    found = []
+    for suffix in ("jsonl", "json", "parquet"):
+        for file in sorted(path.glob(f"[!.]*.{suffix}")):
+            found.append(file)
     if len(found) != 1:
         names = ", ".join(file.name for file in found[:5]) or "no data file"
-        raise DataError(f"{path}: {names}; expected one .jsonl, .json or .parquet file; give the file itself")
+        raise DataError(
+            f"{path}: {names}; expected one .jsonl, .json or .parquet file; give the file itself"
+        )
     return found[0]

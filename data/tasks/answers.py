@@ -31,7 +31,12 @@ contained. shared_tokens: length of the prefix that the samples of a group share
 evenly among its samples."""
 
 TEACHER_LOGPROBS = pa.schema(
-    {"id": pa.string(), "top_k": pa.int32(), "token_ids": pa.list_(pa.int32()), "logprobs": pa.list_(pa.float32())}
+    {
+        "id": pa.string(),
+        "top_k": pa.int32(),
+        "token_ids": pa.list_(pa.int32()),
+        "logprobs": pa.list_(pa.float32()),
+    }
 )
 """The teacher's `top_k` most likely tokens at each label of a sample, flattened by label, with log-probabilities."""
 
@@ -67,7 +72,8 @@ def find_collapses(accuracy_C: Sequence[float], rows: int) -> list[int]:
     more than two standard errors of the difference of two proportions, and by more than a tenth of its value."""
     found = []
     for number in range(1, len(accuracy_C)):
-        before, after = accuracy_C[number - 1], accuracy_C[number]
+        before = accuracy_C[number - 1]
+        after = accuracy_C[number]
         error = ((before * (1 - before) + after * (1 - after)) / max(1, rows)) ** 0.5
         if before - after > max(2 * error, 0.1 * before):
             found.append(number)

@@ -44,38 +44,61 @@ def read(path: Path) -> Iterator[Sample]:
         refuse_repeated(places, name, where, "id")
         _refuse_fields(where, {name: row[name] for name in OTHER_FIELDS if name in row})
         texts = _read_messages(where, read_field(where, row, "messages", list))
-        system = texts.pop(0) if len(texts) % 2 else ""
+        if len(texts) % 2:
+            system = texts.pop(0)
+        else:
+            system = ""
         turns = tuple(zip(texts[::2], texts[1::2], strict=True))
         sample = Sample(name, "", system, turns, row.get("answer", texts[-1]), where)
-        group = groups.setdefault(TASK.key(sample), name) if row.get("group") is None else str(row["group"])
+        if row.get("group") is None:
+            group = groups.setdefault(TASK.key(sample), name)
+        else:
+            group = str(row["group"])
         yield replace(sample, group=group)
 
 
 def _read_messages(where: str, messages: list[Any]) -> list[str]:
     """Return the texts of a chat: the system message, if there is one, then user and assistant in turn."""
-    expected, texts = ["system", "user"], []
+    expected = ["system", "user"]
+    texts = []
     for number, message in enumerate([*messages, {"role": "(end)", "content": "(end)"}]):
-        place, last = f"{where}: messages[{number}]", number == len(messages)
+        place = f"{where}: messages[{number}]"
+        last = number == len(messages)
         if not isinstance(message, dict):
-            raise DataError(f"{place} is {show(message)}; expected an object with role and content; correct the row")
-        role, text = read_field(place, message, "role", str), read_field(place, message, "content", str)
+            raise DataError(
+                f"{place} is {show(message)}; expected an object with role and content; correct the row"
+            )
+        role = read_field(place, message, "role", str)
+        text = read_field(place, message, "content", str)
         if role not in expected and not (last and number > 1 and expected == ["user"]):
             raise DataError(
                 f"{place} has role {show(role)}; expected {' or '.join(expected)}: the system first, if at all, then"
                 " user and assistant by turns, with the assistant at the end; correct or remove the row"
             )
         if not text.strip():
-            raise DataError(f"{place} of the {role} is empty; expected a text; correct or remove the row")
-        _refuse_fields(place, {name: value for name, value in message.items() if name not in ("role", "content")})
+            raise DataError(
+                f"{place} of the {role} is empty; expected a text; correct or remove the row"
+            )
+        _refuse_fields(
+            place,
+            {name: value for name, value in message.items() if name not in ("role", "content")},
+        )
         texts.append(text)
-        expected = ["assistant"] if role == "user" else ["user"]
+        if role == "user":
+            expected = ["assistant"]
+        else:
+            expected = ["user"]
     return texts[:-1]
 
 
 def _refuse_fields(place: str, fields: dict[str, Any]) -> None:
     """Raise DataError for a field with a value: neither null nor empty, nor the weight 1."""
     for name, value in fields.items():
-        if value is None or value in ("", [], {}) or (name == "weight" and value == 1 and value is not True):
+        if (
+            value is None
+            or value in ("", [], {})
+            or (name == "weight" and value == 1 and value is not True)
+        ):
             continue
         todo = "remove the field, or the row"
         if name == "weight":
@@ -92,10 +115,14 @@ def make_task(verifier: str = "none", code: str = "", file: str = "") -> Task:
     Raises InputError for an unknown name and for `math` without its package, DataError for code that cannot be used."""
     if code:
         source = {"verifier": verifier, "code": code, "file": Path(file).name}
-        return replace(TASK, verify=_load_function(verifier, code, file), scores=("score",), source=source)
+        return replace(
+            TASK, verify=_load_function(verifier, code, file), scores=("score",), source=source
+        )
     if verifier not in VERIFIERS:
         known = ", ".join(VERIFIERS)
-        raise InputError(f"verifier: '{verifier}' given; expected {known}, or FILE:FUNCTION such as ./mine.py:verify")
+        raise InputError(
+            f"verifier: '{verifier}' given; expected {known}, or FILE:FUNCTION such as ./mine.py:verify"
+        )
     if verifier == "math":
         require_extra("verifier: math given", "math", "math_verify")
     verify, failures = VERIFIERS[verifier]
@@ -103,13 +130,16 @@ def make_task(verifier: str = "none", code: str = "", file: str = "") -> Task:
 
 
 def _refuse(gold: Any, answers: Sequence[str]) -> list[Verification]:
-    raise DataError("chat: no verifier given; expected one; set prepare_tasks.verifier, or metric=eval_loss in sft")
+    raise DataError(
+        "chat: no verifier given; expected one; set prepare_tasks.verifier, or metric=eval_loss in sft"
+    )
 
 
 def verify_exact(gold: Any, answers: Sequence[str]) -> list[Verification]:
     """Compare the last answer with the gold one, without regard to case, white space and Unicode forms."""
     found, wanted = (
-        " ".join(unicodedata.normalize("NFKC", one).casefold().split()) for one in (answers[-1], str(gold))
+        " ".join(unicodedata.normalize("NFKC", one).casefold().split())
+        for one in (answers[-1], str(gold))
     )
     return [Verification(CORRECT if found == wanted else "wrong")]
 
@@ -135,11 +165,17 @@ def _start_pool() -> ProcessPoolExecutor:
 def _compare(gold: str, answer: str) -> str:
     import math_verify
 
-    wanted = math_verify.parse(gold if "$" in gold or "\\boxed" in gold else f"${gold}$") or math_verify.parse(gold)
+    wanted = math_verify.parse(
+        gold if "$" in gold or "\\boxed" in gold else f"${gold}$"
+    ) or math_verify.parse(gold)
     found = math_verify.parse(answer)
     if not wanted or not found:
-        return "missing_answer" if wanted else "gold_not_parsed"
-    return CORRECT if math_verify.verify(wanted, found) else "wrong_value"
+        if wanted:
+            return "missing_answer"
+        return "gold_not_parsed"
+    if math_verify.verify(wanted, found):
+        return CORRECT
+    return "wrong_value"
 
 
 VERIFIERS: dict[str, tuple[Verify, tuple[str, ...]]] = {
@@ -157,8 +193,17 @@ def _load_function(name: str, code: str, file: str) -> Verify:
         try:
             return work()
         except Exception as error:
-            own = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-            at = error.lineno if isinstance(error, SyntaxError) else own[-1] if own else line
+            own = []
+            for frame in traceback.extract_tb(error.__traceback__):
+                if frame.filename == file:
+                    own.append(frame.lineno)
+            if isinstance(error, SyntaxError):
+                at = error.lineno
+            else:
+                if own:
+                    at = own[-1]
+                else:
+                    at = line
             raise DataError(
                 f"{file}:{at}: {type(error).__name__}: {error}{given}; expected one file, which imports installed"
                 f" packages only, with a function {name}(gold, answers) -> bool, number in [0, 1] or label; correct it"
@@ -181,7 +226,9 @@ def _to_verification(value: Any) -> Verification:
         return Verification(value, {"score": float(value == CORRECT)})
     if not isinstance(value, bool | int | float) or not 0 <= value <= 1:
         raise TypeError(f"{show(value)} returned")
-    return Verification(CORRECT if value == 1 else "partial" if value else "wrong", {"score": float(value)})
+    return Verification(
+        CORRECT if value == 1 else "partial" if value else "wrong", {"score": float(value)}
+    )
 
 
 TASK = Task(

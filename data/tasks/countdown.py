@@ -9,14 +9,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ratchet.data.formats.pairs import read_table
+from ratchet.data.formats.table_files import read_table
 from ratchet.data.formats.text_files import read_field, read_json_objects, show
 from ratchet.data.tasks.expressions import MAX_DIGITS, BadExpression, parse
 from ratchet.data.tasks.solver import solve
 from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
 from ratchet.errors import DataError
 
-OPEN, CLOSE = "<answer>", "</answer>"
+OPEN = "<answer>"
+CLOSE = "</answer>"
 PROMPT = (
     "Combine the numbers {numbers} into an equation that equals {target}. Use each number exactly once, and no"
     " operations but +, -, * and /. Think step by step between <think> and </think>, then give the equation between"
@@ -37,14 +38,20 @@ FAILURES = (
 def extract_answer(text: str) -> str | None:
     """Return the text in the last complete pair of tags."""
     close = text.rfind(CLOSE)
-    start = text.rfind(OPEN, 0, close) if close >= 0 else -1
-    return None if start < 0 else text[start + len(OPEN) : close]
+    if close >= 0:
+        start = text.rfind(OPEN, 0, close)
+    else:
+        start = -1
+    if start < 0:
+        return None
+    return text[start + len(OPEN) : close]
 
 
 def classify(numbers: Sequence[int], target: int, text: str) -> str:
     """Return `correct`, or the first of FAILURES that applies. An answer without an equals sign is the left-hand side
     alone."""
-    if (answer := extract_answer(text)) is None:
+    answer = extract_answer(text)
+    if answer is None:
         return "missing_answer_tags"
     left, equals, right = answer.partition("=")
     try:
@@ -60,7 +67,9 @@ def classify(numbers: Sequence[int], target: int, text: str) -> str:
             return "equation_not_balanced"
     if sorted(used) != sorted(numbers):
         return "invalid_number_usage"
-    return CORRECT if value == target else "wrong_value"
+    if value == target:
+        return CORRECT
+    return "wrong_value"
 
 
 def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
@@ -68,7 +77,9 @@ def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
     return [Verification(classify(gold["nums"], gold["target"], answers[0]))]
 
 
-def make_sample(number: int, numbers: Sequence[int], target: int, solution: str, where: str = "") -> Sample:
+def make_sample(
+    number: int, numbers: Sequence[int], target: int, solution: str, where: str = ""
+) -> Sample:
     """Return a row as a sample. Raises DataError for a solution that is not arithmetic."""
     try:
         thought = "\n".join(parse(solution)[2])
@@ -86,10 +97,16 @@ def make_sample(number: int, numbers: Sequence[int], target: int, solution: str,
 def read(path: Path) -> Iterator[Sample]:
     """Yield the rows of a file as samples. Raises DataError for an invalid or unsolvable row."""
     columns = {"nums", "target", "solution"}
-    rows = read_table(path, columns.intersection) if path.suffix == ".parquet" else read_json_objects(path)
+    if path.suffix == ".parquet":
+        rows = read_table(path, columns.intersection)
+    else:
+        rows = read_json_objects(path)
     for number, (where, row) in enumerate(rows):
-        numbers, target = read_field(where, row, "nums", list), read_field(where, row, "target", int)
-        if not numbers or not all(type(one) is int and 0 <= one < 10**MAX_DIGITS for one in numbers):
+        numbers = read_field(where, row, "nums", list)
+        target = read_field(where, row, "target", int)
+        if not numbers or not all(
+            type(one) is int and 0 <= one < 10**MAX_DIGITS for one in numbers
+        ):
             raise DataError(
                 f"{where}: nums is {show(numbers)}; expected non-negative integers of at most {MAX_DIGITS} digits;"
                 " correct the row"
@@ -100,7 +117,8 @@ def read(path: Path) -> Iterator[Sample]:
                 f"{where}: {len(numbers)} nums and no solution; expected at most {MAX_SOLVED}, which can be solved"
                 " here; add the solution"
             )
-        if (solution := solution or solve(numbers, target)) is None:
+        solution = solution or solve(numbers, target)
+        if solution is None:
             raise DataError(
                 f"{where}: {show(target)} cannot be reached from {show(numbers)}; expected a solvable task; correct the"
                 " row"

@@ -28,7 +28,10 @@ def parse(text: str) -> tuple[Fraction, list[int], list[str]]:
         raise BadExpression(f"{len(text)} characters; expected at most {MAX_CHARACTERS}")
     if not ALLOWED.issuperset(text):
         raise BadExpression(f"{sorted(set(text) - ALLOWED)[0]!r} is not arithmetic")
-    deepest = max(itertools.accumulate((character == "(") - (character == ")") for character in text), default=0)
+    deepest = max(
+        itertools.accumulate((character == "(") - (character == ")") for character in text),
+        default=0,
+    )
     if deepest > MAX_DEPTH:
         raise BadExpression(f"{deepest} open parentheses; expected at most {MAX_DEPTH}")
     try:
@@ -53,11 +56,16 @@ def _evaluate(node: ast.expr, numbers: list[int], operations: list[str]) -> Frac
         return Fraction(node.value)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd | ast.USub):
         value = _evaluate(node.operand, numbers, operations)
-        return -value if isinstance(node.op, ast.USub) else value
+        if isinstance(node.op, ast.USub):
+            return -value
+        return value
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        left, right = _evaluate(node.left, numbers, operations), _evaluate(node.right, numbers, operations)
+        left = _evaluate(node.left, numbers, operations)
+        right = _evaluate(node.right, numbers, operations)
         sign = OPERATORS[type(node.op)]
-        value = {"+": left.__add__, "-": left.__sub__, "*": left.__mul__, "/": left.__truediv__}[sign](right)
+        value = {"+": left.__add__, "-": left.__sub__, "*": left.__mul__, "/": left.__truediv__}[
+            sign
+        ](right)
         operations.append(f"{left} {sign} {right} = {value}")
         return value
     raise BadExpression(f"{type(node).__name__} is not arithmetic")

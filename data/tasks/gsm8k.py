@@ -20,13 +20,16 @@ from ratchet.errors import DataError
 
 NOTES = re.compile(r"<<[^<>]*>>")
 FAILURES = ("missing_answer", "not_a_number", "wrong_value")
-SIGN, BOX = "####", r"\boxed{"
+SIGN = "####"
+BOX = r"\boxed{"
 
 
 def extract_after_sign(text: str) -> str | None:
     """Return the line after the last `####`."""
     _, sign, rest = text.rpartition(SIGN)
-    return rest.strip().split("\n")[0] if sign else None
+    if sign:
+        return rest.strip().split("\n")[0]
+    return None
 
 
 def extract_boxed(text: str) -> str | None:
@@ -44,11 +47,15 @@ def extract_boxed(text: str) -> str | None:
 
 def classify(gold: str, text: str, extract: Callable[[str], str | None]) -> str:
     """Return `correct`, or the first of FAILURES that applies. extract: finds the final answer in a text."""
-    if (answer := extract(text)) is None:
+    answer = extract(text)
+    if answer is None:
         return "missing_answer"
-    if (value := parse_number(answer)) is None:
+    value = parse_number(answer)
+    if value is None:
         return "not_a_number"
-    return CORRECT if value == Fraction(gold) else "wrong_value"
+    if value == Fraction(gold):
+        return CORRECT
+    return "wrong_value"
 
 
 def _make_task(name: str, ending: str, target: str, extract: Callable[[str], str | None]) -> Task:
@@ -56,7 +63,8 @@ def _make_task(name: str, ending: str, target: str, extract: Callable[[str], str
 
     def read(path: Path) -> Iterator[Sample]:
         for number, (where, row) in enumerate(read_json_objects(path)):
-            question, answer = read_field(where, row, "question", str), read_field(where, row, "answer", str)
+            question = read_field(where, row, "question", str)
+            answer = read_field(where, row, "answer", str)
             reasoning, sign, _ = answer.rpartition(SIGN)
             value = parse_number(extract_after_sign(answer) or "")
             if not question.strip() or not sign or value is None:
@@ -75,7 +83,15 @@ def _make_task(name: str, ending: str, target: str, extract: Callable[[str], str
     return Task(name, read, verify, FAILURES)
 
 
-TASK = _make_task("gsm8k", "on a line of its own, as in '#### 42'", "{reasoning}\n#### {value}", extract_after_sign)
+TASK = _make_task(
+    "gsm8k",
+    "on a line of its own, as in '#### 42'",
+    "{reasoning}\n#### {value}",
+    extract_after_sign,
+)
 BOXED = _make_task(
-    "gsm8k-boxed", "in a box, as in '\\boxed{42}'", "{reasoning}\nThe answer is \\boxed{{{value}}}", extract_boxed
+    "gsm8k-boxed",
+    "in a box, as in '\\boxed{42}'",
+    "{reasoning}\nThe answer is \\boxed{{{value}}}",
+    extract_boxed,
 )

@@ -14,8 +14,35 @@ OPERATORS = frozenset("+*/^<>=≈|\\&@#√×÷·±∞")
 FRACTIONS = frozenset("½⅓⅔¼¾⅕⅛")
 SCALES = frozenset(
     (
-        *("k", "K", "M", "B", "mn", "bn", "x", "y", "z", "n", "e", "pi", "times", "squared", "cubed", "or", "and"),
-        *("hundred", "hundreds", "thousand", "thousands", "million", "millions", "billion", "trillion"),
+        *(
+            "k",
+            "K",
+            "M",
+            "B",
+            "mn",
+            "bn",
+            "x",
+            "y",
+            "z",
+            "n",
+            "e",
+            "pi",
+            "times",
+            "squared",
+            "cubed",
+            "or",
+            "and",
+        ),
+        *(
+            "hundred",
+            "hundreds",
+            "thousand",
+            "thousands",
+            "million",
+            "millions",
+            "billion",
+            "trillion",
+        ),
         *("dozen", "dozens"),
     )
 )
@@ -77,7 +104,9 @@ def parse_number(text: str) -> Fraction | None:
         if not below:
             return None
         value /= below
-    return -value if sign == "-" else value
+    if sign == "-":
+        return -value
+    return value
 
 
 def format_number(value: Fraction) -> str:
@@ -88,8 +117,13 @@ def format_number(value: Fraction) -> str:
         if scale > 60:
             return str(value)
     whole = f"{abs(value) * 10**scale}".rjust(scale + 1, "0")
-    text = f"{whole[:-scale]}.{whole[-scale:]}" if scale else whole
-    return f"-{text}" if value < 0 else text
+    if scale:
+        text = f"{whole[:-scale]}.{whole[-scale:]}"
+    else:
+        text = whole
+    if value < 0:
+        return f"-{text}"
+    return text
 
 
 def _is_text(text: str, others: frozenset[str]) -> bool:

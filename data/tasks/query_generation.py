@@ -28,7 +28,10 @@ QUOTES = "\"'`“”„«»*"
 def make_prompt(template: str, document: str, examples: Sequence[tuple[str, str]] = ()) -> str:
     """Return the prompt for the query of a document. examples: pairs (document, query); each query is put on one line,
     since an answer is read up to the end of its line."""
-    shown = "".join(_fill(EXAMPLE, document=document, query=" ".join(query.split())) for document, query in examples)
+    shown = "".join(
+        _fill(EXAMPLE, document=document, query=" ".join(query.split()))
+        for document, query in examples
+    )
     return _fill(template, document=document, examples=shown)
 
 
@@ -41,13 +44,16 @@ def clean_query(answer: str) -> str:
     """Return the first line of an answer without `Query:` and quotation marks; empty if it has no letter or digit."""
     line = answer.strip().partition("\n")[0]
     query = " ".join(line.strip(f"{QUOTES} ").removeprefix("Query:").strip(f"{QUOTES} ").split())
-    return query if any(letter.isalnum() for letter in query) else ""
+    if any(letter.isalnum() for letter in query):
+        return query
+    return ""
 
 
 def read(path: Path) -> Iterator[Sample]:
     """Yield the rows of a file as samples. Samples of one document are a group."""
     for number, (where, row) in enumerate(read_json_objects(path)):
-        document, query = read_field(where, row, "document", str), read_field(where, row, "query", str)
+        document = read_field(where, row, "document", str)
+        query = read_field(where, row, "query", str)
         turn = make_prompt(PROMPT, document), " ".join(query.split())
         yield Sample(str(number), document, "", (turn,), {"document": document}, where)
 

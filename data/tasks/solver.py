@@ -26,7 +26,11 @@ def find_reachable(numbers: tuple[int, ...], *, fractions: bool = False) -> dict
     """Return non-negative integer -> the first expression found, over all ways to combine all of the sorted `numbers`.
     fractions: allow fractions as intermediate results."""
     found = _combine(tuple(map(Fraction, numbers)) if fractions else numbers, fractions)
-    return {int(n): text.removeprefix("(").removesuffix(")") for n, text in found.items() if n == int(n)}
+    made: dict[int, str] = {}
+    for n, text in found.items():
+        if n == int(n):
+            made[int(n)] = text.removeprefix("(").removesuffix(")")
+    return made
 
 
 @lru_cache(maxsize=256)
@@ -39,7 +43,9 @@ def _combine(numbers: tuple[int | Fraction, ...], fractions: bool) -> dict[int |
     for size in range(1, len(numbers) // 2 + 1):
         for chosen in combinations(places, size):
             one = _combine(tuple(numbers[place] for place in chosen), fractions)
-            other = _combine(tuple(numbers[place] for place in places if place not in chosen), fractions)
+            other = _combine(
+                tuple(numbers[place] for place in places if place not in chosen), fractions
+            )
             for a, left in one.items():
                 for b, right in other.items():
                     for value, text in _combine_pair(a, left, b, right):
@@ -47,7 +53,9 @@ def _combine(numbers: tuple[int | Fraction, ...], fractions: bool) -> dict[int |
     return found
 
 
-def _combine_pair(a: int | Fraction, left: str, b: int | Fraction, right: str) -> Iterator[tuple[int | Fraction, str]]:
+def _combine_pair(
+    a: int | Fraction, left: str, b: int | Fraction, right: str
+) -> Iterator[tuple[int | Fraction, str]]:
     yield a + b, f"({left} + {right})"
     yield a * b, f"({left} * {right})"
     if a >= b:

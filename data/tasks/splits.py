@@ -29,7 +29,8 @@ def group_samples(task: Task, samples: Iterable[Sample]) -> list[list[Sample]]:
     groups: dict[str, list[Sample]] = {}
     seen: set[Any] = set()
     for sample in samples:
-        if (key := (task.key(sample), sample.turns if task.has_repeats else ())) not in seen:
+        key = (task.key(sample), sample.turns if task.has_repeats else ())
+        if key not in seen:
             seen.add(key)
             groups.setdefault(sample.group, []).append(sample)
     return list(groups.values())
@@ -54,22 +55,35 @@ def split_groups(
     random = np.random.default_rng(seed)
     order = _shuffle_documents(groups, random)
     if held_out is not None:
-        test = [held_out[i] for i in random.permutation(len(held_out))]
+        test = []
+        for i in random.permutation(len(held_out)):
+            test.append(held_out[i])
     else:
         test, order = _cut(order, test_fraction)
         test = [test[i] for i in random.permutation(len(test))]
     test = test[:max_test]
-    tested = {task.key(sample): sample for sample in itertools.chain.from_iterable(test)}
-    remaining = [group for group in order if tested.keys().isdisjoint(map(task.key, group))]
+    tested = {}
+    for sample in itertools.chain.from_iterable(test):
+        tested[task.key(sample)] = sample
+    remaining = []
+    for group in order:
+        if tested.keys().isdisjoint(map(task.key, group)):
+            remaining.append(group)
     valid, train = _cut(remaining, validation_fraction)
-    held = {task.key(sample) for sample in itertools.chain.from_iterable(valid)}
+    held = set()
+    for sample in itertools.chain.from_iterable(valid):
+        held.add(task.key(sample))
     train = [group for group in train if held.isdisjoint(map(task.key, group))]
     left_out = len(order) - len(remaining)
     if not train:
         documents = len({_document(group) for group in groups})
-        counted = f"{len(groups)} groups" + (f" in {documents} documents" if documents < len(groups) else "")
+        counted = f"{len(groups)} groups" + (
+            f" in {documents} documents" if documents < len(groups) else ""
+        )
         if left_out:
-            repeated = next(one for one in itertools.chain.from_iterable(order) if task.key(one) in tested)
+            repeated = next(
+                one for one in itertools.chain.from_iterable(order) if task.key(one) in tested
+            )
             other = tested[task.key(repeated)]
             counted += f", {left_out} of them in the test split ({repeated.where} is {other.where})"
         raise DataError(
@@ -83,7 +97,9 @@ def split_groups(
     return Splits({"train": train, "valid": valid, "test": test}, left_out)
 
 
-def _shuffle_documents(groups: list[list[Sample]], random: np.random.Generator) -> list[list[Sample]]:
+def _shuffle_documents(
+    groups: list[list[Sample]], random: np.random.Generator
+) -> list[list[Sample]]:
     """Return the groups by document, the documents in random order."""
     documents: dict[str, list[list[Sample]]] = {}
     for group in groups:
@@ -92,7 +108,9 @@ def _shuffle_documents(groups: list[list[Sample]], random: np.random.Generator) 
     return [group for i in random.permutation(len(held)) for group in held[i]]
 
 
-def _cut(order: list[list[Sample]], fraction: float) -> tuple[list[list[Sample]], list[list[Sample]]]:
+def _cut(
+    order: list[list[Sample]], fraction: float
+) -> tuple[list[list[Sample]], list[list[Sample]]]:
     """Split off that fraction of the groups, at least one, together with the other groups of the last document."""
     cut = max(1, round(fraction * len(order)))
     while 0 < cut < len(order) and _document(order[cut - 1]) == _document(order[cut]):

@@ -38,21 +38,26 @@ def normalize(text: str) -> str:
 
 def f1(prediction: str, gold: str) -> float:
     """Return F1 of the two normalized bags of words."""
-    found, wanted = normalize(prediction).split(), normalize(gold).split()
-    if not (same := sum((Counter(found) & Counter(wanted)).values())):
+    found = normalize(prediction).split()
+    wanted = normalize(gold).split()
+    same = sum((Counter(found) & Counter(wanted)).values())
+    if not same:
         return 0.0
-    precision, recall = same / len(found), same / len(wanted)
+    precision = same / len(found)
+    recall = same / len(wanted)
     return 2 * precision * recall / (precision + recall)
 
 
 def score(prediction: str, golds: Sequence[str]) -> dict[str, float]:
     """Return em, f1 and lenient: the best over the gold answers."""
-    found, wanted = normalize(prediction), [normalize(gold) for gold in golds]
+    found = normalize(prediction)
+    wanted = [normalize(gold) for gold in golds]
     return {
         "em": float(found in wanted),
         "f1": max(f1(prediction, gold) for gold in golds),
         "lenient": float(
-            any(found and gold and (found in gold or gold in found) for gold in wanted) or found in wanted
+            any(found and gold and (found in gold or gold in found) for gold in wanted)
+            or found in wanted
         ),
     }
 
@@ -61,15 +66,22 @@ def _verify_answer(answer: str, golds: Sequence[str]) -> Verification:
     found = score(answer, golds)
     if found["em"]:
         return Verification(CORRECT, found)
-    return Verification("empty" if not answer.strip() else "partial" if found["f1"] else "wrong", found)
+    return Verification(
+        "empty" if not answer.strip() else "partial" if found["f1"] else "wrong", found
+    )
 
 
 def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
     """Verify one answer per turn."""
-    return [_verify_answer(answer.strip(), golds) for answer, golds in zip(answers, gold["answers"], strict=True)]
+    found: list[Verification] = []
+    for answer, golds in zip(answers, gold["answers"], strict=True):
+        found.append(_verify_answer(answer.strip(), golds))
+    return found
 
 
-def read_passages(path: Path) -> Iterator[tuple[dict[str, str], str, list[tuple[str, str, list[str]]]]]:
+def read_passages(
+    path: Path,
+) -> Iterator[tuple[dict[str, str], str, list[tuple[str, str, list[str]]]]]:
     """Yield (place, passage, [(id, question, golds)]) of an official v1.1 file. The place holds the fields `where` and
     `document` (the article) of a Sample. Raises DataError with the place."""
     document = parse_json(str(path), read_text(path), "the official JSON of SQuAD; give that file")
@@ -78,10 +90,9 @@ def read_passages(path: Path) -> Iterator[tuple[dict[str, str], str, list[tuple[
         for p, paragraph in enumerate(_read_objects(f"{path}: data[{a}]", article, "paragraphs")):
             where = f"{path}: data[{a}].paragraphs[{p}]"
             passage = read_field(where, paragraph, "context", str)
-            questions = [
-                _read_question(f"{where}.qas[{q}]", asked, passage, places)
-                for q, asked in enumerate(_read_objects(where, paragraph, "qas"))
-            ]
+            questions = []
+            for q, asked in enumerate(_read_objects(where, paragraph, "qas")):
+                questions.append(_read_question(f"{where}.qas[{q}]", asked, passage, places))
             if questions:
                 yield {"where": where, "document": f"a{a}"}, passage, questions
 
@@ -90,12 +101,12 @@ def _read_question(
     where: str, asked: dict[str, Any], passage: str, places: dict[str, str]
 ) -> tuple[str, str, list[str]]:
     """Return (id, question, golds). places: id -> where it stands."""
-    name, question = read_field(where, asked, "id", str), read_field(where, asked, "question", str).strip()
+    name = read_field(where, asked, "id", str)
+    question = read_field(where, asked, "question", str).strip()
     refuse_repeated(places, name, where, "question id")
-    golds = [
-        read_field(f"{where}.answers[{n}]", one, "text", str)
-        for n, one in enumerate(_read_objects(where, asked, "answers"))
-    ]
+    golds = []
+    for n, one in enumerate(_read_objects(where, asked, "answers")):
+        golds.append(read_field(f"{where}.answers[{n}]", one, "text", str))
     if not question or not golds or not all(gold.strip() for gold in golds):
         raise DataError(
             f"{where}: no {'answer' if question else 'question'}; expected a question with one or more non-empty"
@@ -134,14 +145,24 @@ def read_batch(path: Path) -> Iterator[Sample]:
     for number, (place, passage, questions) in enumerate(read_passages(path)):
         for name, question, golds in questions:
             asked = f"Passage: {passage}\n\nQuestion: {question}"
-            yield Sample(name, f"c{number}", SYSTEM, ((asked, _most_common(golds)),), {"answers": [golds]}, **place)
+            yield Sample(
+                name,
+                f"c{number}",
+                SYSTEM,
+                ((asked, _most_common(golds)),),
+                {"answers": [golds]},
+                **place,
+            )
 
 
 def read_sequential(path: Path) -> Iterator[Sample]:
     """Yield a sample per passage, with a turn per question. The first turn has the passage."""
     for number, (place, passage, questions) in enumerate(read_passages(path)):
         turns = tuple(
-            ((f"Passage: {passage}\n\n" if not q else "") + f"Question: {question}", _most_common(golds))
+            (
+                (f"Passage: {passage}\n\n" if not q else "") + f"Question: {question}",
+                _most_common(golds),
+            )
             for q, (_, question, golds) in enumerate(questions)
         )
         gold = {"answers": [golds for _, _, golds in questions]}

@@ -65,7 +65,9 @@ class Task:
     """Names of the scores beside the label."""
     stop: tuple[str, ...] = ()
     """Stop strings: an answer ends after any of them."""
-    key: Callable[[Sample], str] = lambda sample: "\n".join(question for question, _ in sample.turns)
+    key: Callable[[Sample], str] = lambda sample: "\n".join(
+        question for question, _ in sample.turns
+    )
     """The identity of a question. Samples with the same key are never on both sides of a split."""
     has_repeats: bool = False
     """Whether a question may be given again with other targets. Otherwise the first sample with a key is kept."""
@@ -94,14 +96,24 @@ def verify_samples(task: Task, samples: Iterable[Sample]) -> Iterator[Sample]:
     task's verifier rejects, and for one that a stop string cuts."""
     for sample in samples:
         targets = [target for _, target in sample.turns]
-        for stop in (stop for stop in task.stop for target in targets if stop in target.removesuffix(stop)):
+        for stop in (
+            stop for stop in task.stop for target in targets if stop in target.removesuffix(stop)
+        ):
             where = sample.where or sample.id
-            raise DataError(f"{where}: its target goes on after the stop string {stop!r}; expected it to end there")
+            raise DataError(
+                f"{where}: its target goes on after the stop string {stop!r}; expected it to end there"
+            )
         unverified = task.source.get("verifier") == "none"
-        verifications = [Verification(CORRECT)] if unverified else task.verify(sample.gold, targets)
+        if unverified:
+            verifications = [Verification(CORRECT)]
+        else:
+            verifications = task.verify(sample.gold, targets)
         failure = next((one.label for one in verifications if one.label != CORRECT), None)
         if failure or not verifications or not all(target.strip() for target in targets):
-            shown = targets[0] if len(targets[0]) <= 300 else targets[0][:300] + "..."
+            if len(targets[0]) <= 300:
+                shown = targets[0]
+            else:
+                shown = targets[0][:300] + "..."
             raise DataError(
                 f"{sample.where or sample.id}: the verifier of {task.name} returns {failure or 'nothing'} for the"
                 f" target {shown!r}; expected {CORRECT}, since the model is trained on it; correct the row, or choose"
@@ -112,12 +124,17 @@ def verify_samples(task: Task, samples: Iterable[Sample]) -> Iterator[Sample]:
 
 def sample_to_row(sample: Sample) -> dict[str, Any]:
     """Return the sample as a row of `SAMPLES`."""
+    questions = []
+    targets = []
+    for question, target in sample.turns:
+        questions.append(question)
+        targets.append(target)
     return {
         "id": sample.id,
         "group": sample.group,
         "system": sample.system,
-        "questions": [question for question, _ in sample.turns],
-        "targets": [target for _, target in sample.turns],
+        "questions": questions,
+        "targets": targets,
         "gold": json.dumps(sample.gold, ensure_ascii=False, sort_keys=True),
     }
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:  # they import torch, numpy and pyarrow
 CHAT_FILE = "chat.json"
 MOST_TURNS = 3
 """Turns of a conversation with which chat templates are tried: later ones are rendered as these."""
-SPECIAL = re.compile(r"<[|｜][^|｜<>\s]{1,40}[|｜]>|</s>|<eos>|<end_of_turn>|<turn\|>|<EOT>|</think>")
+SPECIAL = re.compile(
+    r"<[|｜][^|｜<>\s]{1,40}[|｜]>|</s>|<eos>|<end_of_turn>|<turn\|>|<EOT>|</think>"
+)
 """Tokens that end answers, or thoughts before them, of some model."""
 THOUGHTS = ("", ["Question?"], ["<think>\nThoughts.\n</think>\n\nAnswer."])
 
@@ -34,14 +36,18 @@ def describe_chat(config: Any, stop: Sequence[str], job: str = "prepare_tasks") 
     for arguments that are not `name=value`."""
     arguments = config.chat_template_kwargs
     try:
-        found = {name: json.loads(text) for name, _, text in (item.partition("=") for item in arguments)}
+        found = {}
+        for name, _, text in (item.partition("=") for item in arguments):
+            found[name] = json.loads(text)
     except ValueError:
         raise InputError(
             f"{job}.chat_template_kwargs: '{','.join(arguments)}' given; expected name=value, such as"
             " enable_thinking=false, with values in JSON"
         ) from None
     parts = {"template_arguments": found, "stop": list(stop) if config.stop else []}
-    return {"chat": json.dumps(parts)} if found or config.stop else {}
+    if found or config.stop:
+        return {"chat": json.dumps(parts)}
+    return {}
 
 
 def read_chat(samples: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -58,12 +64,19 @@ def _parse(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
 def describe_samples(samples: Iterable[Sample]) -> dict[str, int | str]:
     """Return the metrics from which plans know what chat templates have to render: `turns` if there are several,
     `system` if there are system messages, and `special_tokens` of any model in the targets."""
-    turns, system, tokens = 1, False, set[str]()
+    turns = 1
+    system = False
+    tokens = set[str]()
     for sample in samples:
-        turns, system = max(turns, len(sample.turns)), system or bool(sample.system)
+        turns = max(turns, len(sample.turns))
+        system = system or bool(sample.system)
         for _, target in sample.turns:
             tokens.update(SPECIAL.findall(target))
-    found: dict[str, int | str] = {"turns": turns} if turns > 1 else {}
+    found: dict[str, int | str]
+    if turns > 1:
+        found = {"turns": turns}
+    else:
+        found = {}
     if system:
         found["system"] = 1
     if tokens:
@@ -96,9 +109,16 @@ def check_chat(config: Any, inputs: Any, parents: Parents, *, trains: bool = Fal
     template that cannot render the samples; with `trains` also for one with which labels are not the answers, and
     InputError for answers that have a token that ends answers in them."""
     model = getattr(inputs, "model", None) or getattr(inputs, "base", None)
-    field = "samples" if hasattr(inputs, "samples") else "valid"
-    samples, made = getattr(inputs, field), parents.get(field, Result())
-    arguments, _ = _parse(str(made.metrics.get("chat", "{}"))) if samples is None else read_chat(samples)
+    if hasattr(inputs, "samples"):
+        field = "samples"
+    else:
+        field = "valid"
+    samples = getattr(inputs, field)
+    made = parents.get(field, Result())
+    if samples is None:
+        arguments, _ = _parse(str(made.metrics.get("chat", "{}")))
+    else:
+        arguments, _ = read_chat(samples)
     known = samples is not None or field in parents
     if model is None or not known:
         return Result()
@@ -121,7 +141,11 @@ def check_chat(config: Any, inputs: Any, parents: Parents, *, trains: bool = Fal
 def _read_shape(samples: Path | None, made: Result) -> tuple[int, bool, str]:
     """Return the metrics of `describe_samples`, of samples, or of the step that makes them."""
     if samples is None:
-        return int(made.metrics.get("turns", 1)), "system" in made.metrics, str(made.metrics.get("special_tokens", ""))
+        return (
+            int(made.metrics.get("turns", 1)),
+            "system" in made.metrics,
+            str(made.metrics.get("special_tokens", "")),
+        )
     from ratchet.data.tables import read_shards
 
     table = read_shards(samples, ["system", "questions"])

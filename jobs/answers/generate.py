@@ -7,25 +7,38 @@ The engine vLLM writes the same tables as transformers, but with other random nu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
+from ratchet.extras import require_extra
 from ratchet.jobs import needs
-from ratchet.jobs.answers.chat_options import check_chat
-from ratchet.jobs.inference import EngineConfig, check_adapter, check_engine
-from ratchet.jobs.model_checks import check_decoder_model, check_length, describe_length, fit_length
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Seed, Unit
-
-MAX_PROMPT_LENGTH = 4096
-"""Maximum length of a prompt in tokens, where `max_prompt_length` is None."""
+from ratchet.jobs.answers.chat_options import check_chat, read_chat
+from ratchet.jobs.answers.lengths import PROMPT
+from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
+from ratchet.jobs.model_checks import check_decoder_model, check_length
+from ratchet.orchestrator.job_interface import (
+    MAP_RESOURCES,
+    Context,
+    Job,
+    Needs,
+    Parents,
+    Resources,
+    Result,
+    Seed,
+    Unit,
+)
 
 
 @dataclass(frozen=True)
-class Config(EngineConfig):
+class Config(InferenceConfig):
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """`vllm` is faster for many texts on GPUs (continuous batching). It supports single-turn questions. An adapter is
+    merged into the model first."""
     num_completions: Annotated[int, Ge(1)] = 1
     """Completions per question."""
     temperature: Annotated[float, Ge(0)] = 0.0
@@ -57,7 +70,7 @@ class Inputs:
     """A LoRA adapter for the model."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     if config.num_completions > 1 and config.temperature == 0:
         raise InputError(
             f"generate.num_completions: {config.num_completions} given; expected 1 at temperature 0, where all would be"
@@ -68,25 +81,33 @@ def check(config: Config, inputs: Inputs) -> None:
         check_decoder_model(inputs.model)
         length = find_prompt_length(config, inputs.model) + config.max_new_tokens
         check_length("generate: max_prompt_length + max_new_tokens", inputs.model, length)
-    check_vllm(config, inputs)
+    check_engine(config, inputs)
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the arguments of the chat template, and that the model was trained on the task of the samples."""
+    check_settings(config, inputs)
     from ratchet.data.tasks.task import read_task_name
 
-    made = parents["samples"].metrics.get("task") if "samples" in parents else None
-    task = read_task_name(inputs.samples) if inputs.samples is not None else made
+    if "samples" in parents:
+        made = parents["samples"].metrics.get("task")
+    else:
+        made = None
+    if inputs.samples is not None:
+        task = read_task_name(inputs.samples)
+    else:
+        task = made
     if task is not None:
         check_same_task(config, inputs, str(task))
     check_chat(config, inputs, parents)
-    fitting = find_prompt_length(config, inputs.model)
-    return Result(note=describe_length("max_prompt_length", config.max_prompt_length, MAX_PROMPT_LENGTH, fitting))
+    return Result(
+        note=PROMPT.describe(config.max_prompt_length, inputs.model, config.max_new_tokens)
+    )
 
 
 def find_prompt_length(config: Config, model: Path | None) -> int:
     """Return the maximum length of a prompt. model: None: not made yet."""
-    return fit_length(config.max_prompt_length, MAX_PROMPT_LENGTH, model, config.max_new_tokens)
+    return PROMPT.resolve(config.max_prompt_length, model, config.max_new_tokens)
 
 
 def check_same_task(config: Config, inputs: Inputs, task: str) -> None:
@@ -96,7 +117,8 @@ def check_same_task(config: Config, inputs: Inputs, task: str) -> None:
     for kind, folder in (("adapter", inputs.adapter), ("model", inputs.model)):
         if folder is None or config.allow_other_task or not (folder / TASK_FILE).exists():
             continue
-        if (trained := read_task_name(folder)) != task:
+        trained = read_task_name(folder)
+        if trained != task:
             raise InputError(
                 f"generate.{kind}: {folder} was trained on task {trained}, the samples are of task {task}; expected the"
                 f" same, since answers are verified in the format of the samples; prepare the samples as {trained},"
@@ -104,11 +126,18 @@ def check_same_task(config: Config, inputs: Inputs, task: str) -> None:
             )
 
 
-def check_vllm(config: Config, inputs: Inputs) -> None:
-    """Raise InputError for settings and samples that vLLM does not support. Samples of later steps are not checked."""
-    check_engine("generate", config, inputs.model)
+def check_engine(config: Config, inputs: Inputs) -> None:
+    """Raise InputError for a quantization that cannot be, and for settings and samples that vLLM does not support.
+    Samples of later steps are not checked."""
+    check_quantization("generate", config.quantization, inputs.model)
     if config.engine != "vllm":
         return
+    require_extra("generate.engine: 'vllm' given", "vllm", "vllm")
+    if config.quantization != "none":
+        raise InputError(
+            f"generate.quantization: {config.quantization} given; expected none with engine 'vllm', which serves merged"
+            " weights; or set engine=transformers"
+        )
     if config.measure_latency:
         raise InputError(
             "generate.measure_latency: True given; expected False with engine 'vllm', which answers all groups at once;"
@@ -123,7 +152,9 @@ def check_vllm(config: Config, inputs: Inputs) -> None:
         return
     from ratchet.data.tables import read_shards
 
-    turns = max(map(len, read_shards(inputs.samples, ["questions"])["questions"].to_pylist()), default=0)
+    turns = max(
+        map(len, read_shards(inputs.samples, ["questions"])["questions"].to_pylist()), default=0
+    )
     if turns > 1:
         raise InputError(
             f"generate.engine: 'vllm' given, for conversations of up to {turns} turns ({inputs.samples}); expected"
@@ -132,20 +163,76 @@ def check_vllm(config: Config, inputs: Inputs) -> None:
         )
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder = needs.find_model("model", inputs, parents)
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
+    folder = needs.find_model_folder("model", inputs, parents)
     length = find_prompt_length(config, folder) + config.max_new_tokens
     kept = max(length, resources.batch_tokens)
-    return needs.infer(folder, "causal", config, inputs, resources, parents, length=length, kept=kept)
+    return needs.estimate_inference(
+        folder, "causal", config, inputs, resources, parents, length=length, kept=kept
+    )
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.data.tables import list_shards
+    from ratchet.data.tasks.task import SAMPLES, read_task_file, read_task_name, write_task_name
+    from ratchet.jobs.answers.answering import (
+        ShardClient,
+        Worker,
+        read_samples,
+        start_conversations,
+    )
+    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
+    from ratchet.jobs.distributed.shard_map import count_rows, map_model
+    from ratchet.jobs.distributed.vllm_shards import map_with_vllm
+    from ratchet.models.decoder import decoder
+    from ratchet.models.decoder.multi_turn import tokenize_prompts
+
+    check_same_task(
+        config, inputs, read_task_name(inputs.samples)
+    )  # at plan time the model may not have existed
+    config = replace(config, max_prompt_length=find_prompt_length(config, inputs.model))
+    shards = list_shards(inputs.samples)
+    total = count_rows(shards, SAMPLES.names)
+    conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
+    for path in (
+        shards
+    ):  # check lengths before any answer: a higher limit is another step, and answers would be lost
+        tokenize_prompts(
+            start_conversations(read_samples(path), 1), conversations, config.max_prompt_length
+        )
+    config = resolve_dtype(context, config)
+    check_engine(config, inputs)  # at plan time the samples may not have existed
+    if config.engine == "vllm":
+        model = inputs.model
+        if inputs.adapter is not None:
+            model = context.work / "merged"
+            decoder.merge(inputs.model, inputs.adapter, model)
+        counts = map_with_vllm(
+            context, shards, model, config.dtype, ShardClient(config, inputs), total
+        )
+    else:
+        counts = map_model(context, shards, Worker, config, inputs, total)
+    write_task_name(context.out, **read_task_file(inputs.samples))
+    (context.out / "sampling.json").write_text(
+        json.dumps(asdict(config), indent=2, sort_keys=True) + "\n"
+    )
+    numbers = {
+        "samples": counts["rows"],
+        "num_completions": config.num_completions,
+        "tokens": counts.get("tokens", 0),
+    }
+    return Result({**numbers, "dtype": config.dtype})
 
 
 JOB = Job(
     "generate",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=(*MAP_RESOURCES, "batch_tokens"),
-    is_worker=lambda config: config.engine != "vllm",
+    starts_workers=lambda config: config.engine == "vllm",
     check=check,
-    predict=predict,
     needs=estimate_needs,
 )

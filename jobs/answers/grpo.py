@@ -10,6 +10,7 @@ the training step (Yu et al. 2025, "DAPO"). TRL's GRPOTrainer does the training 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,22 +21,24 @@ from ratchet.errors import InputError
 from ratchet.extras import require_extra
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
+from ratchet.jobs.answers.lengths import GRPO_PROMPT
 from ratchet.jobs.answers.sft import LABELS
-from ratchet.jobs.model_checks import (
-    check_decoder_model,
-    check_length,
-    check_target_modules,
-    describe_length,
-    fit_length,
-)
+from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
 from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
-from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Seed, Unit
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    Needs,
+    Parents,
+    Resources,
+    Result,
+    Seed,
+    Unit,
+)
 
 LEARNING_RATES = {"lora": 1e-5, "full": 1e-6}
 """Method -> learning rate if the setting is None."""
-MAX_PROMPT_LENGTH = 1024
-"""Maximum length of a prompt in tokens, where `max_prompt_length` is None."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +107,15 @@ def make_options(config: Config, start_from_adapter: bool) -> Options:
     return Options(**given, start_from="current_best" if start_from_adapter else "base")
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     require_extra("grpo: given", "grpo", "trl")
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
     training.require("grpo", config, [("checkpoints", increasing, "increasing training steps")])
     check_steps(config, config.steps)
-    adapter = inputs.current_best if config.method == "lora" else None
+    if config.method == "lora":
+        adapter = inputs.current_best
+    else:
+        adapter = None
     training.check_config("grpo", make_options(config, adapter is not None), inputs.base, adapter)
     if inputs.base is not None:
         check_decoder_model(inputs.base)
@@ -139,21 +145,25 @@ def check_samples(train: Path) -> None:
         )
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the inputs at plan time. Raises InputError for an adapter as `current_best` with method=full."""
+    check_settings(config, inputs)
     training.check_no_adapter("grpo", config.method, inputs, parents)
     check_chat(config, inputs, parents)
-    fitting = find_prompt_length(config, inputs.base)
-    return Result(note=describe_length("max_prompt_length", config.max_prompt_length, MAX_PROMPT_LENGTH, fitting))
+    return Result(
+        note=GRPO_PROMPT.describe(config.max_prompt_length, inputs.base, config.max_new_tokens)
+    )
 
 
 def find_prompt_length(config: Config, base: Path | None) -> int:
     """Return the maximum length of a prompt. base: None: not made yet."""
-    return fit_length(config.max_prompt_length, MAX_PROMPT_LENGTH, base, config.max_new_tokens)
+    return GRPO_PROMPT.resolve(config.max_prompt_length, base, config.max_new_tokens)
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder = needs.find_model("base", inputs, parents)
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
+    folder = needs.find_model_folder("base", inputs, parents)
     length = find_prompt_length(config, folder) + config.max_new_tokens
     rows = config.batch_size * config.num_completions
     options = make_options(config, False)
@@ -165,21 +175,56 @@ def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents
         "passes": 2 + (config.kl_weight > 0),
         "labels": min(tokens, LABELS),  # their logits take at least as much memory as TRL's tiles
     }
-    found = needs.train(folder, "causal", options, resources, length=length, tokens=tokens, **counts)
+    found = needs.estimate_training(
+        folder, "causal", options, resources, length=length, tokens=tokens, **counts
+    )
     # With a single worker nothing is sharded.
-    return found and replace(found, remedies=tuple(one for one in found.remedies if "zero_stage" not in one))
+    return found and replace(
+        found, remedies=tuple(one for one in found.remedies if "zero_stage" not in one)
+    )
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.jobs.answers.grpo_training import GrpoTask
+    from ratchet.jobs.training.finetuning import run_finetuning
+
+    check_samples(inputs.train)  # at plan time they may not have existed
+    counts = context.work / "counts.json"
+    options = make_options(config, inputs.current_best is not None)
+    result, history = run_finetuning(context, options, GrpoTask, inputs, counts=counts)
+    found = {"metric": "accuracy", "tables": result.tables, "curves": result.curves}
+    (context.out / "history.json").write_text(json.dumps(found) + "\n")
+    last = history.others["reward"][-10:]
+    metrics = {
+        **result.metrics,
+        **json.loads(counts.read_text()),
+        "reward": round(sum(last) / len(last), 6),
+    }
+    return replace(result, metrics=metrics)
 
 
 JOB = Job(
     "grpo",
     config=Config,
     inputs=Inputs,
-    resources=("cpus", "gpus", "memory", "accelerator", "labels", "batch_tokens", "micro_batch_size", "retries"),
+    run=run,
+    resources=(
+        "cpus",
+        "gpus",
+        "memory",
+        "accelerator",
+        "labels",
+        "batch_tokens",
+        "micro_batch_size",
+        "retries",
+    ),
     check=check,
-    predict=predict,
     needs=estimate_needs,
-    max_workers=lambda config: 1,
-    is_worker=lambda config: True,
     outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),
-    metrics=lambda own: [*training.list_training_metrics(make_options(own, False)), "samples", "too_long", "reward"],
+    metrics=lambda own: [
+        *training.list_training_metrics(make_options(own, False)),
+        "samples",
+        "too_long",
+        "reward",
+    ],
 )

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
 from ratchet.files import read_text
-from ratchet.jobs.answers.chat_options import describe_chat, describe_samples
-from ratchet.orchestrator.job_interface import Job, Parents, Result, Seed, Unit
+from ratchet.jobs.answers.chat_options import CHAT_FILE, describe_chat, describe_samples
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, Result, Seed, Unit
 
 if TYPE_CHECKING:  # they import numpy and pyarrow
     from ratchet.data.tasks.splits import Splits
@@ -61,22 +62,33 @@ class Inputs:
     """A Python file with a function `verify(gold, answers)`; see `ratchet.data.tasks.chat`."""
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read, verify and split all samples, so that a bad row is an error before the run starts."""
     from ratchet.data.tasks.splits import describe_repeated
 
     known = {"task": config.task, **describe_chat(config, make_task(config, inputs).stop)}
     if inputs.data is None:  # another step makes it
-        made = parents["data"].metrics.get("tasks") if "data" in parents else None
+        if "data" in parents:
+            made = parents["data"].metrics.get("tasks")
+        else:
+            made = None
         return Result(known if made is None else {"train": int(made), **known})
-    if inputs.test is not None and inputs.test.exists() and inputs.data.exists() and inputs.test.samefile(inputs.data):
+    if (
+        inputs.test is not None
+        and inputs.test.exists()
+        and inputs.data.exists()
+        and inputs.test.samefile(inputs.data)
+    ):
         raise InputError(
             f"{inputs.data}: given as data and as test; expected test rows that are not trained on; give the test file,"
             " or leave test out to hold out a part of data"
         )
     splits = split_samples(config, inputs)
     train = sum(map(len, splits.groups["train"]))
-    return Result({"train": train, **known, **describe_samples(list_samples(splits))}, note=describe_repeated(splits))
+    return Result(
+        {"train": train, **known, **describe_samples(list_samples(splits))},
+        note=describe_repeated(splits),
+    )
 
 
 def list_samples(splits: Splits) -> Iterator[Sample]:
@@ -92,15 +104,20 @@ def make_task(config: Config, inputs: Inputs) -> Task:
 
     file = inputs.verifier_file
     if config.verifier != "none" and config.task != "chat":
-        raise InputError(f"prepare_tasks.verifier: '{config.verifier}' given; expected none with task {config.task}")
+        raise InputError(
+            f"prepare_tasks.verifier: '{config.verifier}' given; expected none with task {config.task}"
+        )
     task = get_task(config.task)
     if config.task == "chat":
         task = chat.make_task(config.verifier, read_text(file) if file else "", str(file))
     stop = (*task.stop, *(text.replace("\\n", "\n") for text in config.stop))
     if config.system is None:
         return replace(task, stop=stop)
-    system, read = config.system.replace("\\n", "\n"), task.read
-    return replace(task, stop=stop, read=lambda path: (replace(sample, system=system) for sample in read(path)))
+    system = config.system.replace("\\n", "\n")
+    read = task.read
+    return replace(
+        task, stop=stop, read=lambda path: (replace(sample, system=system) for sample in read(path))
+    )
 
 
 def split_samples(
@@ -130,6 +147,74 @@ def split_samples(
     )
 
 
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.data.tables import write_shards
+    from ratchet.data.tasks.splits import describe_repeated
+    from ratchet.data.tasks.task import SAMPLES, sample_to_row, write_task_name
+
+    found = split_samples(config, inputs, partial(_report_progress, context))
+    splits = found.groups
+    task = make_task(config, inputs)
+    chat = describe_chat(config, task.stop)
+    for name, chosen in splits.items():
+        rows = []
+        for group in chosen:
+            for sample in group:
+                rows.append(sample_to_row(sample))
+        write_shards(context.out / name, rows, SAMPLES, config.shard_rows)
+        write_task_name(context.out / name, config.task, **task.source)
+        if chat:
+            (context.out / name / CHAT_FILE).write_text(chat["chat"] + "\n")
+    counts = {name: sum(map(len, chosen)) for name, chosen in splits.items()}
+    return Result(
+        {
+            "task": config.task,
+            **counts,
+            "also_in_test": found.also_in_test,
+            **chat,
+            **describe_samples(list_samples(found)),
+        },
+        {"splits": [_describe(name, chosen) for name, chosen in splits.items()]},
+        note=describe_repeated(found),
+        cases={"samples": [_make_case(sample) for sample in splits["train"][0][:1]]},
+    )
+
+
+def _report_progress(context: Context, samples: Iterator[Sample]) -> Iterator[Sample]:
+    for number, sample in enumerate(samples, 1):
+        yield sample
+        if number % 1000 == 0:
+            context.progress(Progress(number, None, "samples"))
+
+
+def _describe(name: str, groups: list[list[Sample]]) -> dict[str, Any]:
+    samples = []
+    for group in groups:
+        for sample in group:
+            samples.append(sample)
+    lengths = []
+    for sample in samples:
+        for _, target in sample.turns:
+            lengths.append(len(target))
+    return {
+        "split": name,
+        "groups": len(groups),
+        "samples": len(samples),
+        "turns": len(lengths),
+        "mean_target_characters": round(sum(lengths) / max(1, len(lengths)), 1),
+        "max_target_characters": max(lengths, default=0),
+    }
+
+
+def _make_case(sample: Sample) -> dict[str, Any]:
+    question, target = sample.turns[0]
+    columns = {
+        "prompt": [{"text": question, "good": False}],
+        "target": [{"text": target, "good": True}],
+    }
+    return {"title": f"sample {sample.id}", "columns": columns}
+
+
 SHAPE = ("turns", "system", "special_tokens")
 """Metrics of `describe_samples`."""
 
@@ -137,8 +222,9 @@ JOB = Job(
     "prepare_tasks",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=("retries",),
-    predict=predict,
+    check=check,
     outputs=("train", "valid", "test"),
     metrics=lambda config: ("task", "train", "valid", "test", "also_in_test", "chat", *SHAPE),
 )

@@ -6,7 +6,8 @@ model is kept, and the models after the training steps in `checkpoints`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,19 +16,12 @@ from annotated_types import Ge, Gt, Interval
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
-from ratchet.jobs.model_checks import (
-    check_decoder_model,
-    check_length,
-    check_target_modules,
-    describe_length,
-    fit_length,
-)
+from ratchet.jobs.answers.lengths import SAMPLE
+from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
 from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
-from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Resources, Result, Unit
 
-DEFAULT_MAX_LENGTH = 2048
-"""Maximum length of a sample in tokens, where `max_length` is None."""
 LABELS = 1024
 """Number of labels whose logits are in memory at once, equal to `ratchet.models.losses.causal_lm_loss.CHUNK`."""
 LEARNING_RATES = {"lora": 2e-4, "full": 2e-5}
@@ -79,16 +73,30 @@ class Inputs:
     """The current best adapter, which training has to improve on; with method=lora only. None: improve on the base."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
     rules: list[tuple[str, bool, str]] = [
-        ("method", config.method == "lora" or config.start_from == "base", "lora to start from an adapter"),
+        (
+            "method",
+            config.method == "lora" or config.start_from == "base",
+            "lora to start from an adapter",
+        ),
         ("checkpoints", increasing, "increasing training steps"),
-        ("checkpoints", not config.checkpoints or config.eval_steps is None, "none together with eval_steps"),
-        ("metric", config.metric == "eval_loss" or config.valid_samples > 0, "eval_loss where valid_samples is 0"),
+        (
+            "checkpoints",
+            not config.checkpoints or config.eval_steps is None,
+            "none together with eval_steps",
+        ),
+        (
+            "metric",
+            config.metric == "eval_loss" or config.valid_samples > 0,
+            "eval_loss where valid_samples is 0",
+        ),
     ]
     training.require("sft", config, rules)
-    training.check_config("sft", config, inputs.base, inputs.current_best if config.method == "lora" else None)
+    training.check_config(
+        "sft", config, inputs.base, inputs.current_best if config.method == "lora" else None
+    )
     if inputs.base is not None:
         from ratchet.models.decoder import decoder
 
@@ -96,14 +104,9 @@ def check(config: Config, inputs: Inputs) -> None:
         decoder.check_head(inputs.base)
         if config.method == "lora":
             check_target_modules("sft", inputs.base, "causal", config.target_modules)
-        check_length("sft.max_length", inputs.base, find_max_length(config, inputs.base))
+        check_length("sft.max_length", inputs.base, SAMPLE.resolve(config.max_length, inputs.base))
         if config.packing:
             check_packing(config, inputs.base)
-
-
-def find_max_length(config: Config, base: Path | None) -> int:
-    """Return the maximum length of a sample. base: None: not made yet."""
-    return fit_length(config.max_length, DEFAULT_MAX_LENGTH, base)
 
 
 def check_packing(config: Config, base: Path) -> None:
@@ -119,7 +122,7 @@ def check_packing(config: Config, base: Path) -> None:
             f" (they do not in {', '.join(ARCHITECTURES)}); set packing=false"
         )
     window = get_sliding_window(base)
-    if window is not None and window < find_max_length(config, base):
+    if window is not None and window < SAMPLE.resolve(config.max_length, base):
         raise InputError(
             f"sft.packing: true given, for a model whose layers attend to {window} tokens back; expected false where"
             " rows are longer, since packed rows have a mask without a window; set packing=false, or max_length to"
@@ -127,39 +130,72 @@ def check_packing(config: Config, base: Path) -> None:
         )
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check inputs and settings at plan time. Raises InputError for an adapter as `current_best` with method=full, and
     for checkpoints or a warm-up after the last training step, assuming that no sample is too long."""
+    check_settings(config, inputs)
     training.check_no_adapter("sft", config.method, inputs, parents)
     check_chat(config, inputs, parents, trains=True)
-    if (samples := needs.count(parents, "train", "train")) is not None:
+    samples = needs.count(parents, "train", "train")
+    if samples is not None:
         check_steps(config, -(-samples // config.batch_size) * config.epochs)
-    fitting = find_max_length(config, inputs.base)
-    return Result(note=describe_length("max_length", config.max_length, DEFAULT_MAX_LENGTH, fitting))
+    return Result(note=SAMPLE.describe(config.max_length, inputs.base))
 
 
 def list_metrics(config: Config) -> list[str]:
-    return [*training.list_training_metrics(config), "samples", "too_long", "valid/too_long", "longest"]
+    return [
+        *training.list_training_metrics(config),
+        "samples",
+        "too_long",
+        "valid/too_long",
+        "longest",
+    ]
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder = needs.find_model("base", inputs, parents)
-    length = find_max_length(config, folder)
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
+    folder = needs.find_model_folder("base", inputs, parents)
+    length = SAMPLE.resolve(config.max_length, folder)
     tokens = needs.graph_tokens(config, resources, config.batch_size, length)
     rows = needs.count(parents, "train", "train")
-    options: dict[str, Any] = {"tokens": tokens, "rows": rows, "row_tokens": length, "labels": min(tokens, LABELS)}
-    return needs.train(folder, "causal", config, resources, length=length, **options)
+    options: dict[str, Any] = {
+        "tokens": tokens,
+        "rows": rows,
+        "row_tokens": length,
+        "labels": min(tokens, LABELS),
+    }
+    return needs.estimate_training(folder, "causal", config, resources, length=length, **options)
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.jobs.answers.sft_training import SftTask
+    from ratchet.jobs.training.finetuning import run_finetuning
+
+    if config.ce_weight < 1 and inputs.teacher is None:
+        raise InputError(
+            f"sft.ce_weight: {config.ce_weight} given, without a teacher; expected 1; give the output of"
+            " teacher_logprobs as teacher, or raise ce_weight"
+        )
+    if config.packing:  # at plan time the model may not have existed
+        check_packing(config, inputs.base)
+    lengths = context.work / "lengths.json"
+    config = replace(config, learning_rate=config.learning_rate or LEARNING_RATES[config.method])
+    result, _ = run_finetuning(context, config, SftTask, inputs, lengths=lengths)
+    counts, tokens = json.loads(lengths.read_text())
+    history = {"metric": config.metric, "tables": result.tables, "curves": result.curves}
+    (context.out / "history.json").write_text(json.dumps(history) + "\n")
+    tables = {**result.tables, "tokens per training sample": tokens}
+    return replace(result, metrics={**result.metrics, **counts}, tables=tables)
 
 
 JOB = Job(
     "sft",
     config=Config,
     inputs=Inputs,
+    run=run,
     check=check,
-    predict=predict,
     needs=estimate_needs,
-    warm_start=training.WARM_START,
-    is_worker=lambda config: True,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),
     metrics=list_metrics,

@@ -7,19 +7,34 @@ vocabulary, distill its answers (`rejection_sample`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
+from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.answers.chat_options import check_chat
+from ratchet.jobs.answers.chat_options import check_chat, read_chat
+from ratchet.jobs.answers.lengths import SAMPLE
 from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
-from ratchet.jobs.model_checks import check_decoder_model, check_length, describe_length, fit_length
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Unit
+from ratchet.jobs.model_checks import check_decoder_model, check_length
+from ratchet.orchestrator.job_interface import (
+    MAP_RESOURCES,
+    Context,
+    Job,
+    Needs,
+    Parents,
+    Resources,
+    Result,
+    Unit,
+)
 
-MAX_LENGTH = 2048
-"""Maximum length of a sample in tokens, where `max_length` is None."""
+if TYPE_CHECKING:
+    from ratchet.jobs.distributed.shard_map import ReportProgress
+
+TALK = itemgetter("system", "questions", "targets")
+"""Returns the arguments of `Conversations.tokenize_samples` from a row of SAMPLES."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +57,7 @@ class Inputs:
     """A LoRA adapter for the teacher."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     check_adapter("teacher_logprobs", inputs.adapter, inputs.model, "decoder")
     if inputs.model is None or inputs.student is None:
         check_quantization("teacher_logprobs", config.quantization, None)
@@ -53,36 +68,124 @@ def check(config: Config, inputs: Inputs) -> None:
         check_decoder_model(folder)
     check_quantization("teacher_logprobs", config.quantization, inputs.model)
     decoder.check_head(inputs.model)
-    check_length("teacher_logprobs.max_length", inputs.model, find_max_length(config, inputs.model))
+    check_length(
+        "teacher_logprobs.max_length", inputs.model, SAMPLE.resolve(config.max_length, inputs.model)
+    )
     decoder.check_same_tokens(inputs.model, inputs.student)
 
 
-def find_max_length(config: Config, model: Path | None) -> int:
-    """Return the maximum length of a sample. model: None: not made yet."""
-    return fit_length(config.max_length, MAX_LENGTH, model)
-
-
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the arguments of the chat template, and note a maximum length that is shorter than usual."""
+    check_settings(config, inputs)
     check_chat(config, inputs, parents)
-    fitting = find_max_length(config, inputs.model)
-    return Result(note=describe_length("max_length", config.max_length, MAX_LENGTH, fitting))
+    return Result(note=SAMPLE.describe(config.max_length, inputs.model))
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder = needs.find_model("model", inputs, parents)
-    length = find_max_length(config, folder)
-    return needs.infer(folder, "causal", config, inputs, resources, parents, length=length)
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
+    folder = needs.find_model_folder("model", inputs, parents)
+    length = SAMPLE.resolve(config.max_length, folder)
+    return needs.estimate_inference(
+        folder, "causal", config, inputs, resources, parents, length=length
+    )
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    import pyarrow.parquet as pq
+
+    from ratchet.data.tables import list_shards
+    from ratchet.data.tasks.task import SAMPLES, read_task_file, write_task_name
+    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
+    from ratchet.jobs.distributed.shard_map import count_rows, map_shards
+    from ratchet.models.decoder import decoder
+    from ratchet.models.devices import name_device
+
+    shards = list_shards(inputs.samples)
+    total = count_rows(shards, SAMPLES.names)
+    conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
+    limit = SAMPLE.resolve(config.max_length, inputs.model)
+    # Check lengths before the model runs: a higher limit is another step, and computed shards would be lost.
+    for rows in (pq.read_table(path).to_pylist() for path in shards):
+        for row, tokens in zip(rows, conversations.tokenize_samples(map(TALK, rows)), strict=True):
+            if len(tokens.ids) > limit:
+                raise InputError(
+                    f"teacher_logprobs.max_length: sample {row['id']} has {len(tokens.ids)} tokens; expected at most"
+                    f" {limit}; raise it, or remove the sample"
+                )
+    device = name_device(context.resources.gpus)
+    config = resolve_dtype(context, config)
+    arguments = {
+        "config": config,
+        "inputs": inputs,
+        "batch_tokens": context.resources.batch_tokens,
+        "device": device,
+    }
+    counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
+    write_task_name(context.out, **read_task_file(inputs.samples))
+    numbers = {"samples": counts["rows"], "tokens": counts.get("tokens", 0)}
+    return Result({**numbers, "top_k": config.top_k, "dtype": config.dtype})
+
+
+class Worker:
+    """Writes ratchet.data.tasks.answers.TEACHER_LOGPROBS for shards of samples."""
+
+    def __init__(self, config: Config, inputs: Inputs, batch_tokens: int, device: str) -> None:
+        from transformers import AutoConfig
+
+        from ratchet.models.decoder import decoder
+
+        self.config = config
+        self.batch_tokens = batch_tokens
+        options: dict[str, Any] = {
+            "dtype": config.dtype,
+            "device": device,
+            "quantization": config.quantization,
+        }
+        arguments, _ = read_chat(inputs.samples)
+        self.decoder = decoder.load(
+            inputs.model, inputs.adapter, template_arguments=arguments, **options
+        )
+        self.rows = AutoConfig.from_pretrained(inputs.student).get_text_config().vocab_size
+
+    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from ratchet.data.tables import write_table
+        from ratchet.data.tasks.answers import TEACHER_LOGPROBS
+        from ratchet.models.batching import batch_by_tokens
+        from ratchet.models.losses.causal_lm_loss import top_logprobs
+
+        samples = pq.read_table(source).to_pylist()
+        tokens = self.decoder.conversations.tokenize_samples(map(TALK, samples))
+        rows: list[dict[str, Any]] = [{} for _ in samples]
+        done = 0
+        if tokens:
+            for batch in batch_by_tokens([len(one.ids) for one in tokens], self.batch_tokens):
+                found = top_logprobs(
+                    self.decoder, [tokens[i] for i in batch], self.config.top_k, rows=self.rows
+                )
+                for i, one in zip(batch, found, strict=True):
+                    rows[i] = {
+                        "id": samples[i]["id"],
+                        "top_k": one.ids_TK.shape[1],
+                        "token_ids": one.ids_TK.ravel(),
+                        "logprobs": one.logprob_TK.ravel(),
+                    }
+                done += sum(len(tokens[i].ids) for i in batch)
+                report(sum(bool(row) for row in rows), done)
+        write_table(target, pa.Table.from_pylist(rows, TEACHER_LOGPROBS))
+        return {"rows": len(rows), "tokens": done}
 
 
 JOB = Job(
     "teacher_logprobs",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=(*MAP_RESOURCES, "batch_tokens"),
-    is_worker=lambda config: True,
     check=check,
-    predict=predict,
     needs=estimate_needs,
     metrics=lambda config: ("samples", "tokens", "top_k", "dtype"),
 )

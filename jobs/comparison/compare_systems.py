@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Ge, MinLen
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job, Seed
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Result, Seed
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Inputs:
     """The output of `evaluate_retrieval` for each system, on these queries."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     if inputs.evaluations is not None and len(inputs.evaluations) != len(config.names):
         raise InputError(
             f"compare_systems.evaluations: {len(inputs.evaluations)} given; expected one for each of"
@@ -42,14 +43,58 @@ def check(config: Config, inputs: Inputs) -> None:
 
 def list_metrics(config: Config) -> list[str]:
     numbers = range(1, len(config.names))
-    columns = [f"{name}{end}" for name in config.metrics for end in ("", "/interval")]
-    return [f"{number}/{name}" for number in numbers for name in (*columns, "won", "lost")]
+    columns = []
+    for name in config.metrics:
+        for end in ("", "/interval"):
+            columns.append(f"{name}{end}")
+    found: list[str] = []
+    for number in numbers:
+        for name in (*columns, "won", "lost"):
+            found.append(f"{number}/{name}")
+    return found
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    from ratchet.data.significance import bootstrap_interval, number_groups
+    from ratchet.data.tables import read_shards
+
+    queries = read_shards(inputs.queries)
+    names = queries["id"].to_pylist()
+    group_Q = number_groups(queries)
+    tables = [pq.read_table(folder / "per_query.parquet") for folder in inputs.evaluations]
+    for folder, table in zip(inputs.evaluations, tables, strict=True):
+        if table["id"].to_pylist() != names:
+            raise InputError(
+                f"{folder}: evaluates other queries; expected those of {inputs.queries}"
+            )
+    first, *others = ({name: table[name].to_numpy() for name in config.metrics} for table in tables)
+    metrics: dict[str, float | int | str] = {}
+    rows: list[dict[str, Any]] = []
+    for number, (label, own) in enumerate(zip(config.names[1:], others, strict=True), 1):
+        row: dict[str, Any] = {"system": label}
+        for name in config.metrics:
+            difference_Q = own[name] - first[name]
+            metrics[f"{number}/{name}"] = row[name] = round(float(np.nanmean(difference_Q)), 6)
+            low, high = bootstrap_interval(difference_Q, group_Q, config.samples, config.seed)
+            if not np.isnan(low):  # several groups
+                metrics[f"{number}/{name}/interval"] = round((high - low) / 2, 6)
+                row |= {f"{name}, low": round(low, 6), f"{name}, high": round(high, 6)}
+        decided_Q = own[config.metrics[0]] - first[config.metrics[0]]
+        counts = {"won": int((decided_Q > 0).sum()), "lost": int((decided_Q < 0).sum())}
+        metrics |= {f"{number}/{name}": count for name, count in counts.items()}
+        rows.append({**row, **counts, "equal": len(names) - sum(counts.values())})
+    (context.out / "differences.json").write_text(json.dumps(rows, indent=1))
+    return Result(metrics, {f"differences from {config.names[0]}, 95 % intervals": rows})
 
 
 JOB = Job(
     "compare_systems",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=("retries",),
     check=check,
     outputs=("differences.json",),

@@ -15,7 +15,10 @@ from ratchet.errors import JobError
 
 def error_to_json(error: Exception) -> str:
     """Return the class, arguments and traceback of an error as JSON. Call it where the error is caught."""
-    arguments = [*error.args, error.filename] if isinstance(error, OSError) and error.filename else list(error.args)
+    if isinstance(error, OSError) and error.filename:
+        arguments = [*error.args, error.filename]
+    else:
+        arguments = list(error.args)
     known = _find_class(type(error).__name__) is type(error)
     try:
         text = json.dumps(arguments)
@@ -25,7 +28,9 @@ def error_to_json(error: Exception) -> str:
     if not known:
         arguments = [f"{type(error).__name__}: {error}"]
     trace = "".join(traceback.format_exception(error))
-    return json.dumps({"class": type(error).__name__ if known else "", "arguments": arguments, "traceback": trace})
+    return json.dumps(
+        {"class": type(error).__name__ if known else "", "arguments": arguments, "traceback": trace}
+    )
 
 
 def error_from_json(text: str) -> Exception:
@@ -40,4 +45,6 @@ def error_from_json(text: str) -> Exception:
 
 def _find_class(name: str) -> type[Exception] | None:
     found = getattr(errors, name, None) or getattr(builtins, name, None)
-    return found if isinstance(found, type) and issubclass(found, Exception) else None
+    if isinstance(found, type) and issubclass(found, Exception):
+        return found
+    return None

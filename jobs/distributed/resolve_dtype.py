@@ -36,7 +36,10 @@ def resolve_dtype(context: Context, config: C) -> C:
         return config
     file = context.work / FILE
     if not file.exists():
-        chosen = "bfloat16" if _is_bfloat16_native(context.resources) else "float32"
+        if _is_bfloat16_native(context.resources):
+            chosen = "bfloat16"
+        else:
+            chosen = "float32"
         write_atomically(file, chosen)
     return replace(given, dtype=file.read_text())
 
@@ -47,7 +50,10 @@ def check_dtype(context: Context) -> None:
     file = context.work / FILE
     if not file.exists() or file.read_text() != "bfloat16":
         return
-    device = "cuda" if context.resources.gpus else "cpu"
+    if context.resources.gpus:
+        device = "cuda"
+    else:
+        device = "cpu"
     if not multiplies_bfloat16(torch.device(device)):
         raise InputError(
             f"step {context.step}, machine {ray.util.get_node_ip_address()}: its {device} does not multiply bfloat16"
@@ -58,16 +64,27 @@ def check_dtype(context: Context) -> None:
 
 def _is_bfloat16_native(resources: Resources) -> bool:
     """Return whether all machines with room for a worker multiply bfloat16 natively; wait for one if there is none."""
-    nodes = {node: machine for node, machine in list_nodes().items() if machine.count_fitting(resources)}
+    nodes = {}
+    for node, machine in list_nodes().items():
+        if machine.count_fitting(resources):
+            nodes[node] = machine
     if resources.gpus:
-        kinds = [machine.accelerators or frozenset() for machine in nodes.values()]
+        kinds = []
+        for machine in nodes.values():
+            kinds.append(machine.accelerators or frozenset())
         return not GPUS_WITHOUT_BFLOAT16 & frozenset({resources.accelerator}).union(*kinds)
     if list(nodes) == [ray.get_runtime_context().get_node_id()]:
         return multiplies_bfloat16(torch.device("cpu"))
     probe: Any = ray.remote(num_cpus=0)(lambda: multiplies_bfloat16(torch.device("cpu")))
     if not nodes:
-        anywhere = probe.options(num_cpus=resources.cpus, label_selector=resources.selector() or None)
+        anywhere = probe.options(
+            num_cpus=resources.cpus, label_selector=resources.selector() or None
+        )
         return bool(ray.get(anywhere.remote()))
     # Soft affinity: if a machine is lost meanwhile, its probe runs on another one.
-    pinned = [probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)) for node in nodes]
+    pinned = []
+    for node in nodes:
+        pinned.append(
+            probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True))
+        )
     return all(ray.get([one.remote() for one in pinned]))

@@ -38,9 +38,15 @@ from ratchet.errors import DISK_FULL, ArtifactError, InputError, JobError
 from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
 from ratchet.jobs.distributed.resolve_dtype import check_dtype
 from ratchet.jobs.distributed.shard_queue import REPORT_SECONDS, ProgressTally, ShardQueue
-from ratchet.orchestrator.job_interface import Context, sync, write_atomically
+from ratchet.models.devices import name_device
+from ratchet.orchestrator.job_interface import (
+    Context,
+    append_json,
+    read_json_lines,
+    sync,
+    write_atomically,
+)
 from ratchet.orchestrator.job_interface.digests import compute_sha256
-from ratchet.orchestrator.job_interface.lost_work import WorkTracker
 from ratchet.orchestrator.job_interface.placement import make_ray_options
 from ratchet.orchestrator.job_interface.progress import make_this_node_strategy
 from ratchet.orchestrator.job_interface.worker import check_worker, find_existing_paths
@@ -65,9 +71,18 @@ def count_rows(shards: Sequence[Path], columns: Sequence[str]) -> int:
         try:
             footer = pq.read_metadata(path)
         except (pa.ArrowInvalid, OSError) as error:
-            raise InputError(f"{path}: cannot be read ({error}); expected a Parquet shard; write it again") from None
-        if missing := [name for name in columns if name not in footer.schema.to_arrow_schema().names]:
-            raise InputError(f"{path}: has no column {', '.join(missing)}; expected it; is this another kind of table?")
+            raise InputError(
+                f"{path}: cannot be read ({error}); expected a Parquet shard; write it again"
+            ) from None
+        known = footer.schema.to_arrow_schema().names
+        missing = []
+        for name in columns:
+            if name not in known:
+                missing.append(name)
+        if missing:
+            raise InputError(
+                f"{path}: has no column {', '.join(missing)}; expected it; is this another kind of table?"
+            )
         rows += footer.num_rows
     return rows
 
@@ -95,6 +110,23 @@ def map_shards(
     return complete_shards(context, shards, out, process, total_rows, suffix)
 
 
+def map_model(
+    context: Context,
+    shards: Sequence[Path],
+    worker: type,
+    config: Any,
+    inputs: Any,
+    rows: int,
+    suffix: str = "parquet",
+) -> dict[str, int]:
+    """Do the same as `map_shards` into `context.out`, with a worker that runs a model."""
+    arguments = {"config": config, "inputs": inputs, "device": name_device(context.resources.gpus)}
+    arguments["batch_tokens"] = context.resources.batch_tokens
+    return map_shards(
+        context, shards, worker, arguments, context.out, total_rows=rows, suffix=suffix
+    )
+
+
 def complete_shards(
     context: Context,
     shards: Sequence[Path],
@@ -106,7 +138,10 @@ def complete_shards(
     """Do the same as `map_shards`, but process the unfinished shards with a function.
 
     process: called with (unfinished shard -> target for `commit_shard`, number of rows in finished shards)."""
-    inside = out.relative_to(context.out) if out.is_relative_to(context.out) else out.relative_to(context.work)
+    if out.is_relative_to(context.out):
+        inside = out.relative_to(context.out)
+    else:
+        inside = out.relative_to(context.work)
     finished = context.work / "shards" / inside
     names = {shard: f"{shard.stem}.{suffix}" for shard in shards}
     if len(set(names.values())) != len(shards):
@@ -115,15 +150,26 @@ def complete_shards(
         )
     finished.mkdir(parents=True, exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
-    records = {shard: _find_finished(context, shard, finished / name) for shard, name in names.items()}
-    if unfinished := [shard for shard in shards if records[shard] is None]:
+    records = {
+        shard: _find_finished(context, shard, finished / name) for shard, name in names.items()
+    }
+    unfinished = [shard for shard in shards if records[shard] is None]
+    if unfinished:
         done = sum(record["counts"]["rows"] for record in records.values() if record)
         process({shard: finished / names[shard] for shard in unfinished}, done)
     counts: Counter[str] = Counter(rows=0)
     for shard, name in names.items():
         record = records[shard] or _read_record(finished / name)
-        file = finished / record["file"] if record else None
-        if record is None or file is None or not file.exists() or file.stat().st_size != record["bytes"]:
+        if record:
+            file = finished / record["file"]
+        else:
+            file = None
+        if (
+            record is None
+            or file is None
+            or not file.exists()
+            or file.stat().st_size != record["bytes"]
+        ):
             raise ArtifactError(
                 f"{finished / name}: missing or changed after it was written; expected the output for {shard}"
             )
@@ -144,29 +190,42 @@ def _run_workers(
     targets: Mapping[Path, Path],
     done: int,
 ) -> None:
-    paths, resources = find_existing_paths(arguments), context.resources
+    paths = find_existing_paths(arguments)
+    resources = context.resources
     if context.holds_resources:
         tally = ProgressTally(context, done, total_rows)
         runner = ShardRunner(context, paths, partial(worker, **arguments), tally.report)
-        if failure := runner.work(targets.items()):
+        failure = runner.work(targets.items())
+        if failure:
             raise error_from_json(failure)
         tally.flush()
         return
     remote: Any = ray.remote
     queue_class = remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())(ShardQueue)
     queue = queue_class.remote(context, done, total_rows, list(targets.items()))
-    options = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, **make_ray_options(resources)}
+    options = {
+        "num_cpus": resources.cpus,
+        "num_gpus": resources.gpus,
+        **make_ray_options(resources),
+    }
     # On GPUs the process ends after the task: it would keep using its first GPU, but the next step may get another one.
-    options |= {"name": f"{context.step} worker", "max_retries": -1, "max_calls": int(bool(resources.gpus))}
+    options |= {
+        "name": f"{context.step} worker",
+        "max_retries": -1,
+        "max_calls": int(bool(resources.gpus)),
+    }
     task = remote(scheduling_strategy="SPREAD", **options)(_work_from_queue)
     # Unpickled in `ShardRunner._process`, after the checks of the machine.
     pickled = cloudpickle.dumps(partial(worker, **arguments))
-    running = [task.remote(n, context, paths, pickled, queue) for n in range(min(resources.workers or 1, len(targets)))]
+    running = []
+    for n in range(min(resources.workers or 1, len(targets))):
+        running.append(task.remote(n, context, paths, pickled, queue))
     try:
         # Do not wait for workers that have not started when the others have finished all shards.
         while running and ray.get(queue.count_unfinished.remote()):
             [ended], running = ray.wait(running)
-            if failure := ray.get(ended):
+            failure = ray.get(ended)
+            if failure:
                 raise error_from_json(failure)
     finally:
         # Cancel the tasks that do not end by themselves within 1 s. The other processes stay for later steps.
@@ -175,7 +234,9 @@ def _run_workers(
     ray.get(queue.flush.remote())
 
 
-def _work_from_queue(number: int, context: Context, paths: Sequence[Path], pickled: bytes, queue: Any) -> str:
+def _work_from_queue(
+    number: int, context: Context, paths: Sequence[Path], pickled: bytes, queue: Any
+) -> str:
     """Process shards of the queue as worker `number`. Return the error as JSON, or an empty string."""
     ray.get(queue.put_back.remote(number))
     runner = ShardRunner(context, paths, lambda: cloudpickle.loads(pickled)(), queue.report.remote)
@@ -193,7 +254,10 @@ class ShardRunner:
         tell: Callable[[str, int, int], Any],
     ) -> None:
         """paths: as for `check_worker`. tell: `ProgressTally.report`, local or of an actor."""
-        self.context, self.paths, self.make_worker, self.tell = context, paths, make_worker, tell
+        self.context = context
+        self.paths = paths
+        self.make_worker = make_worker
+        self.tell = tell
         self.worker: ShardWorker | None = None
 
     def work(self, shards: Iterable[tuple[Path, Path]]) -> str:
@@ -212,8 +276,8 @@ class ShardRunner:
         if self.worker is None:
             check_worker(self.context, (source, target.parent, *self.paths))
             check_dtype(self.context)
-        tracker = WorkTracker(self.context, target.with_name(f"{target.name}.progress"), f"shard {source.name}", "rows")
-        lost = tracker.start()
+        starts = target.with_name(f"{target.name}.starts")
+        lost = _count_start(self.context, starts)
         if lost > self.context.resources.retries:
             raise JobError(
                 f"step {self.context.step}, shard {source}: its worker was lost {lost} times (killed, out of memory);"
@@ -223,22 +287,30 @@ class ShardRunner:
             torch.set_num_threads(max(1, int(self.context.resources.cpus or 1)))
             self.worker = self.make_worker()
         worker: ShardWorker = self.worker
-        report = self._reporter(source, tracker)
-        counts = commit_shard(self.context, source, target, lambda file: worker(source, file, report))
-        tracker.finish()
+        report = self._reporter(source)
+        counts = commit_shard(
+            self.context, source, target, lambda file: worker(source, file, report)
+        )
+        starts.unlink(missing_ok=True)
         self.tell(str(source), counts["rows"], counts.get("tokens", 0))
 
-    def _reporter(self, source: Path, tracker: WorkTracker) -> ReportProgress:
+    def _reporter(self, source: Path) -> ReportProgress:
         reported = 0.0
 
         def report(rows: int, tokens: int = 0) -> None:
             nonlocal reported
-            tracker.report(rows)
             if time.monotonic() - reported >= REPORT_SECONDS:
                 reported = time.monotonic()
                 self.tell(str(source), int(rows), int(tokens))
 
         return report
+
+
+def _count_start(context: Context, file: Path) -> int:
+    """Note in a file that work on a shard begins. Return how often this attempt began it before, and was lost."""
+    begun = read_json_lines(file)
+    append_json(file, {"attempt": context.attempt})
+    return sum(line["attempt"] == context.attempt for line in begun)
 
 
 def commit_shard(
@@ -247,11 +319,18 @@ def commit_shard(
     """Write the file of a shard, and then its record. write: writes the file and returns counts, among them `rows`. If
     it raises, the file is removed and the exception is passed on."""
     # A file name that no other worker, attempt or machine uses.
-    file = target.with_name(f"{target.stem}.{context.attempt}-{uuid.uuid4().hex[:8]}{target.suffix}")
+    file = target.with_name(
+        f"{target.stem}.{context.attempt}-{uuid.uuid4().hex[:8]}{target.suffix}"
+    )
     try:
         counts = dict(write(file))
         sync(file)
-        record = {"file": file.name, "bytes": file.stat().st_size, "step_id": context.step_id, "counts": counts}
+        record = {
+            "file": file.name,
+            "bytes": file.stat().st_size,
+            "step_id": context.step_id,
+            "counts": counts,
+        }
         record |= {"sha256": compute_sha256(file), "source": compute_sha256(source)}
         write_atomically(_record_path(target), json.dumps(record))
     except BaseException as error:
@@ -267,9 +346,15 @@ def _find_finished(context: Context, source: Path, target: Path) -> dict[str, An
     record = _read_record(target)
     try:
         # The step id covers the code, settings and inputs with which the shard was made.
-        if record is None or record["step_id"] != context.step_id or record["source"] != compute_sha256(source):
+        if (
+            record is None
+            or record["step_id"] != context.step_id
+            or record["source"] != compute_sha256(source)
+        ):
             return None
-        return record if record["sha256"] == compute_sha256(target.with_name(record["file"])) else None
+        if record["sha256"] == compute_sha256(target.with_name(record["file"])):
+            return record
+        return None
     except (FileNotFoundError, KeyError):
         return None
 
@@ -279,8 +364,14 @@ def _read_record(target: Path) -> dict[str, Any] | None:
         record = json.loads(_record_path(target).read_text())
     except (FileNotFoundError, ValueError):
         return None
-    complete = isinstance(record, dict) and isinstance(record.get("counts"), dict) and "rows" in record["counts"]
-    return record if complete else None
+    complete = (
+        isinstance(record, dict)
+        and isinstance(record.get("counts"), dict)
+        and "rows" in record["counts"]
+    )
+    if complete:
+        return record
+    return None
 
 
 def _record_path(target: Path) -> Path:

@@ -17,7 +17,9 @@ class ProgressTally:
     """Adds up the progress of all workers and passes it on."""
 
     def __init__(self, context: Context, done: int, total: int | None) -> None:
-        self.context, self.done, self.total = context, done, total
+        self.context = context
+        self.done = done
+        self.total = total
         self.shards: dict[str, tuple[int, int]] = {}
         self.start: tuple[float, int] | None = None
         """Time and tokens of the first report, so that the speed does not include the loading of models."""
@@ -34,14 +36,19 @@ class ProgressTally:
         rows = self.done + sum(rows for rows, _ in self.shards.values())
         tokens = sum(tokens for _, tokens in self.shards.values())
         since, before = self.start or (self.passed_on, 0)
-        speed = {"tokens_per_s": (tokens - before) / (self.passed_on - since)} if tokens > before else {}
+        if tokens > before:
+            speed = {"tokens_per_s": (tokens - before) / (self.passed_on - since)}
+        else:
+            speed = {}
         self.context.progress(Progress(rows, self.total, "rows", numbers=speed))
 
 
 class ShardQueue(ProgressTally):
     """Gives each shard to one worker at a time, and adds up the progress of all workers."""
 
-    def __init__(self, context: Context, done: int, total: int | None, shards: Iterable[tuple[Path, Path]]) -> None:
+    def __init__(
+        self, context: Context, done: int, total: int | None, shards: Iterable[tuple[Path, Path]]
+    ) -> None:
         """done, total: numbers of rows. shards: (source, target) of each."""
         super().__init__(context, done, total)
         self.waiting = deque(shards)

@@ -1,4 +1,4 @@
-"""Generation, embedding and scoring of shards of texts with vLLM, through Ray Data's processor (`ray.data.llm`).
+"""Answers to shards of prompts with vLLM, through Ray Data's processor (`ray.data.llm`).
 
 vLLM uses continuous batching, so the requests of all shards stream through its engines together. A shard is committed,
 as in `map_shards`, when its last answer has arrived. A killed run repeats the unfinished shards.
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +20,8 @@ import ray
 
 from ratchet.data.tables import open_mapped_shard, write_mapped
 from ratchet.errors import JobError
-from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards, map_shards
+from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards
 from ratchet.jobs.distributed.shard_queue import ProgressTally
-from ratchet.models.decoder import decoder
-from ratchet.models.devices import name_device
 from ratchet.models.vllm import make_engine_args
 from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.placement import make_ray_options
@@ -31,68 +29,65 @@ from ratchet.orchestrator.job_interface.placement import make_ray_options
 REQUESTS_PER_BATCH = 64
 """Number of requests that an engine is given at a time. It holds several such batches and schedules them itself."""
 
-Task = Literal["generate", "embed", "classify"]
-"""Task of vLLM. An answer is token ids (generate), a vector (embed), or a score, an array of one number (classify)."""
 Request = tuple[np.ndarray, dict[str, Any]]
-"""The token ids of a text, int32, and vLLM's sampling or pooling parameters."""
+"""The token ids of a prompt, int32, and vLLM's sampling parameters."""
 
 
 class ShardClient(Protocol):
     """Makes the requests for a shard, and writes its output file from the answers."""
 
-    task: Task
-    engine_args: dict[str, Any]
-    """Additional arguments of the vLLM engine."""
-
     def requests(self, source: Path) -> list[Request]:
         """Return the requests of a shard."""
         ...
 
-    def write(self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int) -> Mapping[str, int]:
-        """Write the file `target`. answers: in the order of the requests. tokens: number of generated tokens, or for
-        embed and classify of input tokens. Return counts, among them `rows` and `tokens`."""
+    def write(
+        self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int
+    ) -> Mapping[str, int]:
+        """Write the file `target`. answers: token ids, in the order of the requests. tokens: number of generated
+        tokens. Return counts, among them `rows` and `tokens`."""
         ...
 
 
-def run_engine(
+def map_with_vllm(
     context: Context,
     shards: Sequence[Path],
-    config: Any,
-    inputs: Any,
-    worker: type,
-    client: Any,
+    model: Path,
+    dtype: str,
+    client: ShardClient,
     rows: int,
-    suffix: str = "parquet",
 ) -> dict[str, int]:
-    """Write one output file into `context.out` for each of `shards`, with the same stem, with the engine of the config.
-    Return the summed counts. Ray must be running.
+    """Write one output file into `context.out` for each of `shards`, with the same stem. Return the summed counts. Ray
+    must be running. Each worker starts an engine.
 
-    worker: class for the engine transformers, see `map_shards`. client: ShardClient class for the engine vLLM, called
-    with (config, inputs). With vLLM each worker starts an engine, and an adapter is merged into the model first. Raises
-    the exceptions of `worker` or `client`, and JobError for an engine that does not start, or is lost more than
-    `context.resources.retries` times."""
-    if config.engine == "vllm":
-        requests, folder = client(config, inputs), inputs.model
-        if inputs.adapter is not None:
-            folder = context.work / "merged"
-            decoder.merge(inputs.model, inputs.adapter, folder)
-        process = partial(_ask_shards, context, folder, config.dtype, requests, rows)
-        return complete_shards(context, shards, context.out, process, rows, suffix)
-    arguments = {"config": config, "inputs": inputs, "device": name_device(context.resources.gpus)}
-    arguments |= {"batch_tokens": context.resources.batch_tokens}
-    return map_shards(context, shards, worker, arguments, context.out, total_rows=rows, suffix=suffix)
+    rows: number of rows of all shards. Raises the exceptions of `client`, and JobError for an engine that does not
+    start, or is lost more than `context.resources.retries` times."""
+    process = partial(_ask_shards, context, model, dtype, client, rows)
+    return complete_shards(context, shards, context.out, process, rows)
 
 
 def _ask_shards(
-    context: Context, model: Path, dtype: str, client: ShardClient, total: int, targets: Mapping[Path, Path], done: int
+    context: Context,
+    model: Path,
+    dtype: str,
+    client: ShardClient,
+    total: int,
+    targets: Mapping[Path, Path],
+    done: int,
 ) -> None:
     """Send the requests of all shards to the engines, and commit a shard when its last answer has arrived. Requests are
     kept in files, so memory holds only the requests of one shard, and the answers of unfinished shards."""
-    counts, pieces, longest = dict[Path, int](), list[dict[str, Any]](), 0
+    counts = dict[Path, int]()
+    pieces = list[dict[str, Any]]()
+    longest = 0
     for source in targets:
-        requests, file = client.requests(source), context.work / "requests" / f"{source.stem}.arrow"
-        write_mapped(file, pa.Table.from_pylist([{"prompt": prompt, "how": how} for prompt, how in requests]))
-        longest = max([longest, *(len(prompt) + how.get("max_tokens", 0) for prompt, how in requests)])
+        requests = client.requests(source)
+        file = context.work / "requests" / f"{source.stem}.arrow"
+        write_mapped(
+            file, pa.Table.from_pylist([{"prompt": prompt, "how": how} for prompt, how in requests])
+        )
+        longest = max(
+            [longest, *(len(prompt) + how.get("max_tokens", 0) for prompt, how in requests)]
+        )
         counts[source] = len(requests)
         starts = range(0, len(requests), REQUESTS_PER_BATCH)
         pieces += [{"source": str(source), "file": str(file), "start": start} for start in starts]
@@ -102,8 +97,15 @@ def _ask_shards(
     tally = ProgressTally(context, done, total)
 
     def finish(source: Path) -> None:
-        own = [answer for _, answer in sorted(answers.pop(source).items())]
-        commit_shard(context, source, targets[source], lambda file: client.write(source, file, own, tokens[source]))
+        own = []
+        for _, answer in sorted(answers.pop(source).items()):
+            own.append(answer)
+        commit_shard(
+            context,
+            source,
+            targets[source],
+            lambda file: client.write(source, file, own, tokens[source]),
+        )
 
     for source in [source for source, count in counts.items() if not count]:
         finish(source)
@@ -118,10 +120,15 @@ def _ask_shards(
 
 
 def _answers(
-    context: Context, model: Path, dtype: str, client: ShardClient, pieces: list[dict[str, Any]], longest: int
+    context: Context,
+    model: Path,
+    dtype: str,
+    client: ShardClient,
+    pieces: list[dict[str, Any]],
+    longest: int,
 ) -> Iterator[tuple[Path, int, np.ndarray, int]]:
-    """Yield (source, index of the request, answer, number of tokens of the answer or the request) in the order of
-    arrival. pieces: see `_read_requests`. longest: maximum tokens of a request with its answer."""
+    """Yield (source, index of the request, answer, number of its tokens) in the order of arrival. pieces:
+    see `_read_requests`. longest: maximum tokens of a request with its answer."""
     if not pieces:
         return
     # vLLM is an optional dependency.
@@ -137,9 +144,10 @@ def _answers(
     processor = build_processor(
         vLLMEngineProcessorConfig(
             model_source=str(model),
-            task_type=client.task,
-            engine_kwargs=make_engine_args(model, dtype=dtype, longest=longest, gpus=resources.gpus)
-            | client.engine_args,
+            task_type="generate",
+            engine_kwargs=make_engine_args(
+                model, dtype=dtype, longest=longest, gpus=resources.gpus
+            ),
             batch_size=REQUESTS_PER_BATCH,
             concurrency=(workers, workers),
             placement_group_config={"bundles": [{"CPU": resources.cpus, "GPU": resources.gpus}]},
@@ -157,11 +165,18 @@ def _answers(
     )
     # By default Ray Data replaces a lost engine without limit, even if a request crashes it each time.
     limits = {"max_restarts": resources.retries, "max_task_retries": resources.retries}
-    processor.get_stage_by_name("vLLMEngineStage").map_batches_kwargs.update(limits | make_ray_options(resources))
+    processor.get_stage_by_name("vLLMEngineStage").map_batches_kwargs.update(
+        limits | make_ray_options(resources)
+    )
     try:
         listed = ray.data.from_items(pieces, override_num_blocks=len(pieces))
-        for row in processor(listed.flat_map(partial(_read_requests, client.task), num_cpus=0)).iter_rows():
-            yield Path(row["source"]), int(row["number"]), np.asarray(row["answer"]), int(row["tokens"])
+        for row in processor(listed.flat_map(_read_requests, num_cpus=0)).iter_rows():
+            yield (
+                Path(row["source"]),
+                int(row["number"]),
+                np.asarray(row["answer"]),
+                int(row["tokens"]),
+            )
     except ray.exceptions.RayActorError as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise JobError(
@@ -171,18 +186,27 @@ def _answers(
         ) from error
 
 
-def _read_requests(task: Task, piece: dict[str, Any]) -> list[dict[str, Any]]:
+def _read_requests(piece: dict[str, Any]) -> list[dict[str, Any]]:
     """Read at most REQUESTS_PER_BATCH requests of a shard, beginning with the index `start`, from its file."""
     table = open_mapped_shard(Path(piece["file"])).slice(piece["start"], REQUESTS_PER_BATCH)
-    kind = "sampling_params" if task == "generate" else "pooling_params"
-    return [
-        {"source": piece["source"], "number": number, "tokenized_prompt": row["prompt"], kind: row["how"]}
-        for number, row in enumerate(table.to_pylist(), start=piece["start"])
-    ]
+    found: list[dict[str, Any]] = []
+    for number, row in enumerate(table.to_pylist(), start=piece["start"]):
+        found.append(
+            {
+                "source": piece["source"],
+                "number": number,
+                "tokenized_prompt": row["prompt"],
+                "sampling_params": row["how"],
+            }
+        )
+    return found
 
 
 def _answer(row: dict[str, Any]) -> dict[str, Any]:
-    generated = row["embeddings"] is None
-    answer = row["generated_tokens"] if generated else row["embeddings"]
-    tokens = len(answer) if generated else row["num_input_tokens"]
-    return {"source": row["source"], "number": row["number"], "answer": answer, "tokens": tokens}
+    answer = row["generated_tokens"]
+    return {
+        "source": row["source"],
+        "number": row["number"],
+        "answer": answer,
+        "tokens": len(answer),
+    }

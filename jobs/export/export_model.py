@@ -1,27 +1,20 @@
 """export_model: write a model, or an adapter and its base, as a folder that other libraries load, with a model card.
 
-The export is checked with each library that is installed, and fails if results differ. Embedders are checked with
-sentence-transformers, transformers and FlagEmbedding; cross-encoders with sentence-transformers and transformers;
-rerankers that answer Yes or No and other decoders with transformers; adapters with PEFT.
+Embedders are for sentence-transformers, transformers and FlagEmbedding; cross-encoders for sentence-transformers and
+transformers; rerankers that answer Yes or No and other decoders for transformers; adapters for PEFT.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-from annotated_types import Gt
+from typing import Literal
 
 from ratchet.errors import InputError
-from ratchet.jobs import needs
-from ratchet.jobs.inference import require_onnx
 from ratchet.jobs.model_checks import check_as_used
-from ratchet.models.usage import find_usage
-from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources
-
-MOST_BYTES = 2**31
-"""Size limit of an ONNX file, set by Protocol Buffers."""
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
 
 
 @dataclass(frozen=True)
@@ -30,16 +23,8 @@ class Config:
     """`model`: write a whole model, with the adapter merged into it. `adapter`: write only the adapter, for PEFT."""
     base_name: str = ""
     """Name of the base to write into the adapter's config, such as a hub id. Empty: none."""
-    onnx: bool = False
-    """Also write `onnx/model.onnx`. Only for embedders with less than 2 GB of weights in float32."""
-    int8: bool = False
-    """Also write `onnx/model_int8.onnx`, with weights and activations in 8 bits, for CPUs. Same limits as `onnx`."""
     card: str = ""
     """Text of README.md, the model card. Empty: the README.md of the model's folder, if it has one."""
-    tolerance: Annotated[float, Gt(0)] = 1e-3
-    """Maximum difference between Ratchet's and another library's results for weights in float32. For embedders: 1 -
-    cosine similarity of the vectors. For others: difference of scores or logits, relative to their standard deviation.
-    For weights in bfloat16 ten times this value."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +35,7 @@ class Inputs:
     """A LoRA adapter of the model."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
-    if config.onnx or config.int8:
-        check_onnx(config, inputs)
+def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     if inputs.model is not None:
         check_as_used(inputs.model, inputs.adapter)
         if inputs.adapter is not None:
@@ -61,41 +44,74 @@ def check(config: Config, inputs: Inputs) -> None:
             match_adapter(inputs.model, inputs.adapter)
 
 
-def check_onnx(config: Config, inputs: Inputs) -> None:
-    """Raise InputError for a model that cannot be written as ONNX. A model that does not exist yet is not checked."""
-    name = "int8" if config.int8 else "onnx"
-    require_onnx(f"export_model.{name}")
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.models.roles import find_usage
+
+    target = context.out / "model"
+    kind = find_usage(inputs.model, inputs.adapter)
     if config.form == "adapter":
-        raise InputError(f"export_model.{name}: given, for an adapter; expected form=model; leave one of them out")
-    if inputs.model is None:
-        return
-    if (kind := find_usage(inputs.model, inputs.adapter)) != "embedder":
-        raise InputError(f"export_model.{name}: given, for a {kind}; expected an embedder; leave it out")
-    from ratchet.models.adapters.shard_merge import read_main_dtype
-
-    size = sum(file.stat().st_size for file in inputs.model.glob("*.safetensors"))
-    size *= 1 if read_main_dtype(inputs.model) == "float32" else 2
-    if size >= MOST_BYTES:
-        raise InputError(
-            f"export_model.{name}: given, for {size / 1e9:.1f} GB of weights in float32; expected less than 2 GB, the"
-            " limit of an ONNX file; leave it out"
-        )
+        if inputs.adapter is None:  # not checked at plan time, since a later step may make it
+            raise InputError(
+                "export_model.form: adapter given, for a model without one; expected model; leave it out"
+            )
+        write_adapter(inputs.adapter, config.base_name, target)
+    else:
+        write_model(kind, inputs, target)
+    if config.card:
+        (target / "README.md").write_text(config.card, encoding="utf-8")
+    size = sum(file.stat().st_size for file in target.rglob("*.safetensors"))
+    return Result({"kind": kind, "megabytes": round(size / 1e6, 1)})
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    folder, adapter = needs.find_model("model", inputs, parents), inputs.adapter is not None or "adapter" in parents
-    # With form=model the adapter is merged layer by layer, and the merged model is loaded.
-    return needs.load_whole(folder, adapter and config.form == "adapter", resources)
+def write_model(kind: str, inputs: Inputs, target: Path) -> None:
+    """Write a whole model: a copy, or the merge with an adapter. Embedders get the files of sentence-transformers, and
+    decoders the tokens that end answers."""
+    from ratchet.models import merging
+    from ratchet.models.decoder import decoder
+    from ratchet.models.embedder.encoding_config import read_encoding_config
+    from ratchet.models.embedder.sentence_transformers_layout import write_layout
+
+    if inputs.adapter is None:
+        copy_folder(inputs.model, target)
+        if kind == "embedder" and not (target / "modules.json").is_file():
+            encoding_config = read_encoding_config(inputs.model)
+            encoding_config.write(target)
+            write_layout(encoding_config, merging.read_width(target), target)
+    elif kind == "decoder":
+        decoder.merge(inputs.model, inputs.adapter, target)
+    else:
+        target.mkdir()
+        merging.merge(inputs.model, inputs.adapter, target)
+    if kind == "decoder":
+        decoder.write_generation_ends(target)
+
+
+def write_adapter(adapter: Path, base_name: str, target: Path) -> None:
+    """Copy an adapter, and write the name of its base into its config, where PEFT and the hub look for it."""
+    from ratchet.models.adapters import lora
+
+    copy_folder(adapter, target)
+    file = target / lora.CONFIG
+    about = json.loads(file.read_text()) | {"base_model_name_or_path": base_name or None}
+    file.write_text(json.dumps(about, indent=2, sort_keys=True) + "\n")
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy the files that other libraries read. Unlike folders of the store, the copy is writable."""
+    from ratchet.models.model_files import OTHER_FORMATS, TRAINING_STATE
+
+    ignored = shutil.ignore_patterns(*OTHER_FORMATS, *TRAINING_STATE, ".*")
+    shutil.copytree(source, target, copy_function=shutil.copyfile, ignore=ignored)
+    target.chmod(0o755)
 
 
 JOB = Job(
     "export_model",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=("cpus", "memory", "accelerator", "labels", "retries"),
     check=check,
-    needs=estimate_needs,
-    single_process=True,
-    outputs=("model", "model/onnx/*"),
-    metrics=lambda config: ("difference", "megabytes", "*/difference", "onnx/megabytes", "int8/megabytes"),
+    outputs=("model",),
+    metrics=lambda config: ("kind", "megabytes"),
 )

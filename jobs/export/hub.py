@@ -1,4 +1,4 @@
-"""Upload of an exported model to the Hugging Face hub."""
+"""What follows an export: the commands that serve the model, and its upload to the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -8,14 +8,27 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ratchet.errors import ModelError
-from ratchet.orchestrator.job_interface.terminal import print_clean
+from ratchet.models.roles import find_usage
+from ratchet.orchestrator.job_interface.clean_output import print_clean
+from ratchet.serving import list_commands
 
 
-def push(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
-    """Upload the exported folder as one commit if `--push` is given. A repository that does not exist is created; it is
+def deliver(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
+    """Print the commands that serve the exported folder, and upload it if `--push` is given."""
+    if arguments.json:
+        shown = sys.stderr
+    else:
+        shown = None
+    if not arguments.adapter:
+        for line in list_commands(find_usage(paths["model"]), str(arguments.target)):
+            print_clean(f"  {line}", shown)
+    if arguments.push:
+        push(paths["model"], arguments)
+
+
+def push(folder: Path, arguments: argparse.Namespace) -> None:
+    """Upload the exported folder as one commit. A repository that does not exist is created; it is
     private unless `--public` is given. Raises ModelError if the hub refuses."""
-    if not arguments.push:
-        return
     from httpx2 import HTTPError  # what the hub's client raises
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled
@@ -23,7 +36,9 @@ def push(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
     api = HfApi()
     try:
         name = api.create_repo(arguments.push, private=not arguments.public, exist_ok=True).repo_id
-        found = api.upload_folder(repo_id=name, folder_path=paths["model"], commit_message="Export by Ratchet")
+        found = api.upload_folder(
+            repo_id=name, folder_path=folder, commit_message="Export by Ratchet"
+        )
     except (HTTPError, HFValidationError, OfflineModeIsEnabled) as error:
         said = " ".join(str(error).split())[:300]
         raise ModelError(

@@ -29,17 +29,35 @@ class Finder:
         self.encoder = encoder.load(model, dtype="float32", device="cpu")
         self.index = faiss.read_index(str(folder / INDEX))
         documents = pq.read_table(folder / DOCUMENTS)
-        self.ids, self.texts = documents["id"].to_pylist(), documents["text"]
-        self.words = BM25(self.texts.to_pylist()) if hybrid else None
+        self.ids = documents["id"].to_pylist()
+        self.texts = documents["text"]
+        self.words: BM25 | None = None
+        if hybrid:
+            self.words = BM25(self.texts.to_pylist())
 
     def find(self, query: str, k: int = 10) -> list[Found]:
         """Return the k best documents for a query, the best first."""
         depth = min(len(self.ids), k if self.words is None else max(k, CANDIDATES))
-        scores, rows = (found[0] for found in self.index.search(self.encoder.encode([query], "query"), depth))
-        best = {int(row): float(score) for row, score in zip(rows, scores, strict=True) if row >= 0}
+        scores, rows = (
+            found[0] for found in self.index.search(self.encoder.encode([query], "query"), depth)
+        )
+        best = {}
+        for row, score in zip(rows, scores, strict=True):
+            if row >= 0:
+                best[int(row)] = float(score)
         if self.words is not None:
             (score_N,) = self.words.score([query])
-            by_words = [int(row) for row in np.argsort(-score_N, kind="stable")[:depth] if score_N[row] > 0]
-            points = [[score_ranks([str(row) for row in ranking])] for ranking in (list(best), by_words)]
-            best = {int(row): score for row, score in fuse(points, [1.0, 1.0])[0]}
-        return [(self.ids[row], self.texts[row].as_py(), score) for row, score in list(best.items())[:k]]
+            by_words = []
+            for row in np.argsort(-score_N, kind="stable")[:depth]:
+                if score_N[row] > 0:
+                    by_words.append(int(row))
+            points = []
+            for ranking in (list(best), by_words):
+                points.append([score_ranks([str(row) for row in ranking])])
+            best = {}
+            for row, score in fuse(points, [1.0, 1.0])[0]:
+                best[int(row)] = score
+        found: list[Found] = []
+        for row, score in list(best.items())[:k]:
+            found.append((self.ids[row], self.texts[row].as_py(), score))
+        return found

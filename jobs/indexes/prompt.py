@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ratchet.orchestrator.job_interface.terminal import print_clean
+from ratchet.orchestrator.job_interface.clean_output import print_clean
 
 
 def ask(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
@@ -20,7 +20,9 @@ def ask(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
     for query in arguments.query or read_queries():
         found = finder.find(query, arguments.top)
         if arguments.json:
-            rows = [{"id": name, "score": round(score, 6), "text": text} for name, text, score in found]
+            rows = [
+                {"id": name, "score": round(score, 6), "text": text} for name, text, score in found
+            ]
             print_clean(json.dumps({"query": query, "documents": rows}, ensure_ascii=False))
         else:
             print_clean(f"\n{query}")
@@ -34,7 +36,8 @@ def read_queries() -> Iterator[str]:
     while True:
         if types:
             print_clean("\nquery (empty to end): ", end="")
-        if not (line := sys.stdin.readline()) or (types and not line.strip()):
+        line = sys.stdin.readline()
+        if not line or (types and not line.strip()):
             return
         if line.strip():
             yield line.strip()
@@ -43,4 +46,6 @@ def read_queries() -> Iterator[str]:
 def shorten(text: str, width: int = 100) -> str:
     """Return a text on one line, truncated to `width` characters."""
     line = " ".join(text.split())
-    return line if len(line) <= width else f"{line[: width - 1]}…"
+    if len(line) <= width:
+        return line
+    return f"{line[: width - 1]}…"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from ratchet.orchestrator.job_interface import Job, Parents, Result, Unit
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Result, Unit
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,38 @@ class Inputs:
     """Eedi's test.csv, a BEIR folder, FlagEmbedding JSONL, JSONL with `query`, or a text file with a query per line."""
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read all queries, so that a bad row is an error, with file and line, before the run starts."""
     from ratchet.data.formats.detection import load_queries
 
     queries = load_queries(inputs.queries, config.reading)
-    return Result({"queries": len(queries), "longest_text": max(len(query.text) for query in queries)})
+    return Result(
+        {"queries": len(queries), "longest_text": max(len(query.text) for query in queries)}
+    )
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.data.formats.detection import load_queries
+    from ratchet.data.tables import INSTRUCTIONS, QUERIES, add_carried, write_shards
+
+    queries = load_queries(inputs.queries, config.reading)
+    instructions = []
+    for name in INSTRUCTIONS:
+        if any(getattr(query, name) for query in queries):
+            instructions.append(name)
+    rows = (query._asdict() for query in queries)
+    write_shards(context.out, rows, add_carried(QUERIES, instructions), config.shard_rows)
+    return Result(
+        {"queries": len(queries), "longest_text": max(len(query.text) for query in queries)}
+    )
 
 
 JOB = Job(
     "prepare_queries",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=("retries",),
-    predict=predict,
+    check=check,
     metrics=lambda config: ("queries", "longest_text"),
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +12,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job, Unit
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Result, Unit
 
 FILES = ("predictions.csv", "predictions.jsonl", "predictions.trec")
 
@@ -33,15 +36,60 @@ class Inputs:
     """Shards of documents, whose texts are written to the JSON Lines file."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     if not config.tag or any(letter.isspace() for letter in config.tag):
-        raise InputError(f"write_predictions.tag: '{config.tag}' given; expected one word, a column of the TREC run")
+        raise InputError(
+            f"write_predictions.tag: '{config.tag}' given; expected one word, a column of the TREC run"
+        )
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    import pyarrow.compute as pc
+
+    from ratchet.data.formats.trec import escape, write_run
+    from ratchet.data.tables import read_shards, read_texts
+
+    ranked = read_shards(inputs.ranking, ["id", "text", "documents", "scores"])
+    listed = pc.list_flatten(pc.list_slice(ranked["documents"], 0, config.top))
+    text_of = read_texts(inputs.corpus, listed)
+    table, lines, trec = (context.out / name for name in FILES)
+
+    def read() -> Iterator[tuple[str, str, list[tuple[str, float]]]]:
+        for row in (row for batch in ranked.to_batches(256) for row in batch.to_pylist()):
+            yield (
+                row["id"],
+                row["text"],
+                list(zip(row["documents"], row["scores"], strict=True))[: config.top],
+            )
+
+    with (
+        table.open("w", encoding="utf-8", newline="") as table_file,
+        lines.open("w", encoding="utf-8") as file,
+    ):
+        rows = csv.writer(table_file, lineterminator="\n")
+        rows.writerow(config.columns)
+        for query, asked, best in read():
+            names = [name for name, _ in best]
+            rows.writerow([query, " ".join(map(escape, names))])
+            texts = zip(best, text_of.find(names), strict=True)
+            documents = []
+            for (name, score), text in texts:
+                documents.append({"id": name, "score": score, "text": text})
+            file.write(
+                json.dumps(
+                    {"id": query, "query": asked, "documents": documents}, ensure_ascii=False
+                )
+                + "\n"
+            )
+    write_run(trec, ((query, best) for query, _, best in read()), config.tag)
+    return Result({"queries": len(ranked), "documents": len(listed)})
 
 
 JOB = Job(
     "write_predictions",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=("retries",),
     check=check,
     outputs=FILES,

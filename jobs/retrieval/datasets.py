@@ -17,7 +17,8 @@ from ratchet.orchestrator.job_interface import Source
 
 KEYS = {"data": "data", "weight": "weight", "task": "instruction", "name": "name"}
 """Key of an entry in a YAML list -> name of the option behind a path."""
-HUB, LISTS = "hf://", (".yaml", ".yml")
+HUB = "hf://"
+LISTS = (".yaml", ".yml")
 
 
 def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
@@ -28,11 +29,17 @@ def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
     read, and for a hub data set that is not in the cache and cannot be downloaded."""
     found = []
     for name, given in (("data", data), ("valid", valid), ("test", test)):
-        entries = [(given, "")] if given or (name == "data" and not test) else []
+        if given or (name == "data" and not test):
+            entries = [(given, "")]
+        else:
+            entries = []
         if given.endswith(LISTS):
             entries = _read_list(Source.find(given, name).path)
         found += [(name, *_find(entry, others, name)) for entry, others in entries]
-    values = {name: tuple(source for field, source, _ in found if field == name) for name in ("data", "valid", "test")}
+    values = {
+        name: tuple(source for field, source, _ in found if field == name)
+        for name in ("data", "valid", "test")
+    }
     reading = tuple(options for *_, options in found)
     return values | {"reading": reading if any(reading) else ()}
 
@@ -45,7 +52,11 @@ def find_queries(given: str, parameter: str, readings: Sequence[str]) -> dict[st
     source, own = _find(given, "", parameter)
     if dict(parse_qsl(own)).keys() & {"query", "template", "instruction"}:
         return {"queries": source, "reading": own}
-    known = {urlencode([one for one in parse_qsl(text) if one[0] in ("template", "instruction")]) for text in readings}
+    known = set()
+    for text in readings:
+        known.add(
+            urlencode([one for one in parse_qsl(text) if one[0] in ("template", "instruction")])
+        )
     if len(known) > 1:
         raise InputError(
             f"{parameter}: {given} given, for data sets with several templates or instructions; expected those of the"
@@ -56,7 +67,12 @@ def find_queries(given: str, parameter: str, readings: Sequence[str]) -> dict[st
 
 def _find(given: str, others: str, parameter: str) -> tuple[Source, str]:
     """Return the source and its options: the options behind the path, followed by `others`."""
-    path, _, own = (given, "", "") if os.path.exists(os.path.expanduser(given)) else given.partition("?")
+    if os.path.exists(os.path.expanduser(given)):
+        path = given
+        _ = ""
+        own = ""
+    else:
+        path, _, own = given.partition("?")
     options = "&".join(text for text in (own, others) if text)
     if path.startswith(HUB):
         return _fetch(path.removeprefix(HUB), options, parameter)
@@ -72,10 +88,20 @@ def _read_list(path: Path) -> list[tuple[str, str]]:
         node = yaml.compose(read_text(path), Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError) as error:
         line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
-        raise DataError(f"{path}:{line}: {' '.join(str(error).split())[:200]}; expected YAML; correct it") from None
+        raise DataError(
+            f"{path}:{line}: {' '.join(str(error).split())[:200]}; expected YAML; correct it"
+        ) from None
     for entry in node.value if isinstance(node, yaml.SequenceNode) and node.value else [node]:
-        items = {key.value: value.value for key, value in entry.value} if isinstance(entry, yaml.MappingNode) else {}
-        wrong = [key for key, value in items.items() if key not in KEYS or not isinstance(value, str)]
+        if isinstance(entry, yaml.MappingNode):
+            items = {}
+            for key, value in entry.value:
+                items[key.value] = value.value
+        else:
+            items = {}
+        wrong = []
+        for key, value in items.items():
+            if key not in KEYS or not isinstance(value, str):
+                wrong.append(key)
         data = items.pop("data", "")
         if wrong or not data or str(data).endswith(LISTS):
             raise DataError(
@@ -83,7 +109,8 @@ def _read_list(path: Path) -> list[tuple[str, str]]:
                 " given; expected entries with data (a path or hf://owner/name, not another list), and if needed"
                 " weight, task and name, each a text; correct it"
             )
-        data = data if data.startswith(HUB) else str(path.parent / os.path.expanduser(data))
+        if not data.startswith(HUB):
+            data = str(path.parent / os.path.expanduser(data))
         found.append((data, urlencode({KEYS[key]: value for key, value in items.items()})))
     return found
 
@@ -91,9 +118,11 @@ def _read_list(path: Path) -> list[tuple[str, str]]:
 def _fetch(name: str, options: str, parameter: str) -> tuple[Source, str]:
     """Return (the Arrow files of a split, the options to read them with). The files come from the cache of the library
     `datasets` if it has them, else from the hub, as with models. So the data stays the same while it is cached."""
-    where, given = f"{parameter}: {HUB}{name}", dict(parse_qsl(options))
+    where = f"{parameter}: {HUB}{name}"
+    given = dict(parse_qsl(options))
     split = given.get("split", {"data": "train", "valid": "validation"}.get(parameter, parameter))
-    config, revision = given.get("config"), given.get("revision")
+    config = given.get("config")
+    revision = given.get("revision")
     require_extra(f"{where} given", "datasets", "datasets")
     import datasets
     from datasets.packaged_modules.cache.cache import Cache
@@ -110,13 +139,20 @@ def _fetch(name: str, options: str, parameter: str) -> tuple[Source, str]:
                 raise
             builder = datasets.load_dataset_builder(name, config, revision=revision)
             builder.download_and_prepare()
-        files = [Path(file["filename"]) for file in builder.as_dataset(split=split).cache_files]
+        files = []
+        for file in builder.as_dataset(split=split).cache_files:
+            files.append(Path(file["filename"]))
     except Exception as error:  # also of its HTTP library, such as a proxy that refuses
         raise DataError(
             f"{where}: {' '.join(str(error).split())[:300]}; expected a data set with the split '{split}', in the cache"
             " or on the hub; check the name, ?config=, ?split=, the network and its proxy (and HF_TOKEN for gated ones)"
         ) from None
-    others = tuple(glob.escape(path.name) for path in files[0].parent.iterdir() if path not in files)
-    kept = [(key, value) for key, value in parse_qsl(options) if key not in ("config", "revision", "split")]
+    others = tuple(
+        glob.escape(path.name) for path in files[0].parent.iterdir() if path not in files
+    )
+    kept = []
+    for key, value in parse_qsl(options):
+        if key not in ("config", "revision", "split"):
+            kept.append((key, value))
     source = Source(files[0].parent, label=f"{HUB}{name}, {split}", ignored=others)
     return source, urlencode([*kept, ("split", split)])

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ratchet.data.formats.examples import read_examples
-from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.inference import EngineConfig, check_adapter, check_engine, require_onnx
+from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
 from ratchet.jobs.model_checks import check_embedder_model, read_size
-from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
+from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, resolve_encoding_config
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources
+from ratchet.orchestrator.job_interface import (
+    MAP_RESOURCES,
+    Context,
+    Job,
+    Needs,
+    Parents,
+    Resources,
+    Result,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ratchet.jobs.distributed.shard_map import ReportProgress
 
 
 @dataclass(frozen=True)
-class Config(EngineConfig, EncodingSettings):
+class Config(InferenceConfig, EncodingSettings):
     role: Literal["query", "passage"] = "passage"
     """Prompt template of the encoding config to apply to the texts."""
     storage_dtype: Literal["float32", "float16"] = "float32"
@@ -36,20 +49,18 @@ class Inputs:
     """Shards with the columns id and text."""
     adapter: Path | None = None
     """A LoRA adapter for the model."""
-    onnx: Path | None = None
-    """An ONNX file of `export_model`, which ONNX Runtime runs on CPUs instead of the model's weights."""
     examples: Path | None = None
     """Few-shot examples to put before every query: JSON Lines with `query` and `answer`."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     if inputs.model is not None:
         check_folder(inputs.model)
-    check_vllm(config, inputs)
+    check_quantization("embed", config.quantization, inputs.model)
     if inputs.model is not None:
         check_embedder_model(inputs.model, find_encoding_config(config, inputs), inputs.adapter)
     check_adapter("embed", inputs.adapter, inputs.model, "embedder")
-    check_onnx(config, inputs)
+    return describe_prompts(config, inputs, parents)
 
 
 def find_encoding_config(config: Config, inputs: Inputs) -> EncodingConfig:
@@ -57,51 +68,139 @@ def find_encoding_config(config: Config, inputs: Inputs) -> EncodingConfig:
     examples = read_examples(inputs.examples) or None
     # `--set zero_shot/embed_*.task=...` also sets it for the corpus, whose template usually has no {task}.
     uses_task = config.role == "query"
-    return resolve_encoding_config("embed", config, inputs.model, inputs.adapter, examples, uses_task=uses_task)
+    return resolve_encoding_config(
+        "embed", config, inputs.model, inputs.adapter, examples, uses_task=uses_task
+    )
 
 
-def check_vllm(config: Config, inputs: Inputs) -> None:
-    """Raise InputError for a model that vLLM cannot embed with. A model that does not exist yet is not checked."""
-    check_engine("embed", config, inputs.model)
-    if config.engine == "vllm" and inputs.model is not None and find_encoding_config(config, inputs).projection:
-        raise InputError(
-            f"embed.engine: 'vllm' given, for an embedder with a projection ({inputs.model}); expected one without; set"
-            " engine=transformers"
-        )
-
-
-def check_onnx(config: Config, inputs: Inputs) -> None:
-    """Raise InputError for an ONNX file with settings that do not apply to it."""
-    if inputs.onnx is None:
-        return
-    require_onnx("embed.onnx")
-    given = {"dtype": config.dtype, "engine": config.engine, "quantization": config.quantization}
-    expected = {"dtype": "float32", "engine": "transformers", "quantization": "none"}
-    if given != expected or inputs.adapter is not None:
-        raise InputError(f"embed.onnx: with {given}, adapter {inputs.adapter}; expected {expected} and no adapter")
-
-
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    if (folder := needs.find_model("model", inputs, parents)) is None:
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
+    folder = needs.find_model_folder("model", inputs, parents)
+    if folder is None:
         return None
     limit = config.max_length or read_encoding_config(folder).max_length
-    length = limit if inputs.examples else needs.bound_length(limit, parents, "texts")
-    names = ("documents",) if config.role == "passage" else ("test/queries",)
+    if inputs.examples:
+        length = limit
+    else:
+        length = needs.bound_length(limit, parents, "texts")
+    if config.role == "passage":
+        names = ("documents",)
+    else:
+        names = ("test/queries",)
     rows = needs.count(parents, "texts", *names, "test/statements")
-    own = needs.infer(folder, "backbone", config, inputs, resources, parents, length=length, rows=rows)
+    own = needs.estimate_inference(
+        folder, "backbone", config, inputs, resources, parents, length=length, rows=rows
+    )
     size = 4 * config.npy + (4 if config.storage_dtype == "float32" else 2)
     disk = (rows or 0) * read_size(folder, "hidden_size") * size / 1e9
-    return replace(own or Needs(0.0, 0.0), disk=disk) if disk > 0.05 else own
+    if disk > 0.05:
+        return replace(own or Needs(0.0, 0.0), disk=disk)
+    return own
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.data.rankings import summarize_tokens
+    from ratchet.data.tables import list_shards
+    from ratchet.data.vectors import read_dim
+    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
+    from ratchet.jobs.distributed.shard_map import count_rows, map_model
+    from ratchet.jobs.inference import check_quantization
+
+    shards = list_shards(inputs.texts)
+    rows = count_rows(shards, ["id", "text"])
+    config = resolve_dtype(context, config)
+    # At plan time the model may not have existed.
+    check_quantization("embed", config.quantization, inputs.model)
+    counts = map_model(context, shards, Worker, config, inputs, rows, "arrow")
+    dim = read_dim(context.out)
+    if config.npy:
+        _write_npy(context.out, rows, dim)
+    lengths = {}
+    for name, number in counts.items():
+        if "/" in name:
+            lengths[int(name.removeprefix("length/"))] = number
+    table = [summarize_tokens(config.role, list(lengths), list(lengths.values()))]
+    metrics = {"rows": rows, "dim": dim, "tokens": counts.get("tokens", 0), "dtype": config.dtype}
+    return Result(metrics, {"tokens per text": table})
+
+
+class Worker:
+    """Embeds shards of texts. Each worker has a copy of the model."""
+
+    def __init__(self, inputs: Inputs, config: Config, batch_tokens: int, device: str) -> None:
+        from ratchet.models.embedder import encoder
+
+        self.encoder = encoder.load(
+            inputs.model,
+            inputs.adapter,
+            dtype=config.dtype,
+            device=device,
+            quantization=config.quantization,
+            encoding_config=find_encoding_config(config, inputs),
+        )
+        self.config = config
+        self.batch_tokens = batch_tokens
+
+    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+        from ratchet.data.tables import read_queries
+        from ratchet.data.vectors import write_vectors
+        from ratchet.jobs.prompt_settings import list_instructions
+
+        texts = read_queries(source, ("id", "text"))
+        lengths: Counter[int] = Counter()
+
+        def count(length_B: np.ndarray) -> None:
+            lengths.update(length_B.tolist())
+            report(lengths.total(), _sum(lengths))
+
+        rows = texts["text"].to_pylist()
+        own = list_instructions(self.config, texts)
+        vectors_ND = self.encoder.encode(
+            rows, self.config.role, own, batch_tokens=self.batch_tokens, progress=count
+        )
+        write_vectors(target, texts["id"], vectors_ND.astype(self.config.storage_dtype))
+        return _count(lengths)
+
+
+def _count(lengths: Counter[int]) -> dict[str, int]:
+    """Return the counts of a shard: texts, tokens, and the number of texts of each length in tokens. Their sums over
+    all shards are the exact distribution of lengths, whose size depends on the longest text only."""
+    texts = {}
+    for length, number in sorted(lengths.items()):
+        texts[f"length/{length}"] = number
+    return {"rows": lengths.total(), "tokens": _sum(lengths), **texts}
+
+
+def _sum(lengths: Counter[int]) -> int:
+    return sum(length * number for length, number in lengths.items())
+
+
+def _write_npy(folder: Path, rows: int, dim: int) -> None:
+    """Write the vectors of all shards as one array (one shard is in memory at a time), and the ids."""
+    import numpy as np
+
+    from ratchet.data.tables import list_shards, open_mapped_shard
+    from ratchet.data.vectors import view_embeddings
+
+    array = np.lib.format.open_memmap(folder / "embeddings.npy", "w+", np.float32, (rows, dim))
+    done = 0
+    with (folder / "ids.txt").open("w", encoding="utf-8") as file:
+        for path in list_shards(folder, "arrow"):
+            table = open_mapped_shard(path)
+            array[done : done + len(table)] = view_embeddings(table)
+            file.writelines(f"{name}\n" for name in table["id"].to_pylist())
+            done += len(table)
+    array.flush()
 
 
 JOB = Job(
     "embed",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=(*MAP_RESOURCES, "batch_tokens"),
-    is_worker=lambda config: config.engine != "vllm",
     check=check,
-    predict=predict_prompts,
     needs=estimate_needs,
     outputs=("embeddings.npy", "ids.txt"),
     metrics=lambda config: ("rows", "dim", "tokens", "dtype"),

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, MinLen
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Unit
+from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Parents, Result, Unit
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,12 @@ class Config:
     """Name of the system in `run.trec` and in the report."""
 
 
-WITH_INTERVAL = ("map@25", "r@25", "ndcg@10", "mrr", "map")
-"""Metrics whose 95 % confidence interval is reported too, as its half width, such as `map@25/interval`."""
+NEEDED = {
+    "dense": ("query_embeddings", "corpus_embeddings"),
+    "knn": ("query_embeddings", "train", "train_embeddings"),
+    "reranked": ("scored",),
+}
+"""System -> the inputs that it needs."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Inputs:
     metric `merging_cost`: the selecting metric before merging minus after merging."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     if config.case_documents > config.top:
         raise InputError(
             f"evaluate_retrieval.case_documents: {config.case_documents} given; expected at most top, which is"
@@ -89,8 +93,14 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def list_metrics(config: Config) -> list[str]:
-    by_rank = [f"{kind}@{k}" for kind in ("map", "r", "ndcg", "p", "hit") for k in config.k]
-    groups = [f"{group}/{name}" for group in ("seen", "unseen") for name in (*by_rank, "mrr", "map", "queries")]
+    by_rank = []
+    for kind in ("map", "r", "ndcg", "p", "hit"):
+        for k in config.k:
+            by_rank.append(f"{kind}@{k}")
+    groups = []
+    for group in ("seen", "unseen"):
+        for name in (*by_rank, "mrr", "map", "queries"):
+            groups.append(f"{group}/{name}")
     return [
         *by_rank,
         "mrr",
@@ -105,12 +115,114 @@ def list_metrics(config: Config) -> list[str]:
     ]
 
 
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from ratchet.data.formats.trec import write_qrels, write_run
+    from ratchet.data.significance import list_half_widths, number_groups
+    from ratchet.data.tables import list_shards, read_shards, write_table
+    from ratchet.jobs.distributed.shard_map import count_rows, map_shards
+    from ratchet.jobs.retrieval.ranking import (
+        WITH_INTERVAL,
+        Worker,
+        compare_dimensions,
+        compute_by_seen,
+        list_scalars,
+        show_cases,
+        write_reranked,
+    )
+    from ratchet.jobs.training.merging_cost import compute_merging_cost, list_cutoffs
+    from ratchet.models.search.rank_metrics import compute_rank_metrics
+    from ratchet.models.search.ranks import Relevant
+
+    needed = NEEDED.get(config.system, ())
+    if any(getattr(inputs, name) is None for name in needed):
+        raise InputError(
+            f"evaluate_retrieval: system={config.system} given; expected {', '.join(needed)} too; give them"
+        )
+    queries = read_shards(inputs.queries)
+    ranking = context.out / "ranking"
+    unscored = 0
+    if config.system == "reranked":
+        write_reranked(config, inputs, queries, ranking)
+    else:
+        shards = list_shards(inputs.queries)
+        total = count_rows(shards, ["id", "text", "positives", "grades"])
+        if context.resources.gpus:
+            device = "cuda"
+        else:
+            device = "cpu"
+        arguments = {"config": config, "inputs": inputs, "device": device}
+        unscored = map_shards(context, shards, Worker, arguments, ranking, total_rows=total)[
+            "unscored"
+        ]
+
+    ranked = read_shards(ranking)
+    names, positives, grades = (queries[name].to_pylist() for name in ("id", "positives", "grades"))
+    flat_grades = queries["grades"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    ends_Q = np.cumsum(pc.list_value_length(queries["positives"]).to_numpy())
+    relevant = Relevant(
+        np.append(0, ends_Q), np.arange(len(flat_grades)), flat_grades
+    )  # metrics do not use its rows
+    ranks_R = (
+        ranked["ranks"].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+    )
+    metrics = compute_rank_metrics(ranks_R, relevant, list_cutoffs(inputs.selection, config.k))
+    columns = zip(*(ranked[name] for name in ("id", "documents", "scores")), strict=True)
+    rankings = (
+        (name.as_py(), list(zip(own.as_py(), scores.as_py(), strict=True)))
+        for name, own, scores in columns
+    )
+    write_run(context.out / "run.trec", rankings, config.tag)
+    graded = (
+        (n, list(zip(p, g, strict=True))) for n, p, g in zip(names, positives, grades, strict=True)
+    )
+    write_qrels(context.out / "qrels.trec", graded)
+    # The reciprocal rank is NaN for a query without a relevant document.
+    first = []
+    for one in metrics.per_query["mrr"]:
+        first.append(None if np.isnan(one) else round(1 / one))
+    shown = pc.list_slice(ranked["documents"], 0, config.case_documents).to_pylist()
+    per_query = {"id": names, "first_rank": pa.array(first, pa.int64()), "top": shown}
+    if "seen" in queries.column_names:
+        per_query |= {"seen": queries["seen"]}
+    write_table(
+        context.out / "per_query.parquet", pa.table(per_query | dict(metrics.per_query.items()))
+    )
+    group_Q = number_groups(queries)
+    if "seen" in per_query:
+        groups = compute_by_seen(metrics, per_query["seen"].to_numpy(), group_Q)
+    else:
+        groups = {}
+    intervals = list_half_widths(metrics.per_query, WITH_INTERVAL, group_Q)
+    if metrics.empty == metrics.queries:  # new queries without labels
+        return Result({"queries": metrics.queries, "queries_without_relevant": metrics.empty})
+    cost = compute_merging_cost(inputs.selection, metrics.values, metrics.queries)
+    if unscored:
+        note = f"{unscored:,} of {metrics.queries:,} queries share no word with the corpus"
+    else:
+        note = ""
+    return Result(
+        {**list_scalars(metrics), **intervals, **groups, **cost},
+        {
+            f"{config.tag}: metrics by cut-off": metrics.list_by_cutoff(
+                ("map", "ndcg", "r", "p", "hit"), config.k
+            ),
+            **compare_dimensions(config, ranked, relevant, metrics),
+        },
+        cases=show_cases(config, inputs, queries, first, shown),
+        note=note,
+    )
+
+
 JOB = Job(
     "evaluate_retrieval",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=MAP_RESOURCES,
-    is_worker=lambda config: True,
     check=check,
     outputs=("ranking", "run.trec", "qrels.trec", "per_query.parquet"),
     metrics=list_metrics,

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge, Gt, Interval
+from annotated_types import Ge, Gt
 
 from ratchet.data.formats.examples import read_examples
 from ratchet.errors import DataError, InputError
 from ratchet.jobs import needs
 from ratchet.jobs.model_checks import check_embedder_model, check_target_modules, read_size
-from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
+from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, resolve_encoding_config
 from ratchet.jobs.training import config as training
-from ratchet.models.embedder.encoding_config import Example, read_encoding_config
-from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
+from ratchet.models.embedder.encoding_config import read_encoding_config
+from ratchet.models.pass_size import CPU_GRAPH
+from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Resources, Result, Unit
 
-CPU_GRAPH = 2**15 * 6 * 384
-"""On CPUs: maximum of tokens x layers x hidden size whose activations are kept at a time, about 8 GB."""
 TEMPLATE_TOKENS = 32
 """Estimated tokens of a template and a task. The exact number is checked when the model is loaded."""
 
@@ -30,9 +28,6 @@ class Config(EncodingSettings, training.RetrievalFinetuneConfig):
     """Maximum number of queries per training step, over all workers. All batches of an epoch are of similar size."""
     temperature: Annotated[float, Gt(0)] = 0.02
     """Temperature of the softmax over the similarities (1 / `scale` of sentence-transformers)."""
-    final_temperature: Annotated[float, Gt(0)] | None = None
-    """Temperature in the last training step. The temperature changes from `temperature` to this value by the same
-    factor in each step. None: constant."""
     matryoshka_dims: tuple[Annotated[int, Ge(1)], ...] = ()
     """Numbers of leading dimensions to train as embeddings too, such as 64,128. The loss is the mean over these and the
     whole vectors (Kusupati et al. 2022, "Matryoshka representation learning")."""
@@ -44,8 +39,6 @@ class Config(EncodingSettings, training.RetrievalFinetuneConfig):
     eval_pool: Annotated[int, Ge(1), Unit("documents")] | None = 1024
     """Number of documents that `valid` is ranked against during training, if the corpus has more: all positives, top
     documents of `ranking`, and random ones. Metrics over this pool are higher. None: the whole corpus."""
-    guide_margin: Annotated[float, Interval(ge=-2, le=2)] = 0.0
-    """With a guide: mask negatives whose cosine to the query is above that of the positive minus this margin."""
     num_examples: Annotated[int, Ge(0)] = 0
     """Maximum number of few-shot examples before a query in training. Each query gets a random number of them, from 0
     to this maximum, which are sampled from other training queries anew in each epoch."""
@@ -55,17 +48,12 @@ class Config(EncodingSettings, training.RetrievalFinetuneConfig):
 
 @dataclass(frozen=True)
 class Inputs(training.RetrievalFinetuneInputs):
-    guide_queries: Path | None = None
-    """Embeddings of the training queries by a guide, such as the model that mined: a model whose similarities tell
-    which passages of a batch are probably unlabelled positives (Solatorio 2024, "GISTEmbed"). None: no guide."""
-    guide_corpus: Path | None = None
-    """Embeddings of the corpus by the guide."""
     examples: Path | None = None
     """Few-shot examples to save with the model for inference, instead of `num_fixed_examples` drawn ones: JSON Lines
     with `query` and `answer`."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     job = "finetune_embedder"
     training.check_config(job, config, inputs.base, inputs.current_best)
     training.check_retrieval_metric(job, config.metric)
@@ -73,7 +61,11 @@ def check(config: Config, inputs: Inputs) -> None:
     are_trained = config.num_fixed_examples <= config.num_examples
     rules = [
         ("num_negatives", has_negatives, "1 or more where in_batch_negatives is off"),
-        ("distillation", has_negatives or config.distillation == "none", "none where there are no negatives"),
+        (
+            "distillation",
+            has_negatives or config.distillation == "none",
+            "none where there are no negatives",
+        ),
         ("num_fixed_examples", are_trained, "0 up to num_examples, so that training uses as many"),
     ]
     training.require(job, config, rules)
@@ -82,8 +74,12 @@ def check(config: Config, inputs: Inputs) -> None:
     check_dims(job, config, inputs.base)
     fixed = read_examples(inputs.examples)
     start, adapter = training.find_start(config, inputs)
-    known = config.start_from == "base" or inputs.current_best is not None  # else the adapter may bring a template
-    examples = list_examples(config, fixed)
+    known = (
+        config.start_from == "base" or inputs.current_best is not None
+    )  # else the adapter may bring a template
+    examples = None
+    if config.num_examples or fixed:
+        examples = fixed
     found = resolve_encoding_config(job, config, start, adapter, examples, uses_task=known)
     check_embedder_model(start, found, adapter)
     if config.method == "lora":
@@ -100,10 +96,12 @@ def check(config: Config, inputs: Inputs) -> None:
 
 def check_dims(job: str, config: Config, base: Path) -> None:
     """Raise InputError for `matryoshka_dims` that are not ascending, or not less than the base's dimensions."""
-    if not (dims := config.matryoshka_dims):
+    dims = config.matryoshka_dims
+    if not dims:
         return
     size = read_size(base, "hidden_size")
-    if folder := read_encoding_config(base).projection:
+    folder = read_encoding_config(base).projection
+    if folder:
         from ratchet.models.embedder.projection import read_dim
 
         size = read_dim(base / folder)
@@ -114,57 +112,92 @@ def check_dims(job: str, config: Config, base: Path) -> None:
         )
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return a note on the prompts, and the architecture. Raises DataError for data without training queries, and
     InputError for inputs that are given without their counterpart."""
-    guide = [name for name in ("guide_queries", "guide_corpus") if name in parents or getattr(inputs, name)]
-    if len(guide) == 1:
-        raise InputError(
-            f"finetune_embedder: only {guide[0]} given; expected both embeddings of a guide; give the other"
-        )
-    if config.guide_margin and not guide:
-        raise InputError(
-            f"finetune_embedder.guide_margin: {config.guide_margin:g} given, without a guide; expected guide_queries"
-            " and guide_corpus; give them, or leave the margin out"
-        )
+    check_settings(config, inputs)
     if ("ranking" in parents or inputs.ranking) and not ("valid" in parents or inputs.valid):
-        raise InputError("finetune_embedder: ranking given, without valid; expected both or none; give the other")
+        raise InputError(
+            "finetune_embedder: ranking given, without valid; expected both or none; give the other"
+        )
     if "valid" in parents and parents["valid"].metrics.get("train/queries") == 0:
         said = "the data has queries for test only; expected some to train on; add train.tsv or --set data=PATH"
         raise DataError(f"finetune_embedder: {said}, or evaluate only: --set iterations=0")
-    return needs.add_architecture(predict_prompts(config, inputs, parents), inputs, parents)
+    return needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)
 
 
-def list_examples(config: Config, fixed: Sequence[Example]) -> Sequence[Example] | None:
-    """Return the examples to save for inference. None: queries have no examples, neither in training."""
-    return fixed if config.num_examples or fixed else None
-
-
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    if (folder := needs.find_model("base", inputs, parents)) is None:
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
+    folder = needs.find_model_folder("base", inputs, parents)
+    if folder is None:
         return None
     limit = config.max_length or read_encoding_config(folder).max_length
-    length = limit if config.num_examples or inputs.examples else needs.bound_length(limit, parents, "corpus")
+    if config.num_examples or inputs.examples:
+        length = limit
+    else:
+        length = needs.bound_length(limit, parents, "corpus")
     texts = config.batch_size * (2 + config.num_negatives)
     kept = CPU_GRAPH // (read_size(folder, "num_hidden_layers") * read_size(folder, "hidden_size"))
     tokens = needs.graph_tokens(config, resources, texts, length, on_cpu=kept)
     queries = needs.count(parents, "mined", "queries", "train/queries")
-    passes = 1 if texts * length <= tokens * (resources.workers or 1) else 2
+    if texts * length <= tokens * (resources.workers or 1):
+        passes = 1
+    else:
+        passes = 2
     own = (2 + config.num_negatives) * length
-    options: dict[str, Any] = {"tokens": tokens, "passes": passes, "rows": queries, "row_tokens": own, "vectors": texts}
-    return needs.train(folder, "backbone", config, resources, length=length, **options)
+    options: dict[str, Any] = {
+        "tokens": tokens,
+        "passes": passes,
+        "rows": queries,
+        "row_tokens": own,
+        "vectors": texts,
+    }
+    return needs.estimate_training(folder, "backbone", config, resources, length=length, **options)
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.data.evaluation_pool import choose_pool
+    from ratchet.data.tables import read_shards
+    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
+    from ratchet.jobs.retrieval.embedder_training import EmbedderTask
+    from ratchet.jobs.training.cross_validation import cross_validate, needs_cross_validation
+    from ratchet.jobs.training.finetuning import run_finetuning
+    from ratchet.jobs.training.teacher_gate import drop_refused_teacher
+
+    config = drop_refused_teacher(config, inputs.mined)
+    config = resolve_dtype(context, config)
+    pool_rows = None
+    cross_validated = None
+    if inputs.valid is not None:
+        corpus = read_shards(inputs.corpus, ["id"])
+        ranked = None
+        if inputs.ranking is not None:
+            ranked = read_shards(inputs.ranking, ["id", "documents"])
+        pool_rows = choose_pool(
+            read_shards(inputs.valid), corpus, ranked, config.eval_pool, config.seed
+        )
+        if needs_cross_validation(config, inputs):
+
+            def choose_fold_pool(held_out: Any) -> Any:
+                return choose_pool(held_out, corpus, None, config.eval_pool, config.seed)
+
+            cross_validated = cross_validate(
+                context, config, EmbedderTask, inputs, choose_fold_pool
+            )
+    result, _ = run_finetuning(
+        context, config, EmbedderTask, inputs, pool_rows=pool_rows, cross_validated=cross_validated
+    )
+    return result
 
 
 JOB = Job(
     "finetune_embedder",
     config=Config,
     inputs=Inputs,
+    run=run,
     check=check,
-    predict=predict,
-    effective=training.drop_refused_teacher,
     needs=estimate_needs,
-    warm_start=training.WARM_START,
-    is_worker=lambda config: True,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "selection.json"),
     metrics=lambda config: [*training.list_training_metrics(config), "valid/documents"],

@@ -5,27 +5,24 @@ The model with the best metric on reranked held-out lists is kept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge
 
+from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.model_checks import check_reranker_model, check_target_modules
-from ratchet.jobs.model_settings import RerankerSettings, predict_prompts, resolve_reranker_config
+from ratchet.jobs.prompt_settings import RerankerSettings, describe_prompts, resolve_reranker_config
 from ratchet.jobs.training import config as training
-from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
-
-MICRO_BATCH_SIZE = 8
-"""Number of queries whose groups are in memory at once, if the resource micro_batch_size is None."""
+from ratchet.models.pass_size import GROUPS_PER_PASS
+from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Resources, Result, Unit
 
 
 @dataclass(frozen=True)
 class Config(RerankerSettings, training.RetrievalFinetuneConfig):
     num_negatives: Annotated[int, Ge(1)] = 15
     """Maximum number of mined negatives per query in a training step, sampled anew in each epoch."""
-    half: Literal["both", "first", "second"] = "both"
-    """Half of the queries to train on, for cross-fitting (see `rerank.half`). Queries of a group are in one half."""
     loss: Literal["softmax", "lambdarank"] = "softmax"
     """Loss on the labels. `softmax`: cross-entropy of the positive against the negatives of its group. `lambdarank`:
     weights each negative by the change of NDCG if it swapped ranks with the positive."""
@@ -36,12 +33,16 @@ class Config(RerankerSettings, training.RetrievalFinetuneConfig):
 Inputs = training.RetrievalFinetuneInputs
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     training.check_config("finetune_reranker", config, inputs.base, inputs.current_best)
     training.check_retrieval_metric("finetune_reranker", config.metric)
     softmax = config.loss == "softmax"
     rules = [
-        ("loss", softmax or config.distillation != "m3_kd_loss", "softmax with m3_kd_loss, which replaces it"),
+        (
+            "loss",
+            softmax or config.distillation != "m3_kd_loss",
+            "softmax with m3_kd_loss, which replaces it",
+        ),
         ("label_smoothing", softmax or not config.label_smoothing, "0 with loss=lambdarank"),
     ]
     training.require("finetune_reranker", config, rules)
@@ -51,26 +52,77 @@ def check(config: Config, inputs: Inputs) -> None:
         if config.method == "lora":
             answers = given.kind == "yes_no"
             check_target_modules(
-                "finetune_reranker", inputs.base, "causal" if answers else "classifier", config.target_modules
+                "finetune_reranker",
+                inputs.base,
+                "causal" if answers else "classifier",
+                config.target_modules,
             )
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return a note on the prompts, and the architecture."""
-    return needs.add_architecture(predict_prompts(config, inputs, parents), inputs, parents)
+    check_settings(config, inputs)
+    return needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    if (folder := needs.find_model("base", inputs, parents)) is None:
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
+    folder = needs.find_model_folder("base", inputs, parents)
+    if folder is None:
         return None
     given = resolve_reranker_config(config, folder)
     length = needs.bound_length(given.max_length, parents, "corpus", texts=2)
     group = (1 + config.num_negatives) * length
     own = -(-config.batch_size // (resources.workers or 1))
-    tokens = min(own, resources.micro_batch_size or MICRO_BATCH_SIZE) * group
+    tokens = min(own, resources.micro_batch_size or GROUPS_PER_PASS) * group
     queries = needs.count(parents, "mined", "queries", "train/queries")
-    kind = "causal" if given.kind == "yes_no" else "classifier"
-    return needs.train(folder, kind, config, resources, length=length, tokens=tokens, rows=queries, row_tokens=group)
+    if given.kind == "yes_no":
+        kind = "causal"
+    else:
+        kind = "classifier"
+    return needs.estimate_training(
+        folder,
+        kind,
+        config,
+        resources,
+        length=length,
+        tokens=tokens,
+        rows=queries,
+        row_tokens=group,
+    )
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    import numpy as np
+
+    from ratchet.data.significance import compute_p_value
+    from ratchet.data.tables import read_shards
+    from ratchet.jobs.retrieval.reranker_training import RerankerTask, evaluate_lists
+    from ratchet.jobs.training.finetuning import run_finetuning
+    from ratchet.jobs.training.teacher_gate import TeacherGate, drop_refused_teacher
+    from ratchet.models.reranker import reranker
+
+    if (inputs.valid is None) != (inputs.ranking is None):
+        raise InputError(
+            "finetune_reranker: one of valid and ranking given; expected both or none; give the other"
+        )
+    usable = reranker.can_score(inputs.base)
+    config = drop_refused_teacher(config, inputs.mined)
+    result, history = run_finetuning(context, config, RerankerTask, inputs, base_is_usable=usable)
+    gate = TeacherGate(config.metric, None, None, 1.0)
+    if inputs.valid is not None and inputs.ranking is not None:
+        ranks = read_shards(inputs.ranking, ["ranks"])["ranks"].to_pylist()
+        before = evaluate_lists(config.metric, read_shards(inputs.valid), ranks)
+        is_new = str(result.metrics["kept"]) not in ("base", "current_best")
+        tried = []
+        for one in history.sums if is_new else [history.start_sums]:
+            tried.append(one["all"])
+        p_value = compute_p_value(np.array(before.sums["all"]), np.array(tried))
+        after = float(result.metrics[f"valid/{config.metric}"])
+        gate = TeacherGate(config.metric, before.metrics[config.metric], after, p_value)
+    gate.write(context.out / "teacher_gate")
+    return replace(result, metrics={**result.metrics, "teacher_gate": str(gate)})
 
 
 JOB = Job(
@@ -78,12 +130,9 @@ JOB = Job(
     version=3,
     config=Config,
     inputs=Inputs,
+    run=run,
     check=check,
-    predict=predict,
-    effective=training.drop_refused_teacher,
     needs=estimate_needs,
-    warm_start=training.WARM_START,
-    is_worker=lambda config: True,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "selection.json", "teacher_gate"),
     metrics=training.list_training_metrics,

@@ -8,11 +8,21 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt
 
+from ratchet.errors import ArtifactError
 from ratchet.jobs import needs
 from ratchet.jobs.model_checks import check_as_used
 from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import read_object
-from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    Needs,
+    Parents,
+    Progress,
+    Resources,
+    Result,
+    Unit,
+)
 
 
 @dataclass(frozen=True)
@@ -40,37 +50,88 @@ class Inputs:
     beside an adapter. The merged model then embeds as these scripts do."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     if inputs.base is not None:
         check_folder(inputs.base)
     if inputs.base is not None and inputs.adapter is not None:
-        from ratchet.models.adapters.merging import check_inputs
+        from ratchet.models.merging import check_inputs
 
         check_inputs(inputs.base, inputs.adapter, inputs.projection)
         check_as_used(inputs.base, inputs.adapter)
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return a note with the base named in the adapter, since an adapter fits any model of the same shape."""
-    about = {} if inputs.adapter is None else read_object(inputs.adapter / "adapter_config.json")
+    check_settings(config, inputs)
+    if inputs.adapter is None:
+        about = {}
+    else:
+        about = read_object(inputs.adapter / "adapter_config.json")
     base = about.get("base_model_name_or_path")
-    note = f"the adapter was trained on {base}" if base else ""
+    if base:
+        note = f"the adapter was trained on {base}"
+    else:
+        note = ""
     return needs.add_architecture(Result(note=note), inputs, parents)
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    return needs.merge(needs.find_model("base", inputs, parents), inputs.adapter, resources)
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
+    folder = needs.find_model_folder("base", inputs, parents)
+    if folder is None:
+        return None
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    return Needs(
+        0.0, 0.0, disk=size / 1e9
+    )  # weights are merged file by file, so the memory is small
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    import pyarrow.parquet as pq
+    import torch
+
+    from ratchet.data.tables import list_shards
+    from ratchet.models import merging
+
+    torch.set_num_threads(max(1, int(context.resources.cpus or 1)))
+    context.progress(Progress(0, 2, "stages", "merging"))
+    target = context.out / "model"
+    target.mkdir()
+    missing = merging.merge(inputs.base, inputs.adapter, target, inputs.projection)
+    context.progress(Progress(1, 2, "stages", "comparing"))
+    texts = pq.read_table(list_shards(inputs.corpus)[0], columns=["text"])["text"].to_pylist()[
+        : config.probes
+    ]
+    compared = merging.check(inputs.base, inputs.adapter, target, texts)
+    if not compared.drift <= config.tolerance:
+        raise ArtifactError(
+            f"step {context.step}: the merged model differs by {compared.drift:.2g} from the base with its adapter;"
+            f" expected at most {config.tolerance:g}; use the base that the adapter was trained on"
+        )
+    if compared.change < 1e-6 and not config.allow_unchanged:
+        raise ArtifactError(
+            f"step {context.step}: the adapter changes nothing; expected a trained one; train longer, or set"
+            " allow_unchanged=true"
+        )
+    return Result(
+        {
+            "difference": float(f"{compared.drift:.3g}"),
+            "changed": compared.change >= 1e-6,
+            "probes": len(texts),
+        },
+        note=f"without the files of sentence-transformers: {missing}" if missing else "",
+    )
 
 
 JOB = Job(
     "merge",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=("cpus", "memory", "accelerator", "labels", "retries"),
     check=check,
     needs=estimate_needs,
-    predict=predict,
-    single_process=True,
     outputs=("model",),
     metrics=lambda config: ("difference", "changed", "probes"),
 )

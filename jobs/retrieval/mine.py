@@ -14,7 +14,16 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Result, Seed
+from ratchet.orchestrator.job_interface import (
+    MAP_RESOURCES,
+    Context,
+    Job,
+    Needs,
+    Parents,
+    Resources,
+    Result,
+    Seed,
+)
 
 SMALL = 3
 """In a smaller corpus the default window may be empty: all negatives are then drawn at random."""
@@ -44,8 +53,8 @@ class Config:
     min_recall: Annotated[float, Interval(gt=0, le=1)] | None = None
     """Recall of the documents up to the window's end that an approximate search (FAISS IVF) must reach. A sample of
     queries determines how many lists are searched for it; the metric `recall` is measured on other queries. Useful for
-    millions of documents and many thousand queries. The index takes up to twice the disk space of the vectors. None:
-    exact search."""
+    millions of documents and many thousand queries. The index is built in memory, and takes up to twice the
+    disk space of the vectors. None: exact search."""
     seed: Seed = 42
     """Seed of the random draws. The draw for a query does not depend on the other queries."""
 
@@ -62,20 +71,30 @@ class Inputs:
     """Vectors of `corpus`, in the same order."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     start, end = config.window
     if not 0 <= start < end:
-        raise InputError(f"mine.window: {start},{end} given; expected 0 <= first < second, such as 2,200")
-    if config.min_score is not None and config.max_score is not None and config.min_score > config.max_score:
+        raise InputError(
+            f"mine.window: {start},{end} given; expected 0 <= first < second, such as 2,200"
+        )
+    if (
+        config.min_score is not None
+        and config.max_score is not None
+        and config.min_score > config.max_score
+    ):
         raise InputError(
             f"mine.min_score: {config.min_score:g} given, with max_score={config.max_score:g}; expected at most"
             " max_score, since no document has both; correct one"
         )
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return the counts of the queries. Raises InputError for a window that begins behind the corpus."""
-    known = parents["corpus"].metrics.get("documents") if "corpus" in parents else None
+    check_settings(config, inputs)
+    if "corpus" in parents:
+        known = parents["corpus"].metrics.get("documents")
+    else:
+        known = None
     start, end = config.window
     if isinstance(known, int) and start >= max(known, SMALL):
         raise InputError(
@@ -85,22 +104,66 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return Result(parents["queries"].metrics if "queries" in parents else {})
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
     if config.min_recall is None or inputs.corpus_embeddings is None:
         return None
     vectors = sum(file.stat().st_size for file in inputs.corpus_embeddings.glob("*.arrow"))
     return Needs(0.0, 0.0, disk=2 * vectors / 1e9)
 
 
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.data import tables
+    from ratchet.jobs.distributed.shard_map import count_rows, map_shards
+    from ratchet.jobs.retrieval.mining import Candidates, IndexBuilder, Worker, write_jsonl
+
+    shards = tables.list_shards(inputs.queries)
+    total = count_rows(shards, ["id", "text", "positives"])
+    arguments = {
+        "config": config,
+        "inputs": inputs,
+        "device": "cuda" if context.resources.gpus else "cpu",
+    }
+    recall: dict[str, float] = {}
+    if config.min_recall:
+        folder = context.work / "index"
+        source = tables.list_shards(inputs.corpus)[:1]
+        built = map_shards(context, source, IndexBuilder, arguments, folder, suffix="faiss")
+        recall["recall"] = round(built["found"] / built["expected"], 4)
+        arguments["index"] = folder / f"{source[0].stem}.faiss"
+    counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
+    positive, negative, hardest = write_jsonl(context.out, inputs.corpus)
+    if not counts["negatives"]:
+        raise InputError(
+            f"step {context.step}: no query of {total:,} got a negative; expected documents that are no positives of a"
+            " query; add documents, or set mine.candidates=corpus, or relax the limits of mine"
+        )
+    return Result(
+        {
+            "queries": total,
+            "candidates": len(Candidates(config, inputs)),
+            "negatives": counts["negatives"],
+            "random_fill": counts["random_fill"],
+            "suspected_false_negatives": counts["suspects"],
+            **recall,
+            "positive_similarity": positive,
+            "negative_similarity": negative,
+        },
+        cases={
+            "negatives that are most similar to their query compared with the positives": hardest
+        },
+    )
+
+
 JOB = Job(
     "mine",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=MAP_RESOURCES,
-    is_worker=lambda config: True,
     check=check,
     needs=estimate_needs,
-    predict=predict,
     metrics=lambda config: (
         "queries",
         "candidates",

@@ -1,4 +1,4 @@
-"""prepare: read retrieval data of any known format, or generate questions, and write corpus/, train/, valid/ and test/.
+"""prepare: read retrieval data of any known format, or example questions, and write corpus/, train/, valid/ and test/.
 
 The folders hold Parquet shards: `train` with the columns `GROUPED` of `ratchet.data.tables`, `valid` and `test` with
 `HELD_OUT`. `train` contains the negatives of the data. If all its passages have teacher scores (FlagEmbedding's
@@ -7,22 +7,26 @@ The folders hold Parquet shards: `train` with the columns `GROUPED` of `ratchet.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job, Parents, Result, Seed, Unit
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, Result, Seed, Unit
+
+if TYPE_CHECKING:
+    from ratchet.data.retrieval import Query, RetrievalData
 
 SplitBy = Literal["question", "document", "query"]
 
 
 @dataclass(frozen=True)
 class Config:
-    questions: Annotated[int, Ge(1)] = 800
-    """Number of multiple-choice questions to generate if no data is given."""
+    questions: Annotated[int, Interval(ge=1, le=800)] = 800
+    """Number of multiple-choice questions of `examples/misconceptions.jsonl` to read if no data is given."""
     split_by: SplitBy = "question"
     """Queries that stay in one split. `question`: the queries of a question. `document`: queries that share a positive,
     directly or through other queries; no positive of `valid` and `test` is then a positive of a training query.
@@ -42,7 +46,7 @@ class Config:
     fold: Annotated[int, Ge(0)] = 0
     """Index of the fold that is the test split, from 0."""
     seed: Seed = 42
-    """Seed of the split and of the generated questions."""
+    """Seed of the split."""
     reading: tuple[str, ...] = ()
     """Reading options of each path of `data`, `valid` and `test`, in this order: the same as behind a path, such as
     `query=title&positive=body&weight=0.5`. Empty: none."""
@@ -55,16 +59,18 @@ class Config:
 @dataclass(frozen=True)
 class Inputs:
     data: tuple[Path, ...] = ()
-    """Eedi CSVs, FlagEmbedding JSONL, BEIR folders, or pairs as JSONL, CSV or Parquet. Empty: generate questions."""
+    """Eedi CSVs, FlagEmbedding JSONL, BEIR folders, or pairs as JSONL, CSV or Parquet. Empty: example questions."""
     valid: tuple[Path, ...] = ()
     """Data for `valid` only, instead of a part of `data`."""
     test: tuple[Path, ...] = ()
     """Data for `test` only, instead of a part of `data`."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     if config.fold >= config.folds:
-        raise InputError(f"prepare.fold: {config.fold} given; expected less than folds, which is {config.folds}")
+        raise InputError(
+            f"prepare.fold: {config.fold} given; expected less than folds, which is {config.folds}"
+        )
     if config.unseen_fraction and not config.validation_fraction:
         raise InputError(
             f"prepare.unseen_fraction: {config.unseen_fraction} given, with validation_fraction=0; expected held-out"
@@ -73,14 +79,18 @@ def check(config: Config, inputs: Inputs) -> None:
 
 
 def list_outputs(config: Config) -> tuple[str, ...]:
-    valid = ("valid",) if config.validation_fraction else ()
-    return ("corpus", "train", *valid, *(("test",) if config.test_fraction or config.folds > 1 else ()))
+    names = ["corpus", "train"]
+    if config.validation_fraction:
+        names.append("valid")
+    if config.test_fraction or config.folds > 1:
+        names.append("test")
+    return tuple(names)
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read and split the data, so that a bad row is an error, with file and line, before the run starts. Only the first
     rows of large files are read, and their counts are estimates."""
-    from ratchet.data.retrieval import sample
+    check_settings(config, inputs)
     from ratchet.jobs.retrieval.splits import (
         describe_decision,
         describe_repeated,
@@ -91,22 +101,108 @@ def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
     data = load_data(config, inputs, sampled=True)
     splits = split_data(data, config)
-    counts = {f"{name}/queries": round(len(found) / data.share) for name, found in splits.items()}
-    longest = max(len(one.text) for ones in (sample(data.corpus), data.queries) for one in ones)
-    counts |= {"documents": len(data.corpus), "longest_text": longest, **data.notes}
+    counts = {}
+    for name, found in splits.items():
+        counts[f"{name}/queries"] = round(len(found) / data.share)
+    longest = max(len(one.text) for ones in (data.corpus, data.queries) for one in ones)
+    counts |= {"documents": data.num_documents, "longest_text": longest, **data.notes}
     notes = [describe_unread(data), describe_repeated(splits)]
     if data.share == 1:
         notes.append(describe_decision(splits))
     return Result(counts, note="; ".join(filter(None, notes)))
 
 
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    import pyarrow as pa
+
+    from ratchet.data import tables
+    from ratchet.data.retrieval.splits import find_seen
+    from ratchet.jobs.retrieval.splits import (
+        describe_repeated,
+        describe_unread,
+        load_data,
+        split_data,
+    )
+
+    data = load_data(config, inputs)
+    splits = split_data(data, config)
+    documents, longest, repeated = _copy_corpus(context, config, data)
+    scored = splits["train"] and all(query.teacher for query in splits["train"])
+    if scored:
+        scores = [tables.TEACHER_SCORES["positives"], tables.TEACHER_SCORES["negatives"]]
+    else:
+        scores = []
+    instructions = [name for name in tables.INSTRUCTIONS if f"{name}s" in data.notes]
+    statistics = []
+    for name, queries in splits.items():
+        if name == "train":
+            seen = [True] * len(queries)
+        else:
+            seen = find_seen(splits["train"], queries).tolist()
+        rows = (
+            {**query._asdict(), "seen": own, **dict(zip(scores, query.teacher or (), strict=False))}
+            for query, own in zip(queries, seen, strict=True)
+        )
+        if name == "train":
+            columns = tables.GROUPED
+        else:
+            columns = tables.HELD_OUT
+        schema = pa.schema([*columns, *((score, tables.SCORES) for score in scores)])
+        tables.write_shards(
+            context.out / name, rows, tables.add_carried(schema, instructions), config.shard_rows
+        )
+        statistics.append(_statistics(name, queries, sum(seen)))
+    context.progress(Progress(len(data.queries), len(data.queries), "queries"))
+    counts = {f"{name}/queries": len(queries) for name, queries in splits.items()}
+    counts["longest_text"] = longest
+    notes = [describe_unread(data), describe_repeated(splits)]
+    if repeated:
+        counts["documents with the text of another one"] = repeated
+        notes.append(
+            f"{repeated:,} of {documents:,} documents have the text of another one: equal scores rank by id"
+        )
+    return Result(
+        {"documents": documents, "queries": len(data.queries), **counts, **data.notes},
+        {"splits": statistics},
+        note="; ".join(filter(None, notes)),
+    )
+
+
+def _copy_corpus(context: Context, config: Config, data: RetrievalData) -> tuple[int, int, int]:
+    """Write the documents as shards, by id, descending. All steps order documents with equal scores by row, so that
+    metrics do not depend on the order of the data, and are those of trec_eval. Return (number of documents, characters
+    of the longest text, number of documents with the text of another one)."""
+    from ratchet.data import tables
+
+    corpus = sorted(data.corpus, key=lambda document: document.id, reverse=True)
+    rows = ({"id": document.id, "text": document.text} for document in corpus)
+    tables.write_shards(context.out / "corpus", rows, tables.CORPUS, config.shard_rows)
+    context.progress(Progress(len(corpus), len(corpus), "documents"))
+    longest = max(len(one.text) for ones in (data.queries, corpus) for one in ones)
+    return len(corpus), longest, len(corpus) - len({document.text for document in corpus})
+
+
+def _statistics(name: str, queries: Sequence[Query], seen: int) -> dict[str, float | int | str]:
+    from ratchet.data.rankings import summarize_counts
+
+    row: dict[str, float | int | str] = {
+        "split": name,
+        "queries": len(queries),
+        "groups": len({query.group for query in queries}),
+        "with a label seen in training": seen,
+    }
+    for key, value in summarize_counts([len(query.positives) for query in queries]).items():
+        row[f"relevant, {key}"] = value
+    return row
+
+
 JOB = Job(
     "prepare",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=("retries",),
     check=check,
-    predict=predict,
     outputs=list_outputs,
     metrics=lambda config: (
         "documents",

@@ -10,32 +10,37 @@ Positives and negatives are also written as FlagEmbedding JSONL, with `pos_score
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge
 
-from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.inference import EngineConfig, check_adapter, check_engine
+from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
 from ratchet.jobs.model_checks import check_reranker_model
-from ratchet.jobs.model_settings import RerankerSettings, predict_prompts, resolve_reranker_config
+from ratchet.jobs.prompt_settings import RerankerSettings, describe_prompts, resolve_reranker_config
 from ratchet.models.model_files import check_folder
-from ratchet.models.model_kind import read_config
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Job, Needs, Parents, Resources, Unit
+from ratchet.orchestrator.job_interface import (
+    MAP_RESOURCES,
+    Context,
+    Job,
+    Needs,
+    Parents,
+    Resources,
+    Result,
+    Unit,
+)
 
-VLLM_ARCHITECTURES = ("gemma", "llama", "mistral", "qwen2", "qwen3")
-"""The `model_type` of models whose scores by vLLM are tested."""
+if TYPE_CHECKING:
+    from ratchet.jobs.distributed.shard_map import ReportProgress
 
 
 @dataclass(frozen=True)
-class Config(EngineConfig, RerankerSettings):
+class Config(InferenceConfig, RerankerSettings):
     depth: Annotated[int, Ge(1), Unit("documents")] | None = None
     """Number of top documents of each ranking to score. None: all. Mined lists are always scored as a whole."""
-    half: Literal["both", "first", "second"] = "both"
-    """Half of the queries whose lists are scored; the lists of the other half keep the scores that they have. So a
-    reranker that was trained on one half (`finetune_reranker.half`) can score the other half only."""
 
 
 @dataclass(frozen=True)
@@ -53,49 +58,110 @@ class Inputs:
     lists are copied without scores, and finetuning learns from the labels alone. None: no gate."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     check_adapter("rerank", inputs.adapter, inputs.model, "reranker")
     if inputs.model is not None:
         check_folder(inputs.model)
-        check_reranker_model(inputs.model, resolve_reranker_config(config, inputs.model, inputs.adapter))
-    check_vllm(config, inputs)
-
-
-def check_vllm(config: Config, inputs: Inputs) -> None:
-    """Raise InputError for a model that vLLM cannot score with. A model that does not exist yet is not checked."""
-    check_engine("rerank", config, inputs.model)
-    if config.engine != "vllm" or inputs.model is None:
-        return
-    kind = resolve_reranker_config(config, inputs.model, inputs.adapter).kind
-    architecture = read_config(inputs.model).get("model_type")
-    if kind != "yes_no" or architecture not in VLLM_ARCHITECTURES:
-        raise InputError(
-            f"rerank.engine: 'vllm' given, for a reranker of kind {kind} and architecture {architecture}; expected"
-            f" yes_no and one of {', '.join(VLLM_ARCHITECTURES)}; set engine=transformers"
+        check_reranker_model(
+            inputs.model, resolve_reranker_config(config, inputs.model, inputs.adapter)
         )
+    check_quantization("rerank", config.quantization, inputs.model)
+    return describe_prompts(config, inputs, parents)
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    if config.engine == "vllm" and (resources.gpus or 0) > 1:
-        raise InputError(
-            f"gpus: {resources.gpus:g} per worker given; expected at most 1 with engine 'vllm', which looks for the"
-            " answers in one GPU's part of the head; or set engine=transformers"
-        )
-    if (folder := needs.find_model("model", inputs, parents)) is None:
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
+    folder = needs.find_model_folder("model", inputs, parents)
+    if folder is None:
         return None
     reranker_config = resolve_reranker_config(config, folder)
-    kind = "causal" if reranker_config.kind == "yes_no" else "classifier"
+    if reranker_config.kind == "yes_no":
+        kind = "causal"
+    else:
+        kind = "classifier"
     length = needs.bound_length(reranker_config.max_length, parents, "corpus", texts=2)
-    return needs.infer(folder, kind, config, inputs, resources, parents, length=length)
+    return needs.estimate_inference(folder, kind, config, inputs, resources, parents, length=length)
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.data.scored_lists import check_lists, describe_teacher, write_flag_embedding
+    from ratchet.data.tables import list_shards
+    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
+    from ratchet.jobs.distributed.shard_map import count_rows, map_model
+    from ratchet.jobs.inference import check_quantization
+    from ratchet.jobs.training import teacher_gate
+
+    check_lists(inputs.lists)
+    shards = list_shards(inputs.lists)
+    rows = count_rows(shards, ["id", "text"])
+    if inputs.teacher_gate is not None:
+        gate = teacher_gate.read(inputs.teacher_gate)
+        if not gate.is_open:
+            for path in [*shards, *inputs.lists.glob("*.jsonl")]:
+                shutil.copyfile(path, context.out / path.name)
+            gate.write(context.out)
+            why = f"the teacher is not used: {str(gate).removeprefix('no: ')}"
+            return Result(
+                {"queries": rows, "pairs": 0, "tokens": 0, "teacher_gate": str(gate)}, note=why
+            )
+    config = resolve_dtype(context, config)
+    # At plan time the model may not have existed.
+    check_quantization("rerank", config.quantization, inputs.model)
+    counts = map_model(context, shards, Worker, config, inputs, rows)
+    write_flag_embedding(context.out, inputs.corpus)
+    made = {"queries": rows, "pairs": counts.get("pairs", 0), "tokens": counts.get("tokens", 0)}
+    accuracy, note = describe_teacher(counts)
+    return Result({**made, **accuracy, "dtype": config.dtype}, note=note)
+
+
+class Worker:
+    """Scores shards of lists. Each worker has a copy of the model."""
+
+    def __init__(self, inputs: Inputs, config: Config, batch_tokens: int, device: str) -> None:
+        from ratchet.data.scored_lists import Lists
+        from ratchet.jobs.prompt_settings import resolve_reranker_config
+        from ratchet.models.reranker import reranker
+
+        self.reranker = reranker.load(
+            inputs.model,
+            inputs.adapter,
+            dtype=config.dtype,
+            device=device,
+            quantization=config.quantization,
+            reranker_config=resolve_reranker_config(config, inputs.model, inputs.adapter),
+        )
+        self.config = config
+        self.batch_tokens = batch_tokens
+        self.lists = Lists(inputs.lists, inputs.corpus, config.depth)
+
+    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+        from ratchet.data.scored_lists import write_scores
+        from ratchet.jobs.prompt_settings import list_instructions
+
+        table, texts = self.lists.read(source)
+        pairs = max(1, sum(map(len, texts)))
+        tokens = 0
+
+        def count(done: int, seen: int) -> None:
+            nonlocal tokens
+            tokens = seen
+            report(done * len(table) // pairs, seen)
+
+        queries = table["text"].to_pylist()
+        own = list_instructions(self.config, table)
+        scores = self.reranker.score(
+            queries, texts, own, batch_tokens=self.batch_tokens, progress=count
+        )
+        return write_scores(target, table, scores, tokens)
 
 
 JOB = Job(
     "rerank",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=(*MAP_RESOURCES, "batch_tokens"),
-    is_worker=lambda config: config.engine != "vllm",
     check=check,
     needs=estimate_needs,
-    predict=predict_prompts,
 )

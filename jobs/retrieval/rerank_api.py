@@ -6,14 +6,27 @@ of the fingerprint. Answers are stored as they arrive, so a killed run does not 
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Gt
 
 from ratchet.models.reranker.remote import Api, check_url
-from ratchet.orchestrator.job_interface import Job, Unit
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, Result, Unit
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ratchet.data.scored_lists import Lists
+
+SMALLEST = 1e-6
+
+"""Probabilities are clipped to [SMALLEST, 1 - SMALLEST], so that their logits are finite in float32."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +58,108 @@ class Inputs:
     """Shards of documents (columns id and text) that contain all documents of the lists."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     check_url("rerank_api.url", config.url)
 
 
-JOB = Job("rerank_api", config=Config, inputs=Inputs, check=check, single_process=True, resources=("retries",))
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.data.scored_lists import Lists, check_lists, describe_teacher, write_flag_embedding
+    from ratchet.data.tables import list_shards
+    from ratchet.jobs.distributed.shard_map import complete_shards, count_rows
+
+    check_lists(inputs.lists)
+    shards = list_shards(inputs.lists)
+    rows = count_rows(shards, ["id", "text"])
+    lists = Lists(inputs.lists, inputs.corpus, config.depth)
+    process = partial(_ask, context, config, lists, rows)
+    counts = complete_shards(context, shards, context.out, process, rows)
+    write_flag_embedding(context.out, inputs.corpus)
+    accuracy, note = describe_teacher(counts)
+    made = {"queries": rows, "pairs": counts["pairs"]}
+    return Result({**made, **accuracy, "model": config.model or config.url}, note=note)
+
+
+def _ask(
+    context: Context,
+    config: Config,
+    lists: Lists,
+    rows: int,
+    targets: Mapping[Path, Path],
+    done: int,
+) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ratchet.data.scored_lists import write_scores
+    from ratchet.jobs.distributed.shard_map import commit_shard
+    from ratchet.models.reranker.remote import RemoteReranker
+
+    key = os.environ.get(config.key_variable, "")
+    server = RemoteReranker(config.url, config.model, config.api, key, config.timeout)
+    for source, target in targets.items():
+        table, texts = lists.read(source)
+        answers = Answers(target.with_suffix(".answers.jsonl"))
+
+        def ask(
+            row: int,
+            query: str,
+            passages: list[str],
+            answers: Answers = answers,
+            before: int = done,
+        ) -> np.ndarray:
+            if row not in answers.known:
+                answers.keep(row, server.score(query, passages))
+            context.progress(Progress(before + len(answers.known), rows))
+            return answers.known[row]
+
+        with ThreadPoolExecutor(config.concurrency) as pool:
+            asked = zip(range(len(table)), table["text"].to_pylist(), texts, strict=True)
+            waiting = []
+            for one in asked:
+                waiting.append(pool.submit(ask, *one))
+            try:
+                scores = [future.result() for future in waiting]
+            finally:
+                pool.shutdown(cancel_futures=True)
+        if config.probabilities and config.api != "tei":
+            scores = [_logit(own) for own in scores]
+        commit_shard(context, source, target, lambda file: write_scores(file, table, scores, 0))  # noqa: B023
+        done += len(table)
+
+
+def _logit(probability_P: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    inside_P = np.clip(probability_P.astype(np.float64), SMALLEST, 1 - SMALLEST)
+    return np.log(inside_P / (1 - inside_P)).astype(np.float32)
+
+
+class Answers:
+    """The API's answers for a shard, stored as JSON Lines. A line that a killed process left unfinished is ignored."""
+
+    def __init__(self, path: Path) -> None:
+        import threading
+
+        import numpy as np
+
+        self.path = path
+        self.known = dict[int, np.ndarray]()
+        self.lock = threading.Lock()
+        if path.exists():
+            for line in path.read_text().splitlines():
+                try:
+                    row, scores = json.loads(line)
+                except ValueError:
+                    continue
+                self.known[row] = np.array(scores, np.float32)
+
+    def keep(self, row: int, scores: list[float]) -> None:
+        import numpy as np
+
+        with self.lock, self.path.open("a") as file:
+            # The first line break ends a line that a killed process may have left unfinished.
+            file.write(f"\n{json.dumps([row, scores])}\n")
+            self.known[row] = np.array(scores, np.float32)
+
+
+JOB = Job("rerank_api", config=Config, inputs=Inputs, run=run, check=check, resources=("retries",))
 """A single process is enough to send the requests, since the server does the work."""

@@ -11,10 +11,10 @@ from annotated_types import Ge, Gt, MinLen
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.model_checks import check_embedder_model, check_target_modules
-from ratchet.jobs.model_settings import EncodingSettings, predict_prompts, resolve_encoding_config
+from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, resolve_encoding_config
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import read_encoding_config
-from ratchet.orchestrator.job_interface import Job, Needs, Parents, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Resources, Result, Unit
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,20 @@ class Inputs:
     """The current best adapter, which is kept if training does not improve on it. None: improve on the base."""
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check_settings(config: Config, inputs: Inputs) -> None:
     job = "finetune_embedder_pairs"
     adapts = config.method == "lora"
-    training.require(job, config, [("method", adapts, "lora, since the theorem recipe merges an adapter")])
+    training.require(
+        job, config, [("method", adapts, "lora, since the theorem recipe merges an adapter")]
+    )
     training.check_config(job, config, inputs.base, inputs.current_best)
     training.check_retrieval_metric(job, config.metric)
     if inputs.base is None:
         return
     start, adapter = training.find_start(config, inputs)
-    known = config.start_from == "base" or inputs.current_best is not None  # else the adapter may bring a template
+    known = (
+        config.start_from == "base" or inputs.current_best is not None
+    )  # else the adapter may bring a template
     found = resolve_encoding_config(job, config, start, adapter, uses_task=known)
     check_embedder_model(start, found, adapter)
     check_target_modules(job, inputs.base, "backbone", config.target_modules)
@@ -64,7 +68,8 @@ def check(config: Config, inputs: Inputs) -> None:
         return
     from ratchet.models.embedder.projection import read_dim
 
-    if folder := read_encoding_config(inputs.base).projection:
+    folder = read_encoding_config(inputs.base).projection
+    if folder:
         dim = read_dim(inputs.base / folder)
         if dim != config.projection:
             raise InputError(
@@ -73,35 +78,52 @@ def check(config: Config, inputs: Inputs) -> None:
             )
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return a note on the prompts. Raises an error for a batch size above the number of pairs."""
-    if (pairs := needs.count(parents, "train", "train/pairs")) is not None:
+    check_settings(config, inputs)
+    pairs = needs.count(parents, "train", "train/pairs")
+    if pairs is not None:
         from ratchet.data.pair_batches import check_pairs
 
         check_pairs(pairs, config.batch_size, drop_last=config.drop_last)
-    return predict_prompts(config, inputs, parents, "passage")
+    return describe_prompts(config, inputs, parents, "passage")
 
 
-def estimate_needs(config: Config, inputs: Inputs, resources: Resources, parents: Parents) -> Needs | None:
-    if (folder := needs.find_model("base", inputs, parents)) is None:
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
+    folder = needs.find_model_folder("base", inputs, parents)
+    if folder is None:
         return None
     length = config.max_length or read_encoding_config(folder).max_length
     texts = 2 * max(config.batch_size)
     tokens = needs.graph_tokens(config, resources, texts, length)
     pairs = needs.count(parents, "train", "train/pairs")
-    options: dict[str, Any] = {"tokens": tokens, "rows": pairs, "row_tokens": 2 * length, "passes": 2, "vectors": texts}
-    return needs.train(folder, "backbone", config, resources, length=length, **options)
+    options: dict[str, Any] = {
+        "tokens": tokens,
+        "rows": pairs,
+        "row_tokens": 2 * length,
+        "passes": 2,
+        "vectors": texts,
+    }
+    return needs.estimate_training(folder, "backbone", config, resources, length=length, **options)
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.jobs.statements.pair_training import PairTask
+    from ratchet.jobs.training.finetuning import run_finetuning
+
+    is_usable = config.projection is None or bool(read_encoding_config(inputs.base).projection)
+    return run_finetuning(context, config, PairTask, inputs, base_is_usable=is_usable)[0]
 
 
 JOB = Job(
     "finetune_embedder_pairs",
     config=Config,
     inputs=Inputs,
+    run=run,
     check=check,
-    predict=predict,
     needs=estimate_needs,
-    warm_start=training.WARM_START,
-    is_worker=lambda config: True,
     max_workers=lambda config: training.count_feedable_workers(min(config.batch_size)),
     outputs=("adapter", "checkpoint-*", "selection.json"),
     metrics=training.list_training_metrics,

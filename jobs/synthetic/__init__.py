@@ -1,1 +1,1 @@
-"""Jobs that make synthetic queries: prompts for `generate`, queries from its answers, and the round-trip filter."""
+"""Jobs that make data and models: Countdown tasks, a random decoder, and synthetic queries for documents."""

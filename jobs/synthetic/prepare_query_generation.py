@@ -6,15 +6,17 @@ without being trained for it (InPars, Bonifacio et al. 2022; Promptagator, Dai e
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from ratchet.jobs.answers.chat_options import describe_chat
+from ratchet.errors import InputError
+from ratchet.jobs.answers.chat_options import CHAT_FILE, describe_chat
 from ratchet.models.embedder.encoding_config import check_template
-from ratchet.orchestrator.job_interface import Job, Parents, Result, Seed, Unit
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Result, Seed, Unit
 
 
 @dataclass(frozen=True)
@@ -53,29 +55,114 @@ def find_template(config: Config) -> str:
     """Return the prompt template. Raises ModelError for a template without its placeholders."""
     from ratchet.data.tasks.query_generation import PROMPT
 
-    template = PROMPT if config.prompt_template is None else config.prompt_template.replace("\\n", "\n")
-    needed = ("document", "examples") if config.num_examples else ("document",)
-    check_template("prepare_query_generation.prompt_template", template, needed, ("examples",)[: 2 - len(needed)])
+    if config.prompt_template is None:
+        template = PROMPT
+    else:
+        template = config.prompt_template.replace("\\n", "\n")
+    needed: tuple[str, ...] = ("document",)
+    if config.num_examples:
+        needed = ("document", "examples")
+    check_template(
+        "prepare_query_generation.prompt_template",
+        template,
+        needed,
+        ("examples",)[: 2 - len(needed)],
+    )
     return template
 
 
 def find_chat(config: Config) -> dict[str, str]:
     """Return the metric `chat`; see `describe_chat`."""
-    return describe_chat(config, [text.replace("\\n", "\n") for text in config.stop], "prepare_query_generation")
+    return describe_chat(
+        config, [text.replace("\\n", "\n") for text in config.stop], "prepare_query_generation"
+    )
 
 
-def predict(config: Config, inputs: Inputs, parents: Parents) -> Result:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     from ratchet.data.tasks.query_generation import NAME
 
     find_template(config)
     return Result({"task": NAME, **find_chat(config)})
 
 
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.data.tables import Texts, read_shards, write_shards
+    from ratchet.data.tasks.query_generation import NAME, make_prompt
+    from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
+
+    text_of = Texts(read_shards(inputs.corpus))
+    template = find_template(config)
+    train = read_shards(inputs.train, ["id", "text", "positives"]).to_pylist()
+    labelled = {name for query in train for name in query["positives"]}
+    wanted = [name for name in text_of if config.documents == "all" or name not in labelled]
+    if not wanted:
+        raise InputError(
+            f"prepare_query_generation.documents: {config.documents} given, and all {len(text_of)} documents have a"
+            " training query; expected some without one; set prepare_query_generation.documents=all"
+        )
+    if config.max_documents is not None and len(wanted) > config.max_documents:
+        kept = set(
+            sorted(wanted, key=lambda name: _draw(config.seed, name))[: config.max_documents]
+        )
+        wanted = [name for name in wanted if name in kept]
+    examples = _draw_examples(train, config)
+    known = []
+    for other, query in examples:
+        known.append((text_of[other][: config.max_characters], query))
+    answers = []
+    for _, query in examples:
+        answers.append({name for row in train if row["text"] == query for name in row["positives"]})
+
+    def make_row(name: str) -> dict[str, Any]:
+        shown = []
+        for pair, own in zip(known, answers, strict=True):
+            if name not in own:
+                shown.append(pair)
+        text = text_of[name]
+        turn = make_prompt(template, text[: config.max_characters], shown), ""
+        return sample_to_row(Sample(name, name, "", (turn,), {"document": text}))
+
+    write_shards(context.out, map(make_row, wanted), SAMPLES, config.shard_rows)
+    write_task_name(context.out, NAME)
+    chat = find_chat(config)
+    if chat:
+        (context.out / CHAT_FILE).write_text(chat["chat"] + "\n")
+    unlabelled = len(text_of.keys() - labelled)
+    counts = {
+        "documents": len(text_of),
+        "unlabelled": unlabelled,
+        "prompts": len(wanted),
+        "examples": len(examples),
+    }
+    column = [{"text": make_row(wanted[0])["questions"][0], "good": False}]
+    return Result(
+        {"task": NAME, **counts, **chat},
+        cases={"prompts": [{"title": f"document {wanted[0]}", "columns": {"prompt": column}}]},
+    )
+
+
+def _draw(seed: int, name: str) -> bytes:
+    """Return a random sort key that depends on the name only, so that a changed corpus changes few prompts."""
+    return hashlib.sha256(f"{seed}/{name}".encode()).digest()
+
+
+def _draw_examples(train: list[dict[str, Any]], config: Config) -> list[tuple[str, str]]:
+    """Draw pairs (document, text of one of its queries) from different documents."""
+    drawn: dict[str, str] = {}
+    for query in sorted(train, key=lambda query: _draw(config.seed, query["id"])):
+        if len(drawn) == config.num_examples:
+            break
+        if query["positives"]:
+            drawn.setdefault(query["positives"][0], query["text"])
+    return list(drawn.items())
+
+
 JOB = Job(
     "prepare_query_generation",
     config=Config,
     inputs=Inputs,
+    run=run,
     resources=("retries",),
-    predict=predict,
+    check=check,
     metrics=lambda config: ("task", "documents", "unlabelled", "prompts", "examples", "chat"),
 )

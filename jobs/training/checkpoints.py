@@ -5,12 +5,13 @@
 
 Both are written under another name, synced, and renamed when they are complete. A checkpoint is loaded only if all its
 files match their digests; otherwise the previous one is loaded (the last two are kept), or training starts again. No
-generator state is saved: random numbers are a function of the seed and the training step (`loop.seed_generators`).
+generator state is saved: random numbers are a function of the seed and the training step (`trainer.seed_generators`).
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -18,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.schedule import TrainHistory
-from ratchet.jobs.training.task import WorkerInfo, gather_objects
+from ratchet.jobs.training.worker import WorkerInfo, gather_objects
 from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.digests import find_damage, hash_files, publish
-from ratchet.orchestrator.job_interface.lost_work import note_damage
+
+LOG = logging.getLogger(__name__)
 
 if TYPE_CHECKING:  # it imports the model libraries
-    from ratchet.jobs.training.finetuning import FinetuneTask
+    from ratchet.jobs.training.task import FinetuneTask
 
 KEPT = 2
 """Number of checkpoints to keep: the last one, and the previous one in case the last one is damaged."""
@@ -35,11 +37,11 @@ def checkpoint_folder(context: Context, step: int) -> Path:
     return context.work / f"checkpoint-step-{step}"
 
 
-def run_folder(context: Context, options: FinetuneConfig, workers: int) -> Path:
+def run_folder(context: Context, config: FinetuneConfig, workers: int) -> Path:
     """Return the folder of a run's checkpoints. Sharded optimizer states fit only the number of workers that wrote
     them, so the folder name then contains it, and a run with another number starts again. For bfloat16 weights,
     optimizer states are always sharded."""
-    is_sharded = options.zero_stage or (options.method, options.dtype) == ("full", "bfloat16")
+    is_sharded = config.zero_stage or (config.method, config.dtype) == ("full", "bfloat16")
     name = context.step_id[:32] + (f"-{workers}" if is_sharded else "")
     return context.work.absolute() / "train" / name
 
@@ -54,11 +56,16 @@ def read_history(folder: Path) -> TrainHistory:
     return TrainHistory(**json.loads((folder / "history.json").read_text())["history"])
 
 
-def find_model_damage(context: Context, options: FinetuneConfig, checkpoint: Path) -> str:
+def find_model_damage(context: Context, config: FinetuneConfig, checkpoint: Path) -> str:
     """Return the path of a missing or damaged file in the models of evaluations (`keeps_all`) that a run resumed from
     `checkpoint` does not write again; an empty string if there is none."""
-    evaluated = read_history(checkpoint).evaluated_at if options.keeps_all else []
-    folders = [checkpoint_folder(context, step) for step in evaluated]
+    if config.keeps_all:
+        evaluated = read_history(checkpoint).evaluated_at
+    else:
+        evaluated = []
+    folders = []
+    for step in evaluated:
+        folders.append(checkpoint_folder(context, step))
     found = ((folder.name, find_damage(folder)) for folder in folders)
     return next((f"{name}/{damage}" for name, damage in found if damage), "")
 
@@ -67,10 +74,19 @@ class Checkpoints:
     """Writes and restores the checkpoints of one worker."""
 
     def __init__(
-        self, context: Context, options: FinetuneConfig, worker: WorkerInfo, task: FinetuneTask, engine: Any
+        self,
+        context: Context,
+        config: FinetuneConfig,
+        worker: WorkerInfo,
+        task: FinetuneTask,
+        engine: Any,
     ) -> None:
-        self.context, self.options, self.worker, self.task, self.engine = context, options, worker, task, engine
-        self.folder = run_folder(context, options, worker.world_size)
+        self.context = context
+        self.config = config
+        self.worker = worker
+        self.task = task
+        self.engine = engine
+        self.folder = run_folder(context, config, worker.world_size)
         # Part of checkpoint names, so that restarted workers never write into a half-written folder.
         self.start_id = gather_objects(f"{context.attempt}-{os.urandom(3).hex()}")[0]
         # Folders of the model that was saved last, until it is moved into a checkpoint, and of the best model.
@@ -99,13 +115,21 @@ class Checkpoints:
         fresh = self.folder / f"unfinished-{name}"
         own = fresh / f"worker-{self.worker.rank}"
         own.mkdir(parents=True)
-        self.engine.save_checkpoint(str(own), tag="engine", exclude_frozen_parameters=True, save_latest=False)
+        self.engine.save_checkpoint(
+            str(own), tag="engine", exclude_frozen_parameters=True, save_latest=False
+        )
         if self.worker.rank == 0:
-            state = {"workers": self.worker.world_size, "dtype": self.options.dtype, "history": vars(history)}
+            state = {
+                "workers": self.worker.world_size,
+                "dtype": self.config.dtype,
+                "history": vars(history),
+            }
             (own / "history.json").write_text(json.dumps(state))
             if self.best is not None:
-                take = shutil.move if self.best == self.made else shutil.copytree
-                take(self.best, own / "best")
+                if self.best == self.made:
+                    shutil.move(self.best, own / "best")
+                else:
+                    shutil.copytree(self.best, own / "best")
                 self.best = self.folder / name / "best"
         digests = gather_objects(hash_files(own))
         if self.worker.rank == 0:
@@ -114,39 +138,46 @@ class Checkpoints:
                     (fresh / file).parent.mkdir(parents=True, exist_ok=True)
                     (fresh / f"worker-{rank}" / file).rename(fresh / file)
                 shutil.rmtree(fresh / f"worker-{rank}")
-            publish(fresh, self.folder / name, {file: digest for files in digests for file, digest in files.items()})
+            publish(
+                fresh,
+                self.folder / name,
+                {file: digest for files in digests for file, digest in files.items()},
+            )
             for old in list_checkpoints(self.folder)[:-KEPT]:
                 shutil.rmtree(old, ignore_errors=True)
 
     def restore(self) -> TrainHistory:
-        """Load the last intact checkpoint of this run; else, for a warm start, the checkpoint of a shorter run with the
-        same number of workers and dtype. Return its history, or a new one if there is no checkpoint. Collective."""
+        """Load the last intact checkpoint. Return its history, or a new one if there is no checkpoint. Collective."""
         if self.worker.rank == 0:
             for unfinished in self.folder.glob("unfinished-*"):
                 shutil.rmtree(unfinished, ignore_errors=True)
         for folder in reversed(gather_objects(list_checkpoints(self.folder))[0]):
             if self._is_intact(folder):
                 return self._load(folder)
-        if (earlier := self.context.warm_start_from) is not None:
-            made = json.loads((earlier / "history.json").read_text())
-            if (made["workers"], made["dtype"]) == (self.worker.world_size, self.options.dtype):
-                return self._load(earlier)
         return TrainHistory()
 
     def _is_intact(self, folder: Path) -> bool:
-        """Return whether a checkpoint is intact. If not, remove it and note the damage. Collective."""
+        """Return whether a checkpoint is intact. If not, remove it and log the damage. Collective."""
         damage = find_damage(folder, self.worker.rank, self.worker.world_size)
         if self.worker.rank == 0:
-            damage = damage or find_model_damage(self.context, self.options, folder)
-        found = [one for one in gather_objects(damage) if one]
+            damage = damage or find_model_damage(self.context, self.config, folder)
+        found = []
+        for one in gather_objects(damage):
+            if one:
+                found.append(one)
         if found and self.worker.rank == 0:
-            note_damage(self.context, f"training: checkpoint {folder.name} was not used: {found[0]}")
+            LOG.warning(
+                "step %s: checkpoint %s is not used: %s", self.context.step, folder.name, found[0]
+            )
             shutil.rmtree(folder, ignore_errors=True)
         return not found
 
     def _load(self, folder: Path) -> TrainHistory:
         self.engine.load_checkpoint(str(folder), tag="engine", load_module_strict=False)
         history = read_history(folder)
-        self.best = folder / "best" if (folder / "best").exists() else None
+        if (folder / "best").exists():
+            self.best = folder / "best"
+        else:
+            self.best = None
         history.resumed.append(len(history.loss))
         return history

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs.inference import check_quantization
-from ratchet.models.model_files import check_folder, check_no_experts, read_header, read_weight_names
+from ratchet.models.model_files import (
+    check_folder,
+    check_no_experts,
+    read_header,
+    read_weight_names,
+)
 from ratchet.models.model_kind import read_object
-from ratchet.orchestrator.job_interface import Parents, Seed, Unit, WarmStart
+from ratchet.orchestrator.job_interface import Parents, Seed, Unit
 
 Distillation = Literal["none", "kl_div", "m3_kd_loss", "margin_mse"]
 """Loss on a teacher's scores; see `ratchet.models.losses.distillation`. `kl_div` and `m3_kd_loss`: as FlagEmbedding."""
@@ -67,9 +72,6 @@ class FinetuneConfig(OptimizerConfig):
 
     epochs: Annotated[int, Ge(1)] = 4
     """Passes over the training data. The model of the evaluation with the best `metric` is kept."""
-    layer_decay: Annotated[float, Interval(gt=0, le=1)] = 1.0
-    """Layer-wise learning rate decay, only with method=full: each layer has the learning rate of the layer above it,
-    times this factor, down to the embeddings. 1: the same learning rate for all layers."""
     lora_dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """Dropout on the inputs of LoRA layers. On CPUs it makes training up to a tenth slower."""
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
@@ -99,6 +101,13 @@ class FinetuneConfig(OptimizerConfig):
         """Training steps after which the model is evaluated and kept: the setting `checkpoints` of jobs that have it.
         Empty: evaluate by `eval_steps`, and keep the best model."""
         return getattr(self, "checkpoints", ())
+
+    @property
+    def unit(self) -> str:
+        """What evaluations are counted in: `step` (training steps) or `epoch`."""
+        if self.eval_steps or self.kept_steps:
+            return "step"
+        return "epoch"
 
     @property
     def keeps_all(self) -> bool:
@@ -159,43 +168,54 @@ class RetrievalFinetuneInputs:
     training has to improve on the base, or if the base is not a reranker yet, on the order of `ranking`."""
 
 
-REFUSED = "teacher_gate"
-"""Metric of `rerank`, present if the teacher gate refused the teacher; it says why."""
-
-C = TypeVar("C", bound=RetrievalFinetuneConfig)
-
-
 def find_start(config: FinetuneConfig, inputs: Any) -> tuple[Path, Path | None]:
     """Return the start of training: (model folder, adapter to continue or None).
 
     inputs: has `base` and `current_best`, as the inputs of every finetuning job."""
-    current_best = inputs.current_best if config.start_from == "current_best" else None
-    return (current_best or inputs.base, None) if config.method == "full" else (inputs.base, current_best)
+    if config.start_from == "current_best":
+        current_best = inputs.current_best
+    else:
+        current_best = None
+    if config.method == "full":
+        return (current_best or inputs.base, None)
+    return (inputs.base, current_best)
 
 
-def check_config(job: str, config: FinetuneConfig, base: Path | None, current_best: Path | None = None) -> None:
+def check_config(
+    job: str, config: FinetuneConfig, base: Path | None, current_best: Path | None = None
+) -> None:
     """Raise InputError for settings that exclude each other or need an extra that is not installed, and for an
     unusable base or current best."""
     check_quantization(job, config.quantization, None)
     full = config.method == "full"
-    one_rate = "1 with method=lora, whose weights all learn at the same rate"
-    last = 0 if config.eval_steps or config.kept_steps else config.epochs
+    last = 0
+    if config.unit == "epoch":
+        last = config.epochs
     expected = f"at most epochs, which is {config.epochs}, and none with eval_steps or checkpoints; lower it"
     whole = "2 or less with nf4, since quantized blocks cannot be sharded; lower it, or set quantization=none"
     rules = [
-        ("method", not full or config.quantization == "none", "lora with nf4, whose weights cannot be trained"),
-        ("layer_decay", full or config.layer_decay == 1, one_rate),
+        (
+            "method",
+            not full or config.quantization == "none",
+            "lora with nf4, whose weights cannot be trained",
+        ),
         ("epoch", config.epoch is None or config.epoch <= last, expected),
         ("zero_stage", config.quantization == "none" or config.zero_stage < 3, whole),
     ]
     require(job, config, rules)
-    if config.zero_stage < (needed := {"none": 0, "optimizer": 1, "parameters": 3}[config.offload]):
+    needed = {"none": 0, "optimizer": 1, "parameters": 3}[config.offload]
+    if config.zero_stage < needed:
         raise InputError(
             f"{job}.offload: {config.offload} given, with zero_stage={config.zero_stage}; expected zero_stage {needed}"
             " or more, which shards what is offloaded; raise it"
         )
     if current_best is not None and full == (current_best / "adapter_config.json").is_file():
-        given, wanted = ("an adapter", "a whole model") if full else ("no adapter", "an adapter of the base")
+        if full:
+            given = "an adapter"
+            wanted = "a whole model"
+        else:
+            given = "no adapter"
+            wanted = "an adapter of the base"
         raise InputError(
             f"{job}.current_best: {current_best} is {given}; expected {wanted} with method={config.method}; give one,"
             " or change the method"
@@ -221,29 +241,52 @@ def check_adapter(job: str, config: FinetuneConfig, adapter: Path | None) -> str
     from the base. Raises InputError for a setting that is neither the default nor the adapter's own."""
     if adapter is None or config.method == "full" or config.start_from == "base":
         return ""
-    about, notes = read_object(adapter / "adapter_config.json"), list[str]()
-    own = {"lora_r": about.get("r", config.lora_r), "lora_alpha": about.get("lora_alpha", config.lora_alpha)}
-    names, weights = {name.strip() for name in config.target_modules.split(",")}, adapter / "adapter_model.safetensors"
+    about = read_object(adapter / "adapter_config.json")
+    notes = list[str]()
+    own = {
+        "lora_r": about.get("r", config.lora_r),
+        "lora_alpha": about.get("lora_alpha", config.lora_alpha),
+    }
+    names = {name.strip() for name in config.target_modules.split(",")}
+    weights = adapter / "adapter_model.safetensors"
     if names != {"all-linear"} and weights.is_file():
-        layers = [f".{name.partition('.lora_A')[0]}" for name in read_header(weights)[1] if ".lora_A" in name]
-        used = [{name for name in names if layer.endswith(f".{name}")} for layer in layers]
-        own |= {} if all(used) and names == set().union(*used) else {"target_modules": about["target_modules"]}
+        layers = [
+            f".{name.partition('.lora_A')[0]}"
+            for name in read_header(weights)[1]
+            if ".lora_A" in name
+        ]
+        used = []
+        for layer in layers:
+            used.append({name for name in names if layer.endswith(f".{name}")})
+        own |= (
+            {}
+            if all(used) and names == set().union(*used)
+            else {"target_modules": about["target_modules"]}
+        )
     defaults = {one.name: one.default for one in fields(config)}
     for name, stays in own.items():
-        if (given := getattr(config, name)) not in (stays, defaults[name]):
+        given = getattr(config, name)
+        if given not in (stays, defaults[name]):
             raise InputError(
                 f"{job}.{name}: {given} given, to continue {adapter}; expected its own, {stays}, which stays; leave it"
                 " out, or start from the base"
             )
         notes += [f"{name}={stays}"] * (given != stays)
-    return f"continued the adapter with its own {', '.join(notes)}" if notes else ""
+    if notes:
+        return f"continued the adapter with its own {', '.join(notes)}"
+    return ""
 
 
 def check_target_modules(job: str, base: Path, target_modules: str) -> None:
     """Raise InputError for a module name that the model does not have."""
     if target_modules == "all-linear":
         return
-    known = {part for name in read_weight_names(base) for part in name.split(".")[:-1] if not part.isdecimal()}
+    known = {
+        part
+        for name in read_weight_names(base)
+        for part in name.split(".")[:-1]
+        if not part.isdecimal()
+    }
     for name in target_modules.split(","):
         if known and name.strip().rpartition(".")[2] not in known:
             raise InputError(
@@ -271,13 +314,6 @@ def count_feedable_workers(batch_size: int) -> int:
     return max(1, batch_size // 2)
 
 
-def drop_refused_teacher(config: C, parents: Parents) -> C:
-    """Return the config, without distillation if the teacher gate refused the teacher: the mined lists then have no
-    scores, and the metrics of `rerank` contain `REFUSED`."""
-    is_refused = "mined" in parents and REFUSED in parents["mined"].metrics
-    return replace(config, distillation="none") if is_refused else config
-
-
 def check_no_adapter(job: str, method: str, inputs: Any, parents: Parents) -> None:
     """Raise InputError for an adapter as `current_best` with method=full."""
     if method == "full" and (inputs.current_best is not None or "current_best" in parents):
@@ -289,27 +325,9 @@ def check_no_adapter(job: str, method: str, inputs: Any, parents: Parents) -> No
 
 def list_training_metrics(config: FinetuneConfig) -> list[str]:
     """Return the names of the metrics that every finetuning job reports."""
-    held_out = [f"valid/{config.metric}{end}" for end in ("", "_start", "_best")]
+    held_out = []
+    for end in ("", "_start", "_best"):
+        held_out.append(f"valid/{config.metric}{end}")
     counts = ("trainable_weights", "weights", "trainable_percent")
     decision = ("p_value", "tested", "tested_on", "improved", "changed")
     return [*held_out, *counts, *decision, "loss", "best_epoch", "best_step"]
-
-
-def epochs_blocked_by(config: FinetuneConfig) -> str:
-    """Return why a finished run with fewer epochs cannot be continued (warm start), or an empty string."""
-    if config.lr_scheduler_type != "constant":
-        return (
-            f"with lr_scheduler_type={config.lr_scheduler_type} the learning rate depends on the number of training"
-            " steps; use lr_scheduler_type=constant"
-        )
-    if config.warmup_ratio and config.warmup_steps is None:
-        return "warmup_ratio is a fraction of all training steps; set warmup_steps, or warmup_ratio=0"
-    if config.eval_steps or config.keeps_all:
-        return "with eval_steps, checkpoints or keep=all other models are kept or evaluated; leave them out"
-    if getattr(config, "final_temperature", None) is not None:
-        return "final_temperature is reached at the last of all training steps; leave it out"
-    return ""
-
-
-WARM_START = WarmStart("epochs", epochs_blocked_by)
-"""Training starts from a finished run with the same config but fewer epochs, where `epochs_blocked_by` allows it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,13 +47,12 @@ def cross_validate(
     context: Context,
     config: FinetuneConfig,
     task_class: type,
-    arguments: dict[str, Any],
+    inputs: Any,
     choose_pool: Callable[[pa.Table], np.ndarray | None],
 ) -> TrainHistory:
     """Train and evaluate on each fold. Return the history over all training rows, with the best epoch.
 
-    arguments: those of `train`, with `inputs`. choose_pool: returns the argument `pool_rows` for held-out rows."""
-    inputs = arguments["inputs"]
+    choose_pool: returns the argument `pool_rows` for held-out rows."""
     rows = read_shards(inputs.mined)
     group_Q = number_groups(rows)
     order_C = np.random.default_rng(config.seed).permutation(int(group_Q.max()) + 1)
@@ -64,11 +64,14 @@ def cross_validate(
         write_table(folder / "mined" / "shard-00000.parquet", rows.filter(pa.array(fold_Q != fold)))
         write_table(folder / "valid" / "shard-00000.parquet", held_out)
         own_inputs = replace(inputs, mined=folder / "mined", valid=folder / "valid", ranking=None)
-        own_arguments = {**arguments, "inputs": own_inputs, "pool_rows": choose_pool(held_out)}
-        own_context = replace(
-            context, work=folder, logs=None, warm_start_to=None, progress=_name_fold(context.progress, fold)
+        pool_rows = choose_pool(held_out)
+        make_task = partial(
+            task_class, inputs=own_inputs, resources=context.resources, pool_rows=pool_rows
         )
-        histories.append(train(own_context, config, task_class, own_arguments, folder / "best"))
+        own_context = replace(
+            context, work=folder, logs=None, progress=_name_fold(context.progress, fold)
+        )
+        histories.append(train(own_context, config, make_task, folder / "best"))
     return join_histories(config.metric, histories, len(rows))
 
 

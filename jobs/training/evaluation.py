@@ -14,7 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ratchet.data.significance import compute_p_value, find_smallest_p_value, loses, number_groups, sum_by_group
+from ratchet.data.significance import (
+    compute_p_value,
+    find_smallest_p_value,
+    loses,
+    number_groups,
+    sum_by_group,
+)
 from ratchet.jobs.training.config import FinetuneConfig, RankFinetuneConfig
 from ratchet.jobs.training.schedule import TrainHistory, is_better
 from ratchet.models.search.rank_metrics import compute_rank_metrics
@@ -46,7 +52,12 @@ class HeldOutRows:
             self.grades_R = pc.list_flatten(table["grades"]).to_numpy().astype(np.float64)
 
     def evaluate(
-        self, metric: str, ranks_R: np.ndarray, relevant: Relevant, *names: str, losses_Q: np.ndarray | None = None
+        self,
+        metric: str,
+        ranks_R: np.ndarray,
+        relevant: Relevant,
+        *names: str,
+        losses_Q: np.ndarray | None = None,
     ) -> Evaluation:
         """Return the selecting metric and the other metrics `names`, from the ranks of all relevant documents, [R]. The
         documents have the order of the column `positives`, and its grades, if the rows have some.
@@ -56,8 +67,11 @@ class HeldOutRows:
         wanted = list(dict.fromkeys((metric, *names)))
         ks = sorted({int(name.partition("@")[2]) for name in wanted if "@" in name})
         found = compute_rank_metrics(ranks_R, relevant, ks or [1])
-        metrics = {name: round(found.values[name], 6) for name in wanted}
-        value_Q, sums = found.per_query[metric], self.sum(found.per_query[metric])
+        metrics = {}
+        for name in wanted:
+            metrics[name] = round(found.values[name], 6)
+        value_Q = found.per_query[metric]
+        sums = self.sum(found.per_query[metric])
         if "unseen" in sums:
             metrics[f"unseen/{metric}"] = round(float(np.nanmean(value_Q[self.unseen_Q])), 6)
         if losses_Q is not None and not np.isnan(losses_Q).all():
@@ -70,7 +84,10 @@ class HeldOutRows:
         values = {"all": value_Q}
         if self.unseen_Q is not None and 0 < self.unseen_Q.sum() < len(value_Q):
             values["unseen"] = np.where(self.unseen_Q, value_Q, np.nan)
-        return {name: sum_by_group(one, self.group_Q).round(6).tolist() for name, one in values.items()}
+        found: dict[str, list[float]] = {}
+        for name, one in values.items():
+            found[name] = sum_by_group(one, self.group_Q).round(6).tolist()
+        return found
 
 
 @dataclass(frozen=True)
@@ -85,25 +102,41 @@ class Decision:
     """Whether the test compared the held-out losses instead of the metric."""
 
 
-def decide(config: FinetuneConfig, history: TrainHistory, unit: str, *, by_loss: bool = False) -> Decision:
-    """Compare the best evaluation of a training run with the evaluation before training. unit: `epoch` or `step`, for
-    the reason. by_loss: compare the held-out losses although the metric could decide."""
+def decide(config: FinetuneConfig, history: TrainHistory, *, by_loss: bool = False) -> Decision:
+    """Compare the best evaluation of a training run with the evaluation before training. by_loss: compare the held-out
+    losses although the metric could decide."""
     assert history.best is not None
+    unit = config.unit
     if not is_better(config.metric, history.evaluations[history.best], history.start):
         return Decision(f"no {unit} was better")
-    before, after = history.start_sums, history.sums
+    before = history.start_sums
+    after = history.sums
     if not isinstance(config, RankFinetuneConfig) or not before:
         return Decision("")
-    best, level = after[history.best], config.significance_level
+    best = after[history.best]
+    level = config.significance_level
     smallest = find_smallest_p_value(np.array(before["all"]), np.array(best["all"]))
     by_loss = (by_loss or smallest > level) and "loss" in before and "loss" in best
-    name = "loss" if by_loss else "all"
-    p_value = compute_p_value(np.array(before[name]), np.array([one[name] for one in after]), chosen=history.best)
+    if by_loss:
+        name = "loss"
+    else:
+        name = "all"
+    p_value = compute_p_value(
+        np.array(before[name]), np.array([one[name] for one in after]), chosen=history.best
+    )
     if p_value > level:
         groups = len(before["all"])
-        measure = " by the held-out loss" if by_loss else ""
-        few = f": {groups} groups are too few to tell" if 0.5**groups > level else ""
-        return Decision(f"no {unit} was significantly better{measure}, p {p_value:.2g}{few}", p_value, by_loss)
+        if by_loss:
+            measure = " by the held-out loss"
+        else:
+            measure = ""
+        if 0.5**groups > level:
+            few = f": {groups} groups are too few to tell"
+        else:
+            few = ""
+        return Decision(
+            f"no {unit} was significantly better{measure}, p {p_value:.2g}{few}", p_value, by_loss
+        )
     if "unseen" in before and loses(np.array(before["unseen"]), np.array(best["unseen"])):
         return Decision(f"the best {unit} is worse on unseen labels", p_value, by_loss)
     return Decision("", p_value, by_loss)

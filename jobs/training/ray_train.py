@@ -1,20 +1,19 @@
 """Training on several workers: Ray Train starts and restarts them, DeepSpeed holds the optimizer state.
 
     train (driver)               one Ray Train run, named after the step; a single worker is the step's own process
-      └ TrainingLoop (workers)   task -> engine -> last checkpoint -> training steps -> report
+      └ Trainer (workers)        task -> engine -> last checkpoint -> training steps -> report
           └ task                 model, batches and loss: a class of the job, independent of Ray Train
 
-The rows of a training step depend only on (seed, epoch, step), and a task scales its loss so that its mean over workers
-is the loss of the whole batch. The number of workers therefore changes the result by rounding at most. A run that
-resumes from a checkpoint continues as if it had not stopped. The learning rate is a function of the training step.
+A run that resumes from a checkpoint continues as if it had not stopped. The learning rate is a function of the training
+step.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +35,16 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ratchet.errors import ArtifactError, InputError, RatchetError
 from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
 from ratchet.jobs.distributed.resolve_dtype import check_dtype
-from ratchet.jobs.training.checkpoints import find_model_damage, list_checkpoints, read_history, run_folder
+from ratchet.jobs.training.checkpoints import (
+    find_model_damage,
+    list_checkpoints,
+    read_history,
+    run_folder,
+)
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.schedule import TrainHistory
-from ratchet.jobs.training.task import WorkerInfo
 from ratchet.jobs.training.train_cleanup import install_cleanup
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.orchestrator.job_interface import Context, Resources, write_atomically
 from ratchet.orchestrator.job_interface.digests import find_damage
 from ratchet.orchestrator.job_interface.placement import choose_workers, list_machines
@@ -53,32 +57,43 @@ WAIT_FOR_SOME_SECONDS = "60"
 """Time to wait for all workers if fewer are enough (`Resources.min_workers`)."""
 
 RETRYABLE = frozenset(
-    ["RuntimeError", "DistBackendError", "DistNetworkError", "OSError", "ConnectionError", "TimeoutError", "EOFError"]
+    [
+        "RuntimeError",
+        "DistBackendError",
+        "DistNetworkError",
+        "OSError",
+        "ConnectionError",
+        "TimeoutError",
+        "EOFError",
+    ]
 )
 """Names of errors that a worker may raise because another worker was lost."""
 
 
 def train(
-    context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any], best: Path
+    context: Context, config: FinetuneConfig, make_task: partial[Any], best: Path
 ) -> TrainHistory:
     """Train, or resume training, and copy the best model (written by `FinetuneTask.save`) into the folder `best`.
 
-    Workers run `TrainingLoop`, or the subclass in the attribute `loop` of `task_class`. Raises the exceptions of the
-    task, and an error of ray.train if workers were lost more often than `context.resources.retries`."""
+    make_task: a class of tasks, with its arguments besides `worker` and `config`. Workers run `Trainer`, or the
+    subclass in the attribute `trainer` of the class. Raises the exceptions of the task, and an error of ray.train if
+    workers were lost more often than `context.resources.retries`."""
     failures = 0
     while True:
         resources = _current_resources(context.resources)
         here = replace(context, resources=resources)
         try:
-            _fit(here, options, task_class, arguments)
+            _fit(here, config, make_task)
         except ControllerError:
             # A machine was lost and not replaced (not a failure: fewer workers go on), or start-up failed.
             failures += _current_resources(context.resources).workers == resources.workers
             if failures > context.resources.retries:
                 raise
             continue
-        if (last := _find_finished(here, options)) is not None:
-            return _take_results(context, last, best)
+        last = _find_finished(here, config)
+        if last is not None:
+            shutil.copytree(last / "best", best, dirs_exist_ok=True)
+            return read_history(last)
         failures += 1  # the next try resumes from the previous checkpoint
         if failures > context.resources.retries:
             raise ArtifactError(
@@ -87,49 +102,50 @@ def train(
             )
 
 
-def _take_results(context: Context, checkpoint: Path, best: Path) -> TrainHistory:
-    """Copy the best model, and the checkpoint for a warm start of a longer run. Return the history."""
-    shutil.copytree(checkpoint / "best", best, dirs_exist_ok=True)
-    if context.warm_start_to is not None:
-        shutil.rmtree(context.warm_start_to, ignore_errors=True)
-        shutil.copytree(checkpoint, context.warm_start_to)
-    return read_history(checkpoint)
-
-
 def _current_resources(resources: Resources) -> Resources:
     """Return the resources. If `min_workers` is set, their workers are as many as fit on the cluster's machines."""
     if resources.min_workers is None:
         return resources
-    return replace(resources, workers=choose_workers(list_machines(), resources) or resources.min_workers)
+    return replace(
+        resources, workers=choose_workers(list_machines(), resources) or resources.min_workers
+    )
 
 
-def _find_finished(context: Context, options: FinetuneConfig) -> Path | None:
+def _find_finished(context: Context, config: FinetuneConfig) -> Path | None:
     """Return the last checkpoint if it is intact and the training is finished, else None."""
-    found = list_checkpoints(run_folder(context, options, context.resources.workers or 1))
-    if not found or find_damage(found[-1]) or find_model_damage(context, options, found[-1]):
+    found = list_checkpoints(run_folder(context, config, context.resources.workers or 1))
+    if not found or find_damage(found[-1]) or find_model_damage(context, config, found[-1]):
         return None
-    return found[-1] if read_history(found[-1]).epoch == options.epochs else None
+    if read_history(found[-1]).epoch == config.epochs:
+        return found[-1]
+    return None
 
 
-def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any]) -> None:
+def _fit(context: Context, config: FinetuneConfig, make_task: partial[Any]) -> None:
     resources = context.resources
-    workers, gpus = resources.workers or 1, resources.gpus or 0
+    workers = resources.workers or 1
+    gpus = resources.gpus or 0
     if context.holds_resources:
-        _train_here(context, options, task_class, arguments)
+        _train_here(context, config, make_task)
         return
     elastic = resources.min_workers is not None
     failure = context.work / f"failure-{context.attempt}.json"
     # As bytes, so that Ray Train's controller, which reads this too, does not import the model libraries.
-    spec = cloudpickle.dumps((context, options, task_class, dict(arguments), str(failure)))
-    loop_config = {"spec": spec, "paths": find_existing_paths(context.work, arguments)}
+    spec = cloudpickle.dumps((context, config, make_task, str(failure)))
+    loop_config = {"spec": spec, "paths": find_existing_paths(context.work, make_task.keywords)}
     install_cleanup()
-    folder = run_folder(context, options, workers)
-    os.environ[START_TIMEOUT] = WAIT_FOR_SOME_SECONDS if elastic else WAIT_FOR_ALL_SECONDS
+    folder = run_folder(context, config, workers)
+    if elastic:
+        os.environ[START_TIMEOUT] = WAIT_FOR_SOME_SECONDS
+    else:
+        os.environ[START_TIMEOUT] = WAIT_FOR_ALL_SECONDS
     per_worker = {"CPU": resources.cpus or 1.0, "GPU": gpus, "memory": resources.memory * 1e9}
     trainer = TorchTrainer(
         _run_worker,
         train_loop_config=loop_config,
-        torch_config=TorchConfig(backend="nccl" if gpus else "gloo", timeout_s=int(resources.timeout)),
+        torch_config=TorchConfig(
+            backend="nccl" if gpus else "gloo", timeout_s=int(resources.timeout)
+        ),
         scaling_config=ScalingConfig(  # type: ignore[call-arg]  # mypy sees that of ray.air
             num_workers=workers,
             use_gpu=bool(gpus),
@@ -151,7 +167,9 @@ def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments:
         trainer.fit()
     except WorkerGroupError as group:
         # A worker that cannot see the folder of the failure file raises an InputError.
-        raised = [getattr(failure, "_base_exc", failure) for failure in group.worker_failures.values()]
+        raised = [
+            getattr(failure, "_base_exc", failure) for failure in group.worker_failures.values()
+        ]
         raise next((one for one in raised if isinstance(one, InputError)), group) from None
     finally:
         if failure.exists():  # the error that a worker has written down
@@ -160,23 +178,29 @@ def _fit(context: Context, options: FinetuneConfig, task_class: type, arguments:
             raise written from None
 
 
-def _train_here(context: Context, options: FinetuneConfig, task_class: type, arguments: Mapping[str, Any]) -> None:
+def _train_here(context: Context, config: FinetuneConfig, make_task: partial[Any]) -> None:
     """Train in this process as the only worker. Ray Train would start seven more processes: 15 to 20 s on two cores.
 
     If the process is lost, the next attempt resumes from the last checkpoint."""
-    from ratchet.jobs.training.loop import TrainingLoop  # only workers need it: seconds of imports
+    from ratchet.jobs.training.trainer import Trainer  # only workers need it: seconds of imports
     from ratchet.models.engine import release_memory
 
     check_dtype(context)
     gpu = bool(context.resources.gpus)
-    if not torch.distributed.is_initialized():  # it stays initialised for later steps: DeepSpeed keeps its groups
+    if (
+        not torch.distributed.is_initialized()
+    ):  # it stays initialised for later steps: DeepSpeed keeps its groups
         store = torch.distributed.HashStore()  # type: ignore[attr-defined]
-        torch.distributed.init_process_group("nccl" if gpu else "gloo", store=store, rank=0, world_size=1)
+        torch.distributed.init_process_group(
+            "nccl" if gpu else "gloo", store=store, rank=0, world_size=1
+        )
     worker = WorkerInfo(0, 1, "cuda:0" if gpu else "cpu")
     try:
-        loop = getattr(task_class, "loop", TrainingLoop)
-        loop(context, options, task_class, dict(arguments), worker, _is_node_draining).run()
-    except Exception as error:  # converted as an error of another process, with the traceback as text
+        trainer_class = getattr(make_task.func, "trainer", Trainer)
+        trainer_class(context, config, make_task, worker, _is_node_draining).run()
+    except (
+        Exception
+    ) as error:  # converted as an error of another process, with the traceback as text
         raise error_from_json(error_to_json(error)) from None
     finally:
         release_memory()
@@ -184,27 +208,34 @@ def _train_here(context: Context, options: FinetuneConfig, task_class: type, arg
 
 def _is_node_draining() -> bool:
     """Return whether this machine is about to be taken away, by the same source as Ray Train's preemption info."""
-    return ray.get_runtime_context().get_node_id() in (ray._private.state.state.get_draining_nodes() or {})
+    return ray.get_runtime_context().get_node_id() in (
+        ray._private.state.state.get_draining_nodes() or {}
+    )
 
 
-def _run_worker(config: dict[str, Any]) -> None:
+def _run_worker(loop_config: dict[str, Any]) -> None:
     """Run the training loop of one of several workers. An error that a retry would raise again is written to a file; if
     this failure file exists, a restarted worker returns at once."""
-    from ratchet.jobs.training.loop import TrainingLoop  # only workers need it: seconds of imports
+    from ratchet.jobs.training.trainer import Trainer  # only workers need it: seconds of imports
 
     place = get_context()
     # Ray also shows GPUs to workers that requested none, for which get_device would return the first one.
-    device = str(get_device()) if ray.get_gpu_ids() else "cpu"
+    if ray.get_gpu_ids():
+        device = str(get_device())
+    else:
+        device = "cpu"
     worker = WorkerInfo(place.get_world_rank(), place.get_world_size(), device)
-    context, options, task_class, arguments, failure = cloudpickle.loads(config["spec"])
+    context, config, make_task, failure = cloudpickle.loads(loop_config["spec"])
     if Path(failure).exists():
         return
-    check_worker(context, config["paths"])
+    check_worker(context, loop_config["paths"])
     check_dtype(context)
     try:
-        loop = getattr(task_class, "loop", TrainingLoop)
-        loop(context, options, task_class, arguments, worker, get_preemption_info).run()
+        trainer_class = getattr(make_task.func, "trainer", Trainer)
+        trainer_class(context, config, make_task, worker, get_preemption_info).run()
     except Exception as error:
-        if type(error).__name__ not in RETRYABLE or isinstance(error, RatchetError):  # not caused by a lost worker
+        if type(error).__name__ not in RETRYABLE or isinstance(
+            error, RatchetError
+        ):  # not caused by a lost worker
             write_atomically(Path(failure), error_to_json(error))
         raise  # so that Ray ends the other workers, which may wait for this one

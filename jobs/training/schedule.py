@@ -50,7 +50,9 @@ def is_better(metric: str, values: Mapping[str, float], than: Mapping[str, float
         return True
     if values[metric] == than[metric] and "eval_loss" in values and "eval_loss" in than:
         metric = "eval_loss"
-    return values[metric] < than[metric] if infer_direction(metric) < 0 else values[metric] > than[metric]
+    if infer_direction(metric) < 0:
+        return values[metric] < than[metric]
+    return values[metric] > than[metric]
 
 
 def check_steps(config: OptimizerConfig, steps: int) -> None:
@@ -61,23 +63,30 @@ def check_steps(config: OptimizerConfig, steps: int) -> None:
             f"warmup_steps: {config.warmup_steps} given, of {steps} steps in all; expected fewer; lower it, or set"
             " warmup_ratio instead"
         )
-    if (checkpoints := getattr(config, "checkpoints", ())) and checkpoints[-1] > steps:
+    checkpoints = getattr(config, "checkpoints", ())
+    if checkpoints and checkpoints[-1] > steps:
         raise InputError(
             f"checkpoints: {checkpoints[-1]} given, of {steps} training steps in all; expected training steps within"
             " them; leave it out, or train for more epochs"
         )
 
 
-def learning_rate_at(step: int, steps: int, options: FinetuneConfig) -> float:
+def learning_rate_at(step: int, steps: int, config: FinetuneConfig) -> float:
     """Return the learning rate of training step 0 <= step < steps: linear warm-up, then decay to 0 or constant.
 
     Raises InputError as `check_steps`."""
-    check_steps(options, steps)
-    warmup = math.ceil(options.warmup_ratio * steps) if options.warmup_steps is None else options.warmup_steps
+    check_steps(config, steps)
+    if config.warmup_steps is None:
+        warmup = math.ceil(config.warmup_ratio * steps)
+    else:
+        warmup = config.warmup_steps
     if step < warmup:
-        return options.learning_rate * ((step + 1) / warmup)
-    if options.lr_scheduler_type == "constant":
-        return options.learning_rate
+        return config.learning_rate * ((step + 1) / warmup)
+    if config.lr_scheduler_type == "constant":
+        return config.learning_rate
     done = (step - warmup) / max(1, steps - warmup)
-    decay = 0.5 * (1 + math.cos(math.pi * done)) if options.lr_scheduler_type == "cosine" else 1 - done
-    return options.learning_rate * decay
+    if config.lr_scheduler_type == "cosine":
+        decay = 0.5 * (1 + math.cos(math.pi * done))
+    else:
+        decay = 1 - done
+    return config.learning_rate * decay

@@ -1,28 +1,31 @@
 """The teacher gate: a reranker is used as a teacher only if it significantly improves the held-out lists.
 
 `finetune_reranker` writes the gate, and `rerank` reads it before it scores lists for distillation. If the gate is
-closed, `rerank` copies the lists without scores, and its result says so; finetuning jobs then learn from the labels
-alone (`ratchet.jobs.training.config.drop_refused_teacher`). The reason: a teacher that is worse than its student does
+closed, `rerank` copies the lists without scores, and the gate; finetuning jobs then learn from the labels alone
+(`drop_refused_teacher`). The reason: a teacher that is worse than its student does
 harm. Without held-out lists no improvement can be shown, and the gate is closed.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from ratchet.data.triplets import Triplets
 from ratchet.jobs.training.config import RetrievalFinetuneConfig
 
 NAME = "teacher_gate.json"
 
+C = TypeVar("C", bound=RetrievalFinetuneConfig)
+
 SIGNIFICANCE_LEVEL = 0.05
 """The p-value must be below this. With a few hundred held-out queries, an improvement of 0.02 MAP may be chance."""
 
 TEACHER_MARGIN = 4.0
 """Mean margin of a teacher's scores after division by the temperature. Teachers with margins of 3.8, 12.8 and 14.9 were
-distilled best after scaling to margins of 3.5 to 5: see docs/results.md."""
+distilled best after scaling to margins of 3.5 to 5: see docs/laboratory/teachers.md."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,10 @@ class TeacherGate:
     def __str__(self) -> str:
         if self.before is None:
             return "no: nothing is held out, nothing was compared"
-        answer = "yes" if self.is_open else "no"
+        if self.is_open:
+            answer = "yes"
+        else:
+            answer = "no"
         values = f"{self.metric} of held-out lists {self.before:.4f}, reranked {self.after:.4f}"
         return f"{answer}: {values}, p {self.p_value:.2g}"
 
@@ -56,6 +62,13 @@ class TeacherGate:
 def read(folder: Path) -> TeacherGate:
     """Read the gate in a folder."""
     return TeacherGate(**json.loads((folder / NAME).read_text()))
+
+
+def drop_refused_teacher(config: C, mined: Path) -> C:
+    """Return the config, without distillation if a closed gate is beside the mined lists: they have no scores."""
+    if (mined / NAME).is_file():
+        return replace(config, distillation="none")
+    return config
 
 
 def find_teacher_temperature(config: RetrievalFinetuneConfig, triplets: Triplets) -> float:

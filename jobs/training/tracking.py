@@ -42,7 +42,10 @@ class TensorBoard:
         # Names of event files contain only the second: two attempts within one second would share a file.
         suffix = f".{os.getpid()}-{first_step}"
         self.writer = SummaryWriter(
-            str(folder / name.replace("/", "-")), purge_step=first_step, flush_secs=10, filename_suffix=suffix
+            str(folder / name.replace("/", "-")),
+            purge_step=first_step,
+            flush_secs=10,
+            filename_suffix=suffix,
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -64,7 +67,9 @@ class MLflow:
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        metrics = [Metric(mlflow_runs.make_name(name), value, now, step) for name, value in values.items()]
+        metrics = []
+        for name, value in values.items():
+            metrics.append(Metric(mlflow_runs.make_name(name), value, now, step))
         self.client.log_batch(self.run_id, metrics=metrics)
 
     def close(self, failed: bool) -> None:
@@ -81,7 +86,12 @@ class WandB:
         folder.mkdir(parents=True, exist_ok=True)
         settings = wandb.Settings(console="off", silent=True, init_timeout=CLOSE_SECONDS)
         self.run: Any = wandb.init(
-            project=project, id=run_id[:32], name=name, resume="allow", dir=str(folder), settings=settings
+            project=project,
+            id=run_id[:32],
+            name=name,
+            resume="allow",
+            dir=str(folder),
+            settings=settings,
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -100,7 +110,9 @@ class BackgroundSink:
 
     def __init__(self, name: str, open_sink: Callable[[], Sink], log_file: Path) -> None:
         """log_file: file to which a line is appended for each failure."""
-        self.name, self.open_sink, self.log_file = name, open_sink, log_file
+        self.name = name
+        self.open_sink = open_sink
+        self.log_file = log_file
         self.failing = False
         self.calls: queue.Queue[Callable[[Sink], None] | None] = queue.Queue(QUEUED)
         self.closing = threading.Event()
@@ -126,7 +138,8 @@ class BackgroundSink:
             self._note(f"{QUEUED} values are waiting; one more is given up")
 
     def _run(self) -> None:
-        sink, wait = None, 1.0
+        sink = None
+        wait = 1.0
         while (call := self.calls.get()) is not None:
             while True:
                 try:
@@ -139,13 +152,16 @@ class BackgroundSink:
                         return
                     self.closing.wait(wait)
                     wait = min(LONGEST_WAIT, 2 * wait)
-            self.failing, wait = False, 1.0
+            self.failing = False
+            wait = 1.0
 
     def _note(self, what: str) -> None:
         self.failing = True
         # A full disk is no reason to end the training.
         with suppress(OSError), self.log_file.open("a") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.name}: {' '.join(what.split())}\n")
+            file.write(
+                f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.name}: {' '.join(what.split())}\n"
+            )
 
 
 class Tracker(AbstractContextManager["Tracker"]):
@@ -159,22 +175,32 @@ class Tracker(AbstractContextManager["Tracker"]):
         if folder is None:
             return
         log = folder / "tracking.log"
-        self.sinks.append(BackgroundSink("TensorBoard", lambda: TensorBoard(folder, name, first_step), log))
+        self.sinks.append(
+            BackgroundSink("TensorBoard", lambda: TensorBoard(folder, name, first_step), log)
+        )
         if os.environ.get("MLFLOW_TRACKING_URI") and importlib.util.find_spec("mlflow"):
             self.sinks.append(BackgroundSink("MLflow", lambda: MLflow(name, run_id), log))
-        if (os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE")) and importlib.util.find_spec("wandb"):
+        if (
+            os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE")
+        ) and importlib.util.find_spec("wandb"):
             self.sinks.append(BackgroundSink("W&B", lambda: WandB(folder, name, run_id), log))
 
     @property
     def failing(self) -> list[str]:
         """The names of the services whose last call failed."""
-        return [sink.name for sink in self.sinks if sink.failing]
+        found: list[str] = []
+        for sink in self.sinks:
+            if sink.failing:
+                found.append(sink.name)
+        return found
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Log scalars; return at once. Services group names by the part before a slash."""
         for sink in self.sinks:
             sink.log(step, dict(values))
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for sink in self.sinks:
             sink.close(failed=kind is not None)

@@ -44,5 +44,8 @@ def install_cleanup() -> None:
     """Register the cleanup callback for later training runs of this process. It becomes the first callback, because a
     callback that fails prevents the calls of those after it."""
     name = f"{__name__}.{WorkerGroupCleanup.__name__}"
-    others = [other for other in os.environ.get(VARIABLE, "").split(",") if other and other != name]
+    others = []
+    for other in os.environ.get(VARIABLE, "").split(","):
+        if other and other != name:
+            others.append(other)
     os.environ[VARIABLE] = ",".join([name, *others])

@@ -40,11 +40,16 @@ def attach(
     target_modules that the model does not have, or that are experts of a mixture."""
     from peft import LoraConfig, get_peft_model
 
-    given = target_modules if isinstance(target_modules, str) else ",".join(target_modules)
+    if isinstance(target_modules, str):
+        given = target_modules
+    else:
+        given = ",".join(target_modules)
     weight_names = [name for name, _ in model.named_parameters()]
     check_no_experts("target_modules", getattr(model, "name_or_path", ""), weight_names, given)
     left_out = list(modules_to_save)
-    if task == "FEATURE_EXTRACTION":  # an embedder does not use the output of a pooler, which its files may lack
+    if (
+        task == "FEATURE_EXTRACTION"
+    ):  # an embedder does not use the output of a pooler, which its files may lack
         left_out += [name for name, _ in model.named_modules() if "pooler" in name]
     config = LoraConfig(
         r=lora_r,
@@ -70,14 +75,23 @@ def attach(
 
 def split_names(target_modules: str) -> str | list[str]:
     """Return the setting `target_modules` as PEFT takes it: `all-linear`, or a list of names."""
-    return target_modules if target_modules == "all-linear" else [name.strip() for name in target_modules.split(",")]
+    if target_modules == "all-linear":
+        return target_modules
+    found = []
+    for name in target_modules.split(","):
+        found.append(name.strip())
+    return found
 
 
 def save(model: PeftModel, folder: Path) -> None:
     """Write adapter_config.json and adapter_model.safetensors. Raises ModelError for weights that are not finite."""
     for name, parameter in model.named_parameters():
-        if "lora_" in name and (parameter.numel() == 0 or not bool(torch.isfinite(parameter).all())):
-            raise ModelError(f"adapter: {name} is empty or not finite; nothing was saved; lower the learning rate")
+        if "lora_" in name and (
+            parameter.numel() == 0 or not bool(torch.isfinite(parameter).all())
+        ):
+            raise ModelError(
+                f"adapter: {name} is empty or not finite; nothing was saved; lower the learning rate"
+            )
     # Only the trained adapter: another one may be loaded beside it for comparison.
     model.save_pretrained(str(folder), safe_serialization=True, selected_adapters=["default"])
     (folder / "README.md").unlink(missing_ok=True)
@@ -91,7 +105,9 @@ def save(model: PeftModel, folder: Path) -> None:
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
-def load(model: Any, folder: Path, *, trainable: bool = False, lora_dropout: float = 0.0) -> PeftModel:
+def load(
+    model: Any, folder: Path, *, trainable: bool = False, lora_dropout: float = 0.0
+) -> PeftModel:
     """Add a saved adapter to a plain model. lora_dropout: replaces the rate of the saved config. Raises ModelError for
     a folder without an adapter, or with an adapter of another model."""
     from peft import PeftConfig, PeftModel
@@ -106,13 +122,22 @@ def load(model: Any, folder: Path, *, trainable: bool = False, lora_dropout: flo
 def fitting(folder: Path) -> Iterator[None]:
     """Context manager that raises ModelError for a folder without an adapter, or with an adapter of another model."""
     if not (folder / CONFIG).is_file() or not (folder / WEIGHTS).is_file():
-        raise ModelError(f"adapter {folder}: no {CONFIG} and {WEIGHTS}; expected a PEFT folder; check the path")
+        raise ModelError(
+            f"adapter {folder}: no {CONFIG} and {WEIGHTS}; expected a PEFT folder; check the path"
+        )
     try:
         with warnings.catch_warnings():
             # PEFT would only warn, and keep the initial weights of layers that the file lacks (another architecture).
             warnings.filterwarnings("error", message="Found missing adapter keys")
             yield
-    except (AttributeError, KeyError, RuntimeError, SafetensorError, ValueError, UserWarning) as error:
+    except (
+        AttributeError,
+        KeyError,
+        RuntimeError,
+        SafetensorError,
+        ValueError,
+        UserWarning,
+    ) as error:
         first = str(error).strip().splitlines()[0][:200]
         raise ModelError(
             f"adapter {folder}: does not fit the model ({first}); expected an adapter of this base"

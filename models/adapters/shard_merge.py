@@ -1,18 +1,18 @@
-"""Merging of a LoRA adapter into safetensors files, one tensor at a time."""
+"""Merging of a LoRA adapter into safetensors files, one file at a time."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ratchet.errors import ModelError
@@ -23,8 +23,6 @@ from ratchet.models.model_kind import read_object
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 Changes = dict[str, dict[str, Tensor]]
 PLAIN = "base_model.model."
-PIECE = 16 * 2**20
-"""Bytes per copy."""
 TIED = ("lm_head", "embed_tokens", "embed_out", "wte", "word_embeddings")
 """Names of modules that may share their weight with another one."""
 OUTPUTS = ("classifier.weight", "classifier.out_proj.weight", "score.weight")
@@ -47,20 +45,14 @@ class StoredTensor:
     file: str
     dtype: str
     shape: list[int]
-    start: int
-    """Offset of its first byte in the file."""
-    size: int
-    """Bytes."""
 
 
 def list_tensors(folder: Path) -> list[StoredTensor]:
-    """Return the tensors of a model folder, by file and offset."""
+    """Return the tensors of a model folder."""
     found = []
     for file in list_weight_files(folder):
-        first, header = read_header(folder / file)
-        for name, about in sorted(header.items(), key=lambda pair: pair[1]["data_offsets"]):
-            start, end = about["data_offsets"]
-            found.append(StoredTensor(name, file, about["dtype"], about["shape"], first + start, end - start))
+        for name, about in read_header(folder / file)[1].items():
+            found.append(StoredTensor(name, file, about["dtype"], about["shape"]))
     return found
 
 
@@ -69,62 +61,56 @@ def read_main_dtype(folder: Path) -> str:
     sizes: dict[str, int] = {}
     for tensor in list_tensors(folder):
         sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + prod(tensor.shape)
-    return str(DTYPES.get(max(sizes, key=lambda name: sizes[name]), torch.float32)).removeprefix("torch.")
+    return str(DTYPES.get(max(sizes, key=lambda name: sizes[name]), torch.float32)).removeprefix(
+        "torch."
+    )
 
 
 def merge_shards(base: Path, adapter: Path, target: Path) -> None:
     """Write the weights of base plus adapter into the folder `target`, in the base's files and dtypes. The sums are
-    computed in float32. The adapter and one tensor are in memory. Each file is renamed into place when it is complete.
+    computed in float32. The adapter and one file are in memory. Each file is renamed into place when it is complete.
 
     Layers that only the adapter has, such as a new head, are added to the last file. Raises ModelError for an adapter
     that does not fit, and for variants of LoRA such as DoRA."""
-    scaling, transposed, changes, stored, prefix, changed = match_adapter(base, adapter)
-    main = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}[read_main_dtype(base)]
-    files = sorted({tensor.file for tensor in stored})
+    scaling, transposed, changes, prefix, changed = match_adapter(base, adapter)
+    new = {}
+    for name, parts in changes.items():
+        if name not in changed.values():
+            new[name] = parts["whole"].to(getattr(torch, read_main_dtype(base)))
+    files = list_weight_files(base)
     weight_map: dict[str, str] = {}
     total = 0
     for file in files:
-        own = [tensor for tensor in stored if tensor.file == file]
-        new = {name: parts["whole"] for name, parts in changes.items() if name not in changed.values()}
-        new = new if file == files[-1] else {}
-        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-        end = 0
-        sizes = [(prefix + tensor.name, tensor.dtype, tensor.shape, tensor.size) for tensor in own]
-        sizes += [(name, main, list(x.shape), x.numel() * DTYPES[main].itemsize) for name, x in new.items()]
-        for name, dtype, shape, size in sizes:
-            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
-            weight_map[name], end = file, end + size
-        total += end
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
+        tensors = {}
+        with safe_open(base / file, "pt") as source:
+            for name in source.keys():  # noqa: SIM118
+                plain = source.get_tensor(name)
+                if name in changed:
+                    plain = _apply(plain, changes[changed[name]], scaling, transposed)
+                tensors[prefix + name] = plain
+        if file == files[-1]:
+            tensors |= new
         unfinished = target / f"{file}.unfinished"
-        with (base / file).open("rb") as source, unfinished.open("wb") as out:
-            out.write(len(text).to_bytes(8, "little") + text)
-            for tensor in own:
-                source.seek(tensor.start)
-                if tensor.name in changed:
-                    merged = _apply(source, tensor, changes[changed[tensor.name]], scaling, transposed)
-                    out.write(_to_bytes(merged))
-                else:
-                    _copy(source, out, tensor.size)
-            for whole in new.values():
-                out.write(_to_bytes(whole.to(DTYPES[main])))
-            out.flush()
-            os.fsync(out.fileno())
+        save_file(tensors, unfinished, metadata={"format": "pt"})
         unfinished.rename(target / file)
+        for name, tensor in tensors.items():
+            weight_map[name] = file
+            total += tensor.nbytes
     if (base / INDEX).is_file():
         document = {"metadata": {"total_size": total}, "weight_map": weight_map}
         (target / INDEX).write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
 
 
-def match_adapter(base: Path, adapter: Path) -> tuple[float, bool, Changes, list[StoredTensor], str, dict[str, str]]:
-    """Return (scaling, whether the adapter's changes are transposed, `read_changes`, `list_tensors` of the base, and
-    both results of `_match`). Reads no weights of the base. Raises ModelError as `merge_shards` does."""
+def match_adapter(base: Path, adapter: Path) -> tuple[float, bool, Changes, str, dict[str, str]]:
+    """Return (scaling, whether the adapter's changes are transposed, `read_changes`, and both results of `_match`).
+    Reads no weights of the base. Raises ModelError as `merge_shards` does."""
     with lora.fitting(adapter):
         config = json.loads((adapter / lora.CONFIG).read_text())
         _check_variant(adapter, config)
-        changes, scaling = read_changes(adapter), config["lora_alpha"] / config["r"]
-    stored, transposed = list_tensors(base), bool(config.get("fan_in_fan_out"))
+        changes = read_changes(adapter)
+        scaling = config["lora_alpha"] / config["r"]
+    stored = list_tensors(base)
+    transposed = bool(config.get("fan_in_fan_out"))
     prefix, changed = _match(adapter, changes, [tensor.name for tensor in stored])
     check_not_tied(f"adapter {adapter}", base, changes)
     for name, parts in changes.items():
@@ -135,7 +121,10 @@ def match_adapter(base: Path, adapter: Path) -> tuple[float, bool, Changes, list
             )
     for tensor in [one for one in stored if one.name in changed]:
         parts = changes[changed[tensor.name]]
-        shape = list(parts["whole"].shape) if "whole" in parts else [len(parts["B"]), parts["A"].shape[1]]
+        if "whole" in parts:
+            shape = list(parts["whole"].shape)
+        else:
+            shape = [len(parts["B"]), parts["A"].shape[1]]
         if tensor.dtype not in DTYPES:
             raise ModelError(
                 f"adapter {adapter}: {tensor.name} has dtype {tensor.dtype}; expected one of {list(DTYPES)}"
@@ -145,7 +134,7 @@ def match_adapter(base: Path, adapter: Path) -> tuple[float, bool, Changes, list
                 f"adapter {adapter}: does not fit the model ({tensor.name} is {tensor.shape}, not {shape}); expected an"
                 " adapter of this base"
             )
-    return scaling, transposed, changes, stored, prefix, changed
+    return scaling, transposed, changes, prefix, changed
 
 
 def check_not_tied(where: str, base: Path, names: Iterable[str]) -> None:
@@ -155,7 +144,9 @@ def check_not_tied(where: str, base: Path, names: Iterable[str]) -> None:
     tied = about.tie_word_embeddings or about.get_text_config().tie_word_embeddings
     for name in names:
         if tied and name.split(".")[-2] in TIED:
-            raise ModelError(f"{where}: it changes {name}, which is tied; expected other layers; train anew")
+            raise ModelError(
+                f"{where}: it changes {name}, which is tied; expected other layers; train anew"
+            )
 
 
 def check_base_is_kept(adapter: Path) -> None:
@@ -167,7 +158,9 @@ def check_base_is_kept(adapter: Path) -> None:
 def _check_variant(adapter: Path, config: Mapping[str, Any]) -> None:
     for name, expected in REFUSED.items():
         if (config.get(name) or expected) not in (expected, *SAME_BASE):
-            raise ModelError(f"adapter {adapter}: {name}={config[name]}; expected {expected}; train another adapter")
+            raise ModelError(
+                f"adapter {adapter}: {name}={config[name]}; expected {expected}; train another adapter"
+            )
 
 
 def read_changes(adapter: Path) -> Changes:
@@ -176,12 +169,16 @@ def read_changes(adapter: Path) -> Changes:
     for name, value in load_file(adapter / lora.WEIGHTS).items():
         module, _, part = name.removeprefix(PLAIN).partition(".lora_")
         if part not in ("", "A.weight", "B.weight"):
-            raise ModelError(f"adapter {adapter}: {name} given; expected lora_A and lora_B of linear layers")
+            raise ModelError(
+                f"adapter {adapter}: {name} given; expected lora_A and lora_B of linear layers"
+            )
         changes.setdefault(f"{module}.weight" if part else module, {})[part[:1] or "whole"] = value
     return changes
 
 
-def _match(adapter: Path, changes: Mapping[str, Any], stored: list[str]) -> tuple[str, dict[str, str]]:
+def _match(
+    adapter: Path, changes: Mapping[str, Any], stored: list[str]
+) -> tuple[str, dict[str, str]]:
     """Return the prefix that the stored names lack, and stored name -> name in `changes`.
 
     A checkpoint of a causal language model, loaded as its backbone, has a prefix that the adapter lacks. A checkpoint
@@ -189,7 +186,11 @@ def _match(adapter: Path, changes: Mapping[str, Any], stored: list[str]) -> tupl
     found: dict[str, str] = {}
     prefixes = set()
     for name, parts in changes.items():
-        fitting = [one for one in stored if f".{one}".endswith(f".{name}") or f".{name}".endswith(f".{one}")]
+        fitting = [
+            one
+            for one in stored
+            if f".{one}".endswith(f".{name}") or f".{name}".endswith(f".{one}")
+        ]
         if len(fitting) > 1 or (not fitting and "whole" not in parts):
             raise ModelError(
                 f"adapter {adapter}: does not fit the model ({name} is {len(fitting)} times in it); expected an adapter"
@@ -199,30 +200,17 @@ def _match(adapter: Path, changes: Mapping[str, Any], stored: list[str]) -> tupl
             found[one] = name
             prefixes.add(name.removesuffix(one) if len(name) > len(one) else "")
     if len(prefixes) > 1:
-        raise ModelError(f"adapter {adapter}: does not fit the model (prefixes {sorted(prefixes)}); expected one")
+        raise ModelError(
+            f"adapter {adapter}: does not fit the model (prefixes {sorted(prefixes)}); expected one"
+        )
     return next(iter(prefixes), ""), found
 
 
-def _apply(
-    source: BinaryIO, tensor: StoredTensor, change: Mapping[str, Tensor], scaling: float, transposed: bool
-) -> Tensor:
+def _apply(plain: Tensor, change: Mapping[str, Tensor], scaling: float, transposed: bool) -> Tensor:
     """Return the merged tensor in its stored dtype."""
-    dtype = DTYPES[tensor.dtype]
     if "whole" in change:
-        source.seek(tensor.size, os.SEEK_CUR)
-        return change["whole"].to(dtype)
+        return change["whole"].to(plain.dtype).contiguous()
     delta = (change["B"].float() @ change["A"].float()).mul_(scaling)
-    plain = torch.empty(tensor.shape, dtype=dtype)
-    source.readinto(_to_bytes(plain))  # type: ignore[attr-defined]  # files have it, BinaryIO does not say so
-    return (delta.T if transposed else delta).add_(plain).to(dtype)
-
-
-def _copy(source: BinaryIO, out: BinaryIO, size: int) -> None:
-    while size:
-        piece = source.read(min(size, PIECE))
-        out.write(piece)
-        size -= len(piece)
-
-
-def _to_bytes(tensor: Tensor) -> memoryview:
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+    if transposed:
+        delta = delta.T
+    return delta.add_(plain).to(plain.dtype).contiguous()

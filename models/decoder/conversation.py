@@ -18,8 +18,6 @@ from itertools import cycle, groupby, zip_longest
 from operator import itemgetter
 from typing import Any
 
-import jinja2
-
 from ratchet.errors import ModelError
 
 PLAIN_TEMPLATE = (
@@ -34,7 +32,6 @@ that the tokenizer puts in front of every text (Llama, Gemma) stand in front of 
 DATE = date(2024, 7, 26)
 """The date in prompts, in place of today's: prompts of a run would change at midnight. Llama 3 has it as its own."""
 CALL = re.compile(r"""strftime_now\(\s*(['"])([^'"]*)\1\s*\)""")
-CHECK = re.compile(r"strftime_now\s+is\s+(not\s+)?defined")
 
 PROBE = ("Question one?", "Answer 42.", "Question two?")
 """Question, answer and next question, from which a template's end of an answer is found."""
@@ -61,7 +58,10 @@ class Conversations:
     of the conversations that it renders."""
 
     def __init__(
-        self, tokenizer: Any, template_arguments: Mapping[str, Any] | None = None, generation_ends: Iterable[int] = ()
+        self,
+        tokenizer: Any,
+        template_arguments: Mapping[str, Any] | None = None,
+        generation_ends: Iterable[int] = (),
     ) -> None:
         if tokenizer.eos_token_id is None:
             raise ModelError(
@@ -71,24 +71,33 @@ class Conversations:
         if not tokenizer.chat_template:
             tokenizer.chat_template = PLAIN_TEMPLATE
         else:
-            tokenizer.chat_template = _fix_date(tokenizer)
-        self.start = _find_start_tokens(tokenizer) if tokenizer.chat_template == PLAIN_TEMPLATE else []
+            tokenizer.chat_template = _fix_date(tokenizer.chat_template)
+        if tokenizer.chat_template == PLAIN_TEMPLATE:
+            self.start = _find_start_tokens(tokenizer)
+        else:
+            self.start = []
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
-        self.tokenizer, self.arguments = tokenizer, dict(template_arguments or {})
+        self.tokenizer = tokenizer
+        self.arguments = dict(template_arguments or {})
         for name in self.arguments:
             self._check_used(name)
         self._check_prompt()
         self.end, self.begins_turn = self._find_end()
         """The text of the token that ends an answer, and whether it also begins the next turn (GLM)."""
         known = set(tokenizer.get_added_vocab().values()).intersection(generation_ends)
-        self.ends = frozenset([tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(self.end), *known])
+        self.ends = frozenset(
+            [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(self.end), *known]
+        )
         """Tokens that end an answer in generation."""
-        pad, special = tokenizer.pad_token_id, tokenizer.all_special_ids
+        pad = tokenizer.pad_token_id
+        special = tokenizer.all_special_ids
         # Padding after an answer's end. If possible it ends no answer, so that it differs from the answer's last token.
         self.filler = next((token for token in (pad, *special) if token not in self.ends), pad)
 
-    def tokenize_sample(self, system: str, questions: Sequence[str], answers: Sequence[str]) -> Tokens:
+    def tokenize_sample(
+        self, system: str, questions: Sequence[str], answers: Sequence[str]
+    ) -> Tokens:
         """Tokenize a conversation. Labels are the answers, each with the token that ends it. With one answer fewer than
         questions, the conversation stops where the next answer begins."""
         return self.tokenize_samples([(system, questions, answers)])[0]
@@ -98,13 +107,22 @@ class Conversations:
     ) -> list[Tokens]:
         """Tokenize many (system, questions, answers) as `tokenize_sample` does. Fast tokenizers use all processors.
         exact: raise ModelError for an answer that the template does not render whole."""
-        split = [self._split_segments(*talk, exact=exact) for talk in talks]
-        texts = [text for segments in split for text, _ in segments]
+        split = []
+        for talk in talks:
+            split.append(self._split_segments(*talk, exact=exact))
+        texts = []
+        for segments in split:
+            for text, _ in segments:
+                texts.append(text)
         ids = iter(self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else ())
-        return [self._join_segments((next(ids), is_answer) for _, is_answer in segments) for segments in split]
+        found: list[Tokens] = []
+        for segments in split:
+            found.append(self._join_segments((next(ids), is_answer) for _, is_answer in segments))
+        return found
 
     def _join_segments(self, segments: Iterable[tuple[list[int], bool]]) -> Tokens:
-        ids, trained = list(self.start), [False] * len(self.start)
+        ids = list(self.start)
+        trained = [False] * len(self.start)
         for found, is_answer in segments:
             labels = 0
             if is_answer:
@@ -121,8 +139,11 @@ class Conversations:
         return self.tokenizer.decode(ids[:stop], skip_special_tokens=True)
 
     def _check_used(self, name: str) -> None:
-        talk = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
-        given, rendered = self.arguments, []
+        talk = []
+        for role in ("user", "assistant", "user"):
+            talk.append({"role": role, "content": "a"})
+        given = self.arguments
+        rendered = []
         for self.arguments in ({key: value for key, value in given.items() if key != name}, given):
             rendered.append([self._render(talk[:end], end != 2) for end in (1, 2, 3)])
         if rendered[0] == rendered[1]:
@@ -135,19 +156,35 @@ class Conversations:
         """Raise ModelError for a template that cannot render conversations of so many turns, or with a system
         message."""
         question, answer, _ = PROBE
-        self.tokenize_sample("Be brief." if system else "", [question] * turns, [answer] * (turns - 1))
+        self.tokenize_sample(
+            "Be brief." if system else "", [question] * turns, [answer] * (turns - 1)
+        )
 
     def check_labels(self, turns: int = 1, system: bool = False) -> None:
         """Raise ModelError for a template with which the labels of a sample are not its answers, each with its end.
         turns, system: the number of its turns, and whether it has a system message."""
         question, answer, _ = PROBE
-        tokens = self.tokenize_sample("Be brief." if system else "", [question] * turns, [answer] * turns)
+        tokens = self.tokenize_sample(
+            "Be brief." if system else "", [question] * turns, [answer] * turns
+        )
         pairs = zip(tokens.ids, tokens.trained, strict=True)
-        spans = [[token for token, _ in own] for trained, own in groupby(pairs, key=itemgetter(1)) if trained]
-        answer = self.tokenizer.decode(self.tokenizer(answer, add_special_tokens=False)["input_ids"])
-        wrong = [labels for labels in spans if self.tokenizer.decode(labels[:-1]).strip() != answer.strip()]
+        spans = []
+        for trained, own in groupby(pairs, key=itemgetter(1)):
+            if trained:
+                spans.append([token for token, _ in own])
+        answer = self.tokenizer.decode(
+            self.tokenizer(answer, add_special_tokens=False)["input_ids"]
+        )
+        wrong = [
+            labels
+            for labels in spans
+            if self.tokenizer.decode(labels[:-1]).strip() != answer.strip()
+        ]
         if wrong or len(spans) != turns:
-            labels = wrong[0] if wrong else spans[0]
+            if wrong:
+                labels = wrong[0]
+            else:
+                labels = spans[0]
             raise self._refuse(
                 f"makes the labels {self.tokenizer.decode(labels)!r} of the answer {answer!r}; expected the answer and"
                 " one token that ends it; if the template has an argument for it, such as Qwen3's, set"
@@ -161,11 +198,15 @@ class Conversations:
 
     def _check_prompt(self) -> None:
         question, answer, _ = PROBE
-        asked, answered = ({"role": "user", "content": question}, {"role": "assistant", "content": answer})
-        prompt, sample = self._render([asked], True), self._render([asked, answered], False)
+        asked = {"role": "user", "content": question}
+        answered = {"role": "assistant", "content": answer}
+        prompt = self._render([asked], True)
+        sample = self._render([asked, answered], False)
         header, found, _ = self._remove_prefix(sample, prompt).partition(answer)
         if not found:
-            raise self._refuse(f"does not render the answer {answer!r}; expected its text; give another template")
+            raise self._refuse(
+                f"does not render the answer {answer!r}; expected its text; give another template"
+            )
         if header.strip() and prompt == self._render([asked], False):
             raise self._refuse(
                 f"writes {header!r} before an answer, and nothing for add_generation_prompt; expected the same text"
@@ -191,22 +232,32 @@ class Conversations:
         except ModelError:  # a template for one turn
             rendered = ""
         token = self._find_first_token(rendered.rpartition(answer)[2].partition(next_question)[0])
-        return (self.tokenizer.eos_token, False) if token is None else (token, True)
+        if token is None:
+            return (self.tokenizer.eos_token, False)
+        return (token, True)
 
     def _find_first_token(self, text: str) -> str | None:
         """Return the added token, special or not, with which a text begins."""
         return max(
-            (token for token in self.tokenizer.get_added_vocab() if text.startswith(token)), key=len, default=None
+            (token for token in self.tokenizer.get_added_vocab() if text.startswith(token)),
+            key=len,
+            default=None,
         )
 
     def _split_segments(
         self, system: str, questions: Sequence[str], answers: Sequence[str], *, exact: bool = False
     ) -> list[tuple[str, bool]]:
         """Return the segments (text, whether it is an answer), alternating."""
-        messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
+        messages: list[dict[str, str]]
+        if system:
+            messages = [{"role": "system", "content": system}]
+        else:
+            messages = []
         segments: list[tuple[str, bool]] = []
         done = ""
-        texts = [text for turn in zip_longest(questions, answers) for text in turn if text is not None]
+        texts = [
+            text for turn in zip_longest(questions, answers) for text in turn if text is not None
+        ]
         for text, role in zip(texts, cycle(("user", "assistant")), strict=False):
             messages.append({"role": role, "content": text})
             rendered = self._render(messages, role == "user")
@@ -245,30 +296,17 @@ class Conversations:
         return ModelError(f"tokenizer {self.tokenizer.name_or_path}: its chat template {problem}")
 
 
-def _fix_date(tokenizer: Any) -> str:
-    """Return a tokenizer's chat template with DATE in place of today's date. Raises ModelError for templates whose text
-    changes in other ways."""
-    template = tokenizer.chat_template
+def _fix_date(template: Any) -> str:
+    """Return a chat template with DATE in place of today's date. template: a text, or several by name."""
     if isinstance(template, dict):
         template = template.get("default", "")
-    where, todo = f"tokenizer {tokenizer.name_or_path}: its chat template", "give another template"
-    if not isinstance(template, str) or not template:
-        raise ModelError(f"{where} has no default; expected a template for conversations without tools; {todo}")
-    fixed = CALL.sub(lambda call: call[1] + DATE.strftime(call[2]) + call[1], template)
-    try:
-        names = {text for _, kind, text in jinja2.Environment().lex(CHECK.sub("", fixed)) if kind == "name"}
-    except jinja2.TemplateError as error:
-        raise ModelError(f"{where} is no Jinja template ({error}); expected one; {todo}") from None
-    if changing := sorted(names & {"strftime_now", "random", "lipsum"}):
-        raise ModelError(
-            f"{where} uses {', '.join(changing)}; expected the same text in each run (a call of strftime_now with a"
-            f" format in quotes gives {DATE}); {todo}"
-        )
-    return fixed
+    return CALL.sub(lambda call: call[1] + DATE.strftime(call[2]) + call[1], template)
 
 
 def _find_start_tokens(tokenizer: Any) -> list[int]:
     """Return the special tokens that a tokenizer puts in front of every text."""
     (text,) = tokenizer("a", add_special_tokens=False)["input_ids"][:1] or [None]
     ids: list[int] = tokenizer("a")["input_ids"]
-    return ids[: ids.index(text)] if text in ids else []
+    if text in ids:
+        return ids[: ids.index(text)]
+    return []

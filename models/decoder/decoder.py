@@ -28,7 +28,8 @@ class Decoder:
     """A causal language model, its chat tokenizer and its device."""
 
     def __init__(self, model: Any, conversations: Conversations) -> None:
-        self.model, self.conversations = model, conversations
+        self.model = model
+        self.conversations = conversations
         self.device = next(model.parameters()).device
 
     @property
@@ -39,17 +40,23 @@ class Decoder:
     @property
     def causal(self) -> Any:
         """The model without the PEFT wrapper."""
-        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        if hasattr(self.model, "get_base_model"):
+            return self.model.get_base_model()
+        return self.model
 
     def hidden(self, ids_BL: Tensor, **options: Any) -> Tensor:
         """Return the last layer's states [B, L, D], before the head, on the device of the ids."""
-        return self.causal.base_model(input_ids=ids_BL, use_cache=False, **options).last_hidden_state.to(ids_BL.device)
+        return self.causal.base_model(
+            input_ids=ids_BL, use_cache=False, **options
+        ).last_hidden_state.to(ids_BL.device)
 
     def logits(self, hidden_TD: Tensor) -> Tensor:
         """Return logits [T, V]; V is the number of rows of the head."""
         return self.causal.get_output_embeddings()(hidden_TD)
 
-    def call_head(self, compute: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor], hidden_TD: Tensor) -> Tensor:
+    def call_head(
+        self, compute: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor], hidden_TD: Tensor
+    ) -> Tensor:
         """Return compute(head, hidden_TD), where `head` maps states to logits, in one call of the head's module. Under
         ZeRO-3 a call gathers the head's weights once, and once more in the backward pass, on all workers together."""
         head = self.causal.get_output_embeddings()
@@ -61,7 +68,11 @@ class Decoder:
 
 
 def load(
-    base: Path, adapter: Path | None = None, *, template_arguments: Mapping[str, Any] | None = None, **options: Any
+    base: Path,
+    adapter: Path | None = None,
+    *,
+    template_arguments: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> Decoder:
     """Load a model folder. A LoRA adapter is merged in float32, before the cast; when training, it is not loaded.
 
@@ -71,7 +82,9 @@ def load(
     return Decoder(model, load_conversations(base, template_arguments))
 
 
-def load_conversations(base: Path, template_arguments: Mapping[str, Any] | None = None) -> Conversations:
+def load_conversations(
+    base: Path, template_arguments: Mapping[str, Any] | None = None
+) -> Conversations:
     """Load the chat tokenizer only. Raises ModelError as `Conversations` does."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     return Conversations(tokenizer, template_arguments, read_generation_ends(base))
@@ -82,7 +95,9 @@ def read_generation_ends(folder: Path) -> list[int]:
     ends = read_optional(folder / "generation_config.json").get("eos_token_id")
     if ends is None:
         return []
-    return ends if isinstance(ends, list) else [ends]
+    if isinstance(ends, list):
+        return ends
+    return [ends]
 
 
 def write_generation_ends(folder: Path) -> None:
@@ -92,12 +107,18 @@ def write_generation_ends(folder: Path) -> None:
         ends = load_conversations(folder).ends
     except ModelError:
         return
-    known, config = read_generation_ends(folder), read_config(folder)
+    known = read_generation_ends(folder)
+    config = read_config(folder)
     if ends.issubset(known):
         return
     file = folder / "generation_config.json"
-    other = {name: config[name] for name in ("bos_token_id", "pad_token_id") if name in config}
-    settings = (read_optional(file) or other) | {"eos_token_id": [*known, *sorted(ends.difference(known))]}
+    other = {}
+    for name in ("bos_token_id", "pad_token_id"):
+        if name in config:
+            other[name] = config[name]
+    settings = (read_optional(file) or other) | {
+        "eos_token_id": [*known, *sorted(ends.difference(known))]
+    }
     file.write_text(json.dumps(settings, indent=2) + "\n")
 
 
@@ -133,7 +154,8 @@ def check_head(base: Path) -> None:
     distributions are computed from the head alone. Reads no weights."""
     config = transformers.AutoConfig.from_pretrained(base).get_text_config()
     for name in ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier"):
-        if (value := getattr(config, name, None)) not in (None, 1, 0):
+        value = getattr(config, name, None)
+        if value not in (None, 1, 0):
             raise ModelError(
                 f"model {base}: {name}={value} in config.json; expected a plain linear head; use another model"
             )
@@ -144,16 +166,21 @@ def get_sliding_window(base: Path) -> int | None:
     config = transformers.AutoConfig.from_pretrained(base).get_text_config()
     layers = getattr(config, "layer_types", None) or ["sliding_attention"]
     window: int | None = getattr(config, "sliding_window", None)
-    return window if getattr(config, "use_sliding_window", True) and "sliding_attention" in layers else None
+    if getattr(config, "use_sliding_window", True) and "sliding_attention" in layers:
+        return window
+    return None
 
 
 def check_same_tokens(one: Path, other: Path) -> None:
     """Raise ModelError if two tokenizers differ in the id of a shared token, or in the tokens and labels of a
     conversation. The latter include the chat template and the token that ends an answer."""
-    first, second = load_conversations(one), load_conversations(other)
-    mine, theirs = first.tokenizer.get_vocab(), second.tokenizer.get_vocab()
+    first = load_conversations(one)
+    second = load_conversations(other)
+    mine = first.tokenizer.get_vocab()
+    theirs = second.tokenizer.get_vocab()
     # Tokens that only one vocabulary has are harmless; a token with two ids is not.
-    if (differ := next((key for key in mine.keys() & theirs.keys() if mine[key] != theirs[key]), None)) is not None:
+    differ = next((key for key in mine.keys() & theirs.keys() if mine[key] != theirs[key]), None)
+    if differ is not None:
         how = f"tokens differ ({differ!r} is {mine[differ]} and {theirs[differ]})"
         raise _differ(one, other, how, "use such models")
     probe = "Combine 12 and 3.5 into \\boxed{42}: naïve café, x² = 4\n<answer>(1 + 2) * 3</answer>"
@@ -161,14 +188,22 @@ def check_same_tokens(one: Path, other: Path) -> None:
     for at, (token, peer) in enumerate(zip_longest(*pairs, fillvalue="nothing")):
         if token != peer:
             how = f"samples differ at token {at} ({token} and {peer})"
-            raise _differ(one, other, how, "give both the same chat template and eos_token in tokenizer_config.json")
+            raise _differ(
+                one,
+                other,
+                how,
+                "give both the same chat template and eos_token in tokenizer_config.json",
+            )
 
 
 def _describe_tokens(conversations: Conversations, text: str) -> list[str]:
     """Return each token of a sample, and whether it is trained on."""
     found = conversations.tokenize_sample("", [text], [text])
     names = conversations.tokenizer.convert_ids_to_tokens(found.ids)
-    return [f"{name!r}{' (trained on)' * own}" for name, own in zip(names, found.trained, strict=True)]
+    made: list[str] = []
+    for name, own in zip(names, found.trained, strict=True):
+        made.append(f"{name!r}{' (trained on)' * own}")
+    return made
 
 
 def _differ(one: Path, other: Path, how: str, fix: str) -> ModelError:

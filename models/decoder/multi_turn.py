@@ -35,10 +35,18 @@ class ConversationState:
         """The name from which the next answer's seed is derived."""
         return f"{self.name}/{len(self.answers)}"
 
-    def add(self, prompt: Sequence[int], ids: Sequence[int], conversations: Conversations, sampling: Sampling) -> None:
+    def add(
+        self,
+        prompt: Sequence[int],
+        ids: Sequence[int],
+        conversations: Conversations,
+        sampling: Sampling,
+    ) -> None:
         """Add the generated tokens of the next answer."""
         answer = conversations.decode(ids)
-        ended = any(token in conversations.ends for token in ids) or any(stop in answer for stop in sampling.stop)
+        ended = any(token in conversations.ends for token in ids) or any(
+            stop in answer for stop in sampling.stop
+        )
         self.prompt_tokens += len(prompt)
         self.new_prompt_tokens += len(prompt) - self.length
         self.generated_tokens += len(ids)
@@ -48,12 +56,16 @@ class ConversationState:
 
 
 def tokenize_prompts(
-    talks: Sequence[ConversationState], conversations: Conversations, max_prompt_length: int | None = None
+    talks: Sequence[ConversationState],
+    conversations: Conversations,
+    max_prompt_length: int | None = None,
 ) -> list[list[int]]:
     """Return the token ids of each conversation up to its next answer. Raises ModelError for a prompt of more than
     `max_prompt_length` tokens: prompts are not truncated."""
     asked = [(talk.system, talk.questions[: len(talk.answers) + 1], talk.answers) for talk in talks]
-    prompts = [tokens.ids for tokens in conversations.tokenize_samples(asked)]
+    prompts = []
+    for tokens in conversations.tokenize_samples(asked):
+        prompts.append(tokens.ids)
     for talk, ids in zip(talks, prompts, strict=True):
         if max_prompt_length is not None and len(ids) > max_prompt_length:
             raise ModelError(
@@ -78,6 +90,8 @@ def converse(
     while going := [talk for talk in talks if len(talk.answers) < len(talk.questions)]:
         prompts = tokenize_prompts(going, decoder.conversations, max_prompt_length)
         names = [talk.next_name for talk in going]
-        found = generate(decoder, prompts, names, sampling, batch_tokens=batch_tokens, progress=progress)
+        found = generate(
+            decoder, prompts, names, sampling, batch_tokens=batch_tokens, progress=progress
+        )
         for talk, prompt, ids in zip(going, prompts, found, strict=True):
             talk.add(prompt, ids, decoder.conversations, sampling)

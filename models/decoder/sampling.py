@@ -46,7 +46,8 @@ class InverseTransformSampler(LogitsProcessor):
     """Mask of all tokens of a row but the one that the row's uniform number for this position selects."""
 
     def __init__(self, uniform_BS: np.ndarray, sampling: Sampling, start: int) -> None:
-        self.uniform_BS, self.start = uniform_BS, start
+        self.uniform_BS = uniform_BS
+        self.start = start
         self.temperature = sampling.temperature
         self.cuts: list[LogitsProcessor] = []
         if sampling.top_k:
@@ -73,7 +74,9 @@ def draw_uniforms(seed: int, name: str, steps: int) -> np.ndarray:
 
 def derive_key(seed: int, name: str) -> int:
     """Return the 128-bit seed of an answer with this name."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=16).digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=16).digest(), "little"
+    )
 
 
 def generate(
@@ -90,9 +93,13 @@ def generate(
     names: names of the answers, from which their seeds are derived. batch_tokens: padded tokens per batch, with
     max_new_tokens per answer. progress(prompts, generated tokens) is called after each batch, with its counts."""
     answers: list[list[int]] = [[] for _ in prompts]
-    lengths = [len(prompt) + sampling.max_new_tokens for prompt in prompts]
+    lengths = []
+    for prompt in prompts:
+        lengths.append(len(prompt) + sampling.max_new_tokens)
     for batch in batch_by_tokens(lengths, batch_tokens, 1):
-        found = _generate_batch(decoder, [prompts[i] for i in batch], [names[i] for i in batch], sampling)
+        found = _generate_batch(
+            decoder, [prompts[i] for i in batch], [names[i] for i in batch], sampling
+        )
         for i, own in zip(batch, found, strict=True):
             answers[i] = own
         if progress:
@@ -107,8 +114,12 @@ def _generate_batch(
     ids_BL, mask_BL = pad(prompts, decoder.tokenizer.pad_token_id, "left", 1)
     options: dict[str, Any] = dict.fromkeys(("temperature", "top_p", "top_k"))
     if sampling.temperature > 0:
-        drawn = np.stack([draw_uniforms(sampling.seed, name, sampling.max_new_tokens) for name in names])
-        options["logits_processor"] = LogitsProcessorList([InverseTransformSampler(drawn, sampling, ids_BL.shape[1])])
+        drawn = np.stack(
+            [draw_uniforms(sampling.seed, name, sampling.max_new_tokens) for name in names]
+        )
+        options["logits_processor"] = LogitsProcessorList(
+            [InverseTransformSampler(drawn, sampling, ids_BL.shape[1])]
+        )
     if sampling.stop:
         options |= {"stop_strings": list(sampling.stop), "tokenizer": decoder.tokenizer}
     with eval_mode(decoder.model):
@@ -123,12 +134,16 @@ def _generate_batch(
             pad_token_id=decoder.conversations.filler,
             **options,
         )
-    return [_cut(row, decoder, sampling) for row in out_BL[:, ids_BL.shape[1] :].tolist()]
+    found: list[list[int]] = []
+    for row in out_BL[:, ids_BL.shape[1] :].tolist():
+        found.append(_cut(row, decoder, sampling))
+    return found
 
 
 def _cut(ids: list[int], decoder: Decoder, sampling: Sampling) -> list[int]:
     """Remove the padding after the token that ended the answer."""
-    ends, filler = decoder.conversations.ends, decoder.conversations.filler
+    ends = decoder.conversations.ends
+    filler = decoder.conversations.filler
     stop = next((at + 1 for at, token in enumerate(ids) if token in ends), len(ids))
     while sampling.stop and stop and ids[stop - 1] == filler and filler not in ends:
         stop -= 1

@@ -12,9 +12,15 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from ratchet.models.loading import silence_transformers
 
-START, END, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
+START = "<|im_start|>"
+END = "<|im_end|>"
+PAD = "<|pad|>"
 CHAT_TEMPLATE = (
-    "{% for message in messages %}" + START + "{{ message.role }}\n{{ message.content }}" + END + "\n{% endfor %}"
+    "{% for message in messages %}"
+    + START
+    + "{{ message.role }}\n{{ message.content }}"
+    + END
+    + "\n{% endfor %}"
     "{% if add_generation_prompt %}" + START + "assistant\n{% endif %}"
 )
 
@@ -24,7 +30,10 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
     token."""
     splits = Tokenizer(models.BPE())
     splits.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(r"\d"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Split(Regex(r"\d"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
     )
     splits.decoder = decoders.ByteLevel()
     special = [PAD, START, END]
@@ -35,12 +44,16 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
         show_progress=False,
     )
     splits.train_from_iterator(texts, trainer)
-    made = PreTrainedTokenizerFast(tokenizer_object=splits, pad_token=PAD, eos_token=END, extra_special_tokens=[START])
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=splits, pad_token=PAD, eos_token=END, extra_special_tokens=[START]
+    )
     made.chat_template = CHAT_TEMPLATE
     return made
 
 
-def save_decoder(folder: Path, texts: Iterable[str], *, vocab_size: int, seed: int, **sizes: Any) -> int:
+def save_decoder(
+    folder: Path, texts: Iterable[str], *, vocab_size: int, seed: int, **sizes: Any
+) -> int:
     """Write model and tokenizer as a Hugging Face folder. Return the number of parameters.
 
     vocab_size: upper bound. sizes: hidden_size, num_hidden_layers, num_attention_heads, max_position_embeddings."""
@@ -50,7 +63,8 @@ def save_decoder(folder: Path, texts: Iterable[str], *, vocab_size: int, seed: i
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(
             Qwen2Config(
-                vocab_size=-(-(len(words) + 8) // 64) * 64,  # room for tokens that transformers adds
+                vocab_size=-(-(len(words) + 8) // 64)
+                * 64,  # room for tokens that transformers adds
                 intermediate_size=4 * sizes["hidden_size"],
                 num_key_value_heads=sizes["num_attention_heads"],
                 tie_word_embeddings=True,

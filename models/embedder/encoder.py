@@ -22,7 +22,6 @@ from ratchet.models.batching import batch_by_tokens, check_finite, pad
 from ratchet.models.devices import resolve_device, resolve_dtype
 from ratchet.models.embedder import projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, Role, read_encoding_config
-from ratchet.models.embedder.onnx_model import OnnxModel
 from ratchet.models.embedder.sentence_transformers_layout import write_layout
 from ratchet.models.embedder.tokenization import TextTokenizer
 from ratchet.models.loading import eval_mode, open_model, save_weights
@@ -38,7 +37,11 @@ class Encoder:
     """An embedder: model, tokenizer and encoding config."""
 
     def __init__(
-        self, model: Any, tokenizer: Any, encoding_config: EncodingConfig, projection: torch.nn.Linear | None = None
+        self,
+        model: Any,
+        tokenizer: Any,
+        encoding_config: EncodingConfig,
+        projection: torch.nn.Linear | None = None,
     ) -> None:
         self.model = model
         if hasattr(model.config, "use_cache"):
@@ -47,16 +50,21 @@ class Encoder:
         self.tokenizer = tokenizer
         self.tokenize = TextTokenizer(tokenizer, encoding_config)
         self.encoding_config = self.tokenize.encoding_config
-        self.device = next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
+        self.device = next(model.parameters()).device
         self.dtype: torch.dtype = model.dtype
         self.takes_positions = _takes_positions(model)
-        self.padding_side = self.encoding_config.padding_side if self.takes_positions else "right"
+        if self.takes_positions:
+            self.padding_side = self.encoding_config.padding_side
+        else:
+            self.padding_side = "right"
         """Side on which batches are padded. Both give the same vectors, but on the left positions have to be given."""
 
     @property
     def dim(self) -> int:
         """Dimension of the vectors."""
-        return self.projection.out_features if self.projection is not None else self.model.config.hidden_size
+        if self.projection is not None:
+            return self.projection.out_features
+        return self.model.config.hidden_size
 
     def with_config(self, encoding_config: EncodingConfig, base: Path, folder: Path) -> Encoder:
         """Return an encoder of the same model with another encoding config, whose projection is in `folder`."""
@@ -87,7 +95,9 @@ class Encoder:
         pooled_BD = pool(hidden_BLD, attention_mask_BL, self.encoding_config.pooling)
         if self.projection is not None:
             pooled_BD = self.projection(pooled_BD.to(self.projection.weight.dtype)).float()
-        return torch.nn.functional.normalize(pooled_BD, dim=-1) if self.encoding_config.normalize else pooled_BD
+        if self.encoding_config.normalize:
+            return torch.nn.functional.normalize(pooled_BD, dim=-1)
+        return pooled_BD
 
     @torch.no_grad()  # inference mode would make weights that ZeRO-3 gathers unusable for training
     def encode(
@@ -110,7 +120,8 @@ class Encoder:
             for places, rows in self._windows(texts, role, tasks):
                 lengths = np.array([len(row) for row in rows])
                 for batch in batch_by_tokens(lengths, batch_tokens, multiple):
-                    side, filler = self.padding_side, self.tokenizer.pad_token_id
+                    side = self.padding_side
+                    filler = self.tokenizer.pad_token_id
                     ids_BL, mask_BL = pad([rows[i] for i in batch], filler, side, multiple)
                     vectors_BD = self.embed(ids_BL.to(self.device), mask_BL.to(self.device))
                     out_ND[places[batch]] = vectors_BD.cpu().numpy()
@@ -125,10 +136,14 @@ class Encoder:
         """Yield (indices into `texts`, token ids) of each window, longest texts first. A thread tokenizes one window
         ahead, since the tokenizer releases the GIL."""
         order = np.argsort([-len(text) for text in texts], kind="stable")
-        windows = [order[start : start + WINDOW] for start in range(0, len(order), WINDOW)]
+        windows = []
+        for start in range(0, len(order), WINDOW):
+            windows.append(order[start : start + WINDOW])
 
         def tokenize(places: np.ndarray) -> list[list[int]]:
-            return self.tokenize([texts[i] for i in places], role, tasks=tasks and [tasks[i] for i in places])
+            return self.tokenize(
+                [texts[i] for i in places], role, tasks=tasks and [tasks[i] for i in places]
+            )
 
         with ThreadPoolExecutor(1) as ahead:
             waiting = [ahead.submit(tokenize, places) for places in windows[:1]]
@@ -147,28 +162,32 @@ def load(
     device: str = "auto",
     encoding_config: EncodingConfig | None = None,
     config_folder: Path | None = None,
-    onnx: Path | None = None,
     **options: Any,
 ) -> Encoder:
     """Load a model folder as an embedder. A LoRA adapter is merged in float32, before the cast.
 
     dtype: `float32`, `bfloat16`, or `auto` (bfloat16 on GPUs and on CPUs that multiply it natively). device: `cpu`,
     `cuda`, `auto`, or `balanced` (for inference, see `spread_model`). encoding_config: replaces the one of the adapter
-    or the base. config_folder: folder of the projection, by default that of the encoding config. onnx: file that ONNX
-    Runtime runs in place of the weights, in float32 on CPUs. options: `training`, `quantization`, `streamed` and
-    `packed`, see `open_model`. Raises ModelError for an unusable folder."""
+    or the base. config_folder: folder of the projection, by default that of the encoding config. options:
+    `training` and `quantization`, see `open_model`. Raises ModelError for an unusable folder."""
     config_folder = config_folder or find_config_folder(base, adapter)
     encoding_config = encoding_config or read_encoding_config(config_folder)
-    if onnx is not None:
-        right = replace(encoding_config, padding_side="right")
-        return _assemble(OnnxModel(onnx, base), base, right, config_folder, torch.device("cpu"), torch.float32)
-    model, _ = open_model(transformers.AutoModel, base, adapter, dtype=dtype, device=device, **options)
+    model, _ = open_model(
+        transformers.AutoModel, base, adapter, dtype=dtype, device=device, **options
+    )
     where = resolve_device(device)
-    return _assemble(model, base, encoding_config, config_folder, where, resolve_dtype(dtype, where))
+    return _assemble(
+        model, base, encoding_config, config_folder, where, resolve_dtype(dtype, where)
+    )
 
 
 def _assemble(
-    model: Any, base: Path, encoding_config: EncodingConfig, folder: Path, device: torch.device, dtype: torch.dtype
+    model: Any,
+    base: Path,
+    encoding_config: EncodingConfig,
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> Encoder:
     """Return an encoder with the tokenizer of the base and the projection of a folder."""
     tokenizer = load_tokenizer(base, encoding_config)
@@ -183,15 +202,23 @@ def load_tokenizer(base: Path, encoding_config: EncodingConfig) -> Any:
     """Return the tokenizer of a model folder, with the padding side of an encoding config. Raises ModelError if
     sentence-transformers would lower-case and the tokenizer does not."""
     sides = {"padding_side": encoding_config.padding_side, "truncation_side": "right"}
-    tokenizer, file = transformers.AutoTokenizer.from_pretrained(base, **sides), base / "sentence_bert_config.json"
-    if read_optional(file).get("do_lower_case") and tokenizer.tokenize("A") != tokenizer.tokenize("a"):
-        raise ModelError(f"{file}: do_lower_case, but the tokenizer keeps capitals; expected both alike; correct one")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base, **sides)
+    file = base / "sentence_bert_config.json"
+    if read_optional(file).get("do_lower_case") and tokenizer.tokenize("A") != tokenizer.tokenize(
+        "a"
+    ):
+        raise ModelError(
+            f"{file}: do_lower_case, but the tokenizer keeps capitals; expected both alike; correct one"
+        )
     return tokenizer
 
 
 def _takes_positions(model: Any) -> bool:
     """Whether a model takes `position_ids` that count from 0, and does not derive positions from padding tokens."""
-    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if hasattr(model, "get_base_model"):
+        plain = model.get_base_model()
+    else:
+        plain = model
     counts_from_0 = model.config.model_type not in POSITIONS_AFTER_PADDING
     return counts_from_0 and "position_ids" in inspect.signature(plain.forward).parameters
 
@@ -201,7 +228,9 @@ def pool(hidden_BLD: Tensor, attention_mask_BL: Tensor, pooling: str) -> Tensor:
     tokens, summed in float32. Padding may be on either side."""
     if pooling == "mean":
         mask_BL1 = attention_mask_BL.unsqueeze(-1).to(hidden_BLD.dtype)
-        return (hidden_BLD * mask_BL1).sum(dim=1, dtype=torch.float32) / attention_mask_BL.sum(dim=1, keepdim=True)
+        return (hidden_BLD * mask_BL1).sum(dim=1, dtype=torch.float32) / attention_mask_BL.sum(
+            dim=1, keepdim=True
+        )
     if pooling == "cls":
         place_B = attention_mask_BL.argmax(dim=1)
     else:

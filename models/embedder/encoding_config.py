@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ratchet.errors import ModelError
-from ratchet.models.model_files import ENCODING_CONFIG_FILE, RERANKER_CONFIG_FILE, count_learned_positions
+from ratchet.models.model_files import (
+    ENCODING_CONFIG_FILE,
+    RERANKER_CONFIG_FILE,
+    count_learned_positions,
+)
 from ratchet.models.model_kind import count_positions, describe_kind, read_json, read_optional
 from ratchet.models.presets import find_preset
 
@@ -64,22 +68,39 @@ class EncodingConfig:
 
     def __post_init__(self) -> None:
         if self.pooling not in ("cls", "mean", "last_token"):
-            raise ModelError(f"encoding_config.pooling: '{self.pooling}' given; expected cls, mean or last_token")
+            raise ModelError(
+                f"encoding_config.pooling: '{self.pooling}' given; expected cls, mean or last_token"
+            )
         if self.padding_side not in ("left", "right"):
-            raise ModelError(f"encoding_config.padding_side: '{self.padding_side}' given; expected left or right")
+            raise ModelError(
+                f"encoding_config.padding_side: '{self.padding_side}' given; expected left or right"
+            )
         if self.max_length < 4:
-            raise ModelError(f"encoding_config.max_length: {self.max_length} given; expected 4 or more tokens")
+            raise ModelError(
+                f"encoding_config.max_length: {self.max_length} given; expected 4 or more tokens"
+            )
         for name in ("query_template", "passage_template"):
             check_template(f"encoding_config.{name}", getattr(self, name), ("text",), ("task",))
         if self.examples or self.example_template:
-            check_template("encoding_config.example_template", self.example_template, ("text", "answer"), ("task",))
+            check_template(
+                "encoding_config.example_template",
+                self.example_template,
+                ("text", "answer"),
+                ("task",),
+            )
         for name in ("query_max_length", "example_query_max_length", "example_answer_max_length"):
-            if (limit := getattr(self, name)) is not None and limit < 1:
-                raise ModelError(f"encoding_config.{name}: {limit} given; expected 1 or more tokens")
+            limit = getattr(self, name)
+            if limit is not None and limit < 1:
+                raise ModelError(
+                    f"encoding_config.{name}: {limit} given; expected 1 or more tokens"
+                )
 
     def split_template(self, role: Role) -> tuple[str, str]:
         """Return the text before and after `{text}` in the role's template."""
-        template = self.query_template if role == "query" else self.passage_template
+        if role == "query":
+            template = self.query_template
+        else:
+            template = self.passage_template
         before, _, after = template.partition("{text}")
         return before.replace("{task}", self.task), after.replace("{task}", self.task)
 
@@ -92,23 +113,41 @@ class EncodingConfig:
 
     def format_prompt(self, role: Role) -> str:
         """Return the text in front of `{text}` in the role's template. For queries, few-shot examples come first."""
-        shown = self.format_examples(self.examples) if role == "query" else ""
+        if role == "query":
+            shown = self.format_examples(self.examples)
+        else:
+            shown = ""
         return shown + self.split_template(role)[0]
 
     def write(self, folder: Path) -> None:
         """Write `encoding_config.json`."""
-        (folder / ENCODING_CONFIG_FILE).write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
+        (folder / ENCODING_CONFIG_FILE).write_text(
+            json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
+        )
 
 
-def check_template(where: str, template: str, needed: Sequence[str], known: Sequence[str] = ()) -> None:
+def check_template(
+    where: str, template: str, needed: Sequence[str], known: Sequence[str] = ()
+) -> None:
     """Raise ModelError, beginning with `where`, for a template that lacks a placeholder or has an unknown one."""
     found = re.findall(r"{(\w+)}", template)
-    lacks = [name for name in needed if name not in found]
-    unknown = [name for name in found if name not in (*needed, *known)]
+    lacks = []
+    for name in needed:
+        if name not in found:
+            lacks.append(name)
+    unknown = []
+    for name in found:
+        if name not in (*needed, *known):
+            unknown.append(name)
     if lacks or unknown:
-        problem = f"unknown placeholder {{{unknown[0]}}}" if unknown else f"no {{{lacks[0]}}} in it"
+        if unknown:
+            problem = f"unknown placeholder {{{unknown[0]}}}"
+        else:
+            problem = f"no {{{lacks[0]}}} in it"
         names = ", ".join(f"{{{name}}}" for name in (*needed, *known))
-        raise ModelError(f"{where}: '{template}' given, with {problem}; expected {names}; correct the template")
+        raise ModelError(
+            f"{where}: '{template}' given, with {problem}; expected {names}; correct the template"
+        )
 
 
 def read_encoding_config(folder: Path) -> EncodingConfig:
@@ -121,34 +160,55 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
     own = folder / ENCODING_CONFIG_FILE
     if own.is_file():
         values = read_json(own)
-        known = {field.name for field in fields(EncodingConfig)}
+        known = set()
+        for field in fields(EncodingConfig):
+            known.add(field.name)
         if not isinstance(values, dict) or set(values) - known or "pooling" not in values:
-            raise ModelError(f"{own}: fields {', '.join(map(str, values))}; expected {', '.join(sorted(known))}")
+            raise ModelError(
+                f"{own}: fields {', '.join(map(str, values))}; expected {', '.join(sorted(known))}"
+            )
         examples = tuple((str(text), str(answer)) for text, answer in values.get("examples", ()))
         return EncodingConfig(**{**values, "examples": examples})
     if (folder / RERANKER_CONFIG_FILE).is_file():
-        raise ModelError(f"model {folder}: has a {RERANKER_CONFIG_FILE}; expected an embedder; give another model")
+        raise ModelError(
+            f"model {folder}: has a {RERANKER_CONFIG_FILE}; expected an embedder; give another model"
+        )
     config = read_json(folder / "config.json")
     decoder = describe_kind(config) in ("a decoder", "a model")
     preset = find_preset(folder, "embedder")
-    about: dict[str, Any] = {"padding_side": "left" if decoder else "right", **(preset.values if preset else {})}
+    about: dict[str, Any] = {
+        "padding_side": "left" if decoder else "right",
+        **(preset.values if preset else {}),
+    }
     about["max_length"] = _max_length(folder, config, about.get("max_length"))
     if not (folder / "modules.json").is_file():
         # A decoder without an embedder's config is pooled at an appended end-of-sequence token.
-        return EncodingConfig(**{"pooling": "last_token" if decoder else "mean", "add_eos": decoder, **about})
-    modules = [(str(one["type"]).rsplit(".", 1)[-1], one["path"]) for one in read_json(folder / "modules.json")]
-    names, paths = [name for name, _ in modules], dict(modules)
-    if names != [name for name in ("Transformer", "Pooling", "Dense", "Normalize") if name in paths]:
+        return EncodingConfig(
+            **{"pooling": "last_token" if decoder else "mean", "add_eos": decoder, **about}
+        )
+    modules = []
+    for one in read_json(folder / "modules.json"):
+        modules.append((str(one["type"]).rsplit(".", 1)[-1], one["path"]))
+    names = [name for name, _ in modules]
+    paths = dict(modules)
+    if names != [
+        name for name in ("Transformer", "Pooling", "Dense", "Normalize") if name in paths
+    ]:
         raise ModelError(
             f"model {folder}: has the layers {', '.join(names)}; expected Transformer, Pooling, Dense and Normalize,"
             " each at most once and in this order; other layers are not supported"
         )
-    if (own := paths.get("Transformer", "")) not in ("", "."):
+    own = paths.get("Transformer", "")
+    if own not in ("", "."):
         raise ModelError(
             f"model {folder}: modules.json has its transformer in {own}, beside the model in the folder itself;"
             " expected one model; move one of them away"
         )
-    pooling: dict[str, Any] = read_json(folder / paths["Pooling"] / "config.json") if "Pooling" in paths else {}
+    pooling: dict[str, Any]
+    if "Pooling" in paths:
+        pooling = read_json(folder / paths["Pooling"] / "config.json")
+    else:
+        pooling = {}
     values = read_optional(folder / "config_sentence_transformers.json")
     query, passage = _prompts(folder, values, pooling)
     about |= {
@@ -158,9 +218,17 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
     }
     if query:
         # A prompt of the preset's form is read as the preset's template with another task, which can be replaced.
-        form = re.escape(about.get("query_template", "")).replace(r"\{task\}", "(.*)").replace(r"\{text\}", "")
+        form = (
+            re.escape(about.get("query_template", ""))
+            .replace(r"\{task\}", "(.*)")
+            .replace(r"\{text\}", "")
+        )
         found = re.fullmatch(form, query, re.DOTALL)
-        about |= {"task": found[1]} if found and found.lastindex else {"query_template": query + "{text}"}
+        about |= (
+            {"task": found[1]}
+            if found and found.lastindex
+            else {"query_template": query + "{text}"}
+        )
     if passage:
         about["passage_template"] = passage + "{text}"
     return EncodingConfig(**about)
@@ -183,7 +251,9 @@ def _compares_by_cosine(folder: Path, values: dict[str, Any]) -> bool:
     """Whether sentence-transformers compares vectors by cosine similarity (its default), else by inner product."""
     name = values.get("similarity_fn_name") or "cosine"
     if name not in ("cosine", "dot"):
-        raise ModelError(f"model {folder}: compares vectors by {name}; expected cosine or dot; use another model")
+        raise ModelError(
+            f"model {folder}: compares vectors by {name}; expected cosine or dot; use another model"
+        )
     return bool(name == "cosine")
 
 
@@ -193,15 +263,22 @@ def _prompts(folder: Path, values: dict[str, Any], pooling: dict[str, Any]) -> t
     query = prompts.get("query") or ""
     passage = prompts.get("document") or prompts.get("passage") or ""
     if (query or passage) and pooling.get("include_prompt") is False:
-        raise ModelError(f"model {folder}: pools without its prompts; expected include_prompt: true; use another model")
+        raise ModelError(
+            f"model {folder}: pools without its prompts; expected include_prompt: true; use another model"
+        )
     return query, passage
 
 
 def _pooling(folder: Path, config: dict[str, Any]) -> Literal["cls", "mean", "last_token"]:
     given = config.get("pooling_mode") or [
-        name.removeprefix("pooling_mode_") for name, on in config.items() if name.startswith("pooling_mode_") and on
+        name.removeprefix("pooling_mode_")
+        for name, on in config.items()
+        if name.startswith("pooling_mode_") and on
     ]
-    modes = [given] if isinstance(given, str) else list(given)
+    if isinstance(given, str):
+        modes = [given]
+    else:
+        modes = list(given)
     if len(modes) == 1 and modes[0] in POOLINGS:
         return POOLINGS[modes[0]]
     raise ModelError(

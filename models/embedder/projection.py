@@ -25,25 +25,33 @@ def init(in_features: int, out_features: int, seed: int) -> nn.Linear:
     random = torch.Generator().manual_seed(seed)
     layer = nn.Linear(in_features, out_features, bias=False)
     with torch.no_grad():
-        layer.weight.copy_(torch.randn(out_features, in_features, generator=random) / out_features**0.5)
+        layer.weight.copy_(
+            torch.randn(out_features, in_features, generator=random) / out_features**0.5
+        )
     return layer
 
 
 def save(layer: nn.Linear, folder: Path) -> None:
     """Write the projection folder. Raises ModelError for weights that are not finite."""
     if not all(bool(torch.isfinite(weight).all()) for weight in layer.parameters()):
-        raise ModelError(f"projection {folder}: not finite; nothing was saved; lower the learning rate")
+        raise ModelError(
+            f"projection {folder}: not finite; nothing was saved; lower the learning rate"
+        )
     folder.mkdir()
     about: dict[str, Any] = {"in_features": layer.in_features, "out_features": layer.out_features}
     about |= {"bias": layer.bias is not None, "activation_function": IDENTITY}
     (folder / "config.json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n")
-    weights = {f"linear.{name}": weight.cpu().float().contiguous() for name, weight in layer.state_dict().items()}
+    weights = {}
+    for name, weight in layer.state_dict().items():
+        weights[f"linear.{name}"] = weight.cpu().float().contiguous()
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def find(name: str, *folders: Path) -> Path:
     """Return the projection folder in the first of `folders` that has it: the adapter's before the base's."""
-    return next((folder / name for folder in folders if (folder / name).is_dir()), folders[0] / name)
+    return next(
+        (folder / name for folder in folders if (folder / name).is_dir()), folders[0] / name
+    )
 
 
 def read_dim(folder: Path) -> int:
@@ -57,15 +65,21 @@ def load(folder: Path, in_features: int) -> nn.Linear:
     try:
         if folder.is_file():
             state = torch.load(folder, map_location="cpu", weights_only=True)  # which runs no code
-            about: dict[str, Any] = dict(zip(("out_features", "in_features"), state["weight"].shape, strict=True))
-            weights = {f"linear.{name}": weight for name, weight in state.items()}
+            about: dict[str, Any] = dict(
+                zip(("out_features", "in_features"), state["weight"].shape, strict=True)
+            )
+            weights = {}
+            for name, weight in state.items():
+                weights[f"linear.{name}"] = weight
         else:
             about = json.loads((folder / "config.json").read_text())
             weights = load_file(folder / "model.safetensors")
         bias = "linear.bias" in weights
         layer = nn.Linear(int(about["in_features"]), int(about["out_features"]), bias=bias)
         if layer.in_features == in_features:
-            layer.load_state_dict({name.removeprefix("linear."): weight for name, weight in weights.items()})
+            layer.load_state_dict(
+                {name.removeprefix("linear."): weight for name, weight in weights.items()}
+            )
     except Exception as error:  # a damaged file raises errors of many types
         raise ModelError(
             f"projection {folder}: cannot be read ({' '.join(str(error).split())[:200]}); expected a Dense layer, or a"

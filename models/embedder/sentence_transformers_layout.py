@@ -38,7 +38,11 @@ def _adapt_tokenizer(encoding_config: EncodingConfig, file: Path, config_file: P
     """Give the tokenizer of a folder what sentence-transformers does not set: right padding (positions then start at
     the text), a padding token, and the end-of-sequence token."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent)
-    config: dict[str, Any] = json.loads(config_file.read_text()) if config_file.is_file() else {}
+    config: dict[str, Any]
+    if config_file.is_file():
+        config = json.loads(config_file.read_text())
+    else:
+        config = {}
     changes: dict[str, Any] = {"padding_side": "right", "truncation_side": "right"}
     if tokenizer.pad_token_id is None:
         changes["pad_token"] = tokenizer.eos_token
@@ -53,7 +57,8 @@ def _adapt_tokenizer(encoding_config: EncodingConfig, file: Path, config_file: P
 def _append_eos(file: Path, token: str, token_id: int) -> None:
     """Append a post-processor to a tokenizer.json that ends every text with a token."""
     about = json.loads(file.read_text(encoding="utf-8"))
-    text, end = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": token, "type_id": 0}}
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    end = {"SpecialToken": {"id": token, "type_id": 0}}
     template = {
         "type": "TemplateProcessing",
         "single": [text, end],
@@ -61,7 +66,10 @@ def _append_eos(file: Path, token: str, token_id: int) -> None:
         "special_tokens": {token: {"id": token, "ids": [token_id], "tokens": [token]}},
     }
     own = about.get("post_processor")
-    about["post_processor"] = {"type": "Sequence", "processors": [own, template]} if own else template
+    if own:
+        about["post_processor"] = {"type": "Sequence", "processors": [own, template]}
+    else:
+        about["post_processor"] = template
     file.write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
 
 
@@ -73,7 +81,9 @@ def _gives_same_tokens(encoding_config: EncodingConfig, folder: Path) -> bool:
     tokens = TextTokenizer(transformers.AutoTokenizer.from_pretrained(folder), encoding_config)
     texts = ["A text, 1 + 1 = 2.", "a b c " * limit]
     for role in ROLES:
-        whole = [encoding_config.format_prompt(role) + text for text in texts]
+        whole = []
+        for text in texts:
+            whole.append(encoding_config.format_prompt(role) + text)
         if tokens(texts, role) != tokenizer(whole, truncation=True, max_length=limit).input_ids:
             return False
     return True
@@ -90,14 +100,20 @@ def _write_files(encoding_config: EncodingConfig, dim: int, folder: Path) -> Non
     modes = {"cls": "cls_token", "mean": "mean_tokens", "last_token": "lasttoken"}
     documents = {
         "modules.json": modules,
-        "sentence_bert_config.json": {"max_seq_length": encoding_config.max_length, "do_lower_case": False},
+        "sentence_bert_config.json": {
+            "max_seq_length": encoding_config.max_length,
+            "do_lower_case": False,
+        },
         "config_sentence_transformers.json": {
             "prompts": {name: encoding_config.format_prompt(role) for role, name in ROLES.items()},
             "similarity_fn_name": "cosine" if encoding_config.normalize else "dot",
         },
         "1_Pooling/config.json": {
             "word_embedding_dimension": dim,
-            **{f"pooling_mode_{mode}": ours == encoding_config.pooling for ours, mode in modes.items()},
+            **{
+                f"pooling_mode_{mode}": ours == encoding_config.pooling
+                for ours, mode in modes.items()
+            },
             "include_prompt": True,
         },
     }

@@ -30,19 +30,28 @@ class TextTokenizer:
     """Tokenizer of texts by an encoding config. Raises ModelError if template and examples leave a query no room."""
 
     def __init__(self, tokenizer: Any, encoding_config: EncodingConfig) -> None:
-        self.tokenizer, self.encoding_config = tokenizer, encoding_config
+        self.tokenizer = tokenizer
+        self.encoding_config = encoding_config
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
-        self.encoding_config = replace(encoding_config, examples=self._truncate_examples(encoding_config.examples))
+        self.encoding_config = replace(
+            encoding_config, examples=self._truncate_examples(encoding_config.examples)
+        )
         # Some tokenizers append the token themselves, and count it when they truncate.
-        lacks = encoding_config.add_eos and tokenizer("x")["input_ids"][-1:] != [tokenizer.eos_token_id]
+        lacks = encoding_config.add_eos and tokenizer("x")["input_ids"][-1:] != [
+            tokenizer.eos_token_id
+        ]
         self.end: int | None = tokenizer.eos_token_id if lacks else None
         self.limit = encoding_config.max_length - (self.end is not None)
         if encoding_config.examples or encoding_config.split_template("query")[1]:
             self(["x"], "query")
 
     def __call__(
-        self, texts: Sequence[str], role: Role, examples: Examples | None = None, tasks: Sequence[str] | None = None
+        self,
+        texts: Sequence[str],
+        role: Role,
+        examples: Examples | None = None,
+        tasks: Sequence[str] | None = None,
     ) -> list[list[int]]:
         """Return the token ids of each text with special tokens: at least one, at most `max_length`.
 
@@ -53,12 +62,22 @@ class TextTokenizer:
         if role == "query" and self.encoding_config.query_max_length is not None:
             texts = self.truncate(texts, self.encoding_config.query_max_length)
         own = self.encoding_config
-        tasks = tasks if tasks and role == "query" else [own.task] * len(texts)
-        config_of = {task: replace(own, task=task or own.task) for task in dict.fromkeys(tasks)}
-        heads, tails = map(list, zip(*(config_of[task].split_template(role) for task in tasks), strict=True))
+        if not (tasks and role == "query"):
+            tasks = [own.task] * len(texts)
+        config_of = {}
+        for task in dict.fromkeys(tasks):
+            config_of[task] = replace(own, task=task or own.task)
+        heads, tails = map(
+            list, zip(*(config_of[task].split_template(role) for task in tasks), strict=True)
+        )
         if role == "query":
-            drawn = [own.examples] * len(texts) if examples is None else map(self._truncate_examples, examples)
-            shown = [config_of[task].format_examples(each) for task, each in zip(tasks, drawn, strict=True)]
+            if examples is None:
+                drawn = [own.examples] * len(texts)
+            else:
+                drawn = [self._truncate_examples(own) for own in examples]
+            shown = []
+            for task, each in zip(tasks, drawn, strict=True):
+                shown.append(config_of[task].format_examples(each))
             heads = list(map(operator.add, shown, heads))
         rows: list[list[int]] = [[] for _ in texts]
         # Tasks differ between queries, and only some may have text behind the query.
@@ -69,35 +88,50 @@ class TextTokenizer:
             for i, row in zip(open_ended, found, strict=True):
                 rows[i] = row
         if enclosed:
-            found = self._tokenize_in_template(*([part[i] for i in enclosed] for part in (heads, texts, tails)))
+            found = self._tokenize_in_template(
+                *([part[i] for i in enclosed] for part in (heads, texts, tails))
+            )
             for i, row in zip(enclosed, found, strict=True):
                 rows[i] = row
         if self.end is not None:
             rows = [row if row and row[-1] == self.end else [*row, self.end] for row in rows]
         # A decoder's tokenizer returns no tokens for an empty text: embed one end-of-sequence (or padding) token.
         alone = self.tokenizer.eos_token_id
-        alone = self.tokenizer.pad_token_id if alone is None else alone
+        if alone is None:
+            alone = self.tokenizer.pad_token_id
         return [row or [alone] for row in rows]
 
     def truncate(self, texts: Sequence[str], tokens: int) -> list[str]:
         """Truncate texts to at most `tokens` tokens."""
         options = {"truncation": True, "max_length": tokens, "add_special_tokens": False}
-        found = self.tokenizer(list(texts), **options, return_offsets_mapping=True, return_attention_mask=False)
+        found = self.tokenizer(
+            list(texts), **options, return_offsets_mapping=True, return_attention_mask=False
+        )
         pairs = zip(texts, found["offset_mapping"], strict=True)
-        return [text if len(offsets) < tokens else text[: offsets[-1][1]] for text, offsets in pairs]
+        made: list[str] = []
+        for text, offsets in pairs:
+            made.append(text if len(offsets) < tokens else text[: offsets[-1][1]])
+        return made
 
     def _truncate_examples(self, examples: Sequence[Example]) -> tuple[Example, ...]:
         if not examples:
             return ()
-        queries = self.truncate([query for query, _ in examples], self.encoding_config.example_query_max_length)
-        answers = self.truncate([answer for _, answer in examples], self.encoding_config.example_answer_max_length)
+        queries = self.truncate(
+            [query for query, _ in examples], self.encoding_config.example_query_max_length
+        )
+        answers = self.truncate(
+            [answer for _, answer in examples], self.encoding_config.example_answer_max_length
+        )
         return tuple(zip(queries, answers, strict=True))
 
     def _tokenize_in_template(
         self, heads: Sequence[str], texts: Sequence[str], tails: Sequence[str]
     ) -> list[list[int]]:
-        rendered = [head + text + tail for head, text, tail in zip(heads, texts, tails, strict=True)]
-        rows, kept = self._tokenize(rendered, None), list(texts)
+        rendered = []
+        for head, text, tail in zip(heads, texts, tails, strict=True):
+            rendered.append(head + text + tail)
+        rows = self._tokenize(rendered, None)
+        kept = list(texts)
         while long := [i for i, row in enumerate(rows) if len(row) > self.limit]:
             for i in long:
                 (own,) = self._tokenize([kept[i]], None, special=False)
@@ -110,13 +144,24 @@ class TextTokenizer:
                     )
                 (shorter,) = self.truncate([kept[i]], room)
                 # A cut inside a character of several tokens keeps the whole character.
-                kept[i] = shorter if len(shorter) < len(kept[i]) else kept[i][:-1]
+                if len(shorter) < len(kept[i]):
+                    kept[i] = shorter
+                else:
+                    kept[i] = kept[i][:-1]
             again = self._tokenize([heads[i] + kept[i] + tails[i] for i in long], None)
             for i, row in zip(long, again, strict=True):
                 rows[i] = row
         return rows
 
-    def _tokenize(self, texts: Sequence[str], limit: int | None, special: bool = True) -> list[list[int]]:
-        options: dict[str, Any] = {"verbose": False} if limit is None else {"truncation": True, "max_length": limit}
-        ids = self.tokenizer(list(texts), add_special_tokens=special, return_attention_mask=False, **options)
+    def _tokenize(
+        self, texts: Sequence[str], limit: int | None, special: bool = True
+    ) -> list[list[int]]:
+        options: dict[str, Any]
+        if limit is None:
+            options = {"verbose": False}
+        else:
+            options = {"truncation": True, "max_length": limit}
+        ids = self.tokenizer(
+            list(texts), add_special_tokens=special, return_attention_mask=False, **options
+        )
         return [list(row) for row in ids["input_ids"]]

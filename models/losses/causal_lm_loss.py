@@ -46,7 +46,11 @@ def pack_rows(lengths: Sequence[int], most: int) -> list[list[int]]:
     room: list[tuple[int, int]] = []  # (tokens left, row), sorted
     for number in order.tolist():
         at = bisect_left(room, (lengths[number], 0))
-        left, row = room.pop(at) if at < len(room) else (max(most, lengths[number]), len(rows))
+        if at < len(room):
+            left, row = room.pop(at)
+        else:
+            left = max(most, lengths[number])
+            row = len(rows)
         if row == len(rows):
             rows.append([])
         rows[row].append(number)
@@ -70,16 +74,29 @@ def compute_loss(
     teacher's top K tokens at `temperature`, scaled by temperature squared (Hinton et al. 2015).
     """
     hidden_TD, label_T = _states_at_labels(decoder, rows, multiple)
-    given = _concatenate_teachers(teachers, decoder.device) if teachers is not None else None
+    if teachers is not None:
+        given = _concatenate_teachers(teachers, decoder.device)
+    else:
+        given = None
     # A head with an adapter calls modules inside it. Under ZeRO-3 all workers must call them equally often.
-    parts = [weight for part in decoder.causal.get_output_embeddings().children() for weight in part.parameters()]
-    size = max(1, len(label_T)) if any(map(is_partitioned, parts)) else CHUNK
+    parts = [
+        weight
+        for part in decoder.causal.get_output_embeddings().children()
+        for weight in part.parameters()
+    ]
+    if any(map(is_partitioned, parts)):
+        size = max(1, len(label_T))
+    else:
+        size = CHUNK
 
     def add_chunks(logits: Callable[[Tensor], Tensor], hidden_TD: Tensor) -> Tensor:
         total = hidden_TD.new_zeros((), dtype=torch.float32)
         for start in range(0, len(label_T), size):
             part = slice(start, start + size)
-            own = None if given is None else (given[0][part], given[1][part])
+            if given is None:
+                own = None
+            else:
+                own = (given[0][part], given[1][part])
             chunk = (logits, hidden_TD[part], label_T[part], own, ce_weight, temperature)
             total = total + checkpoint(_compute_chunk_loss, *chunk, use_reentrant=False)
         return total
@@ -88,30 +105,48 @@ def compute_loss(
 
 
 @torch.no_grad()
-def top_logprobs(decoder: Decoder, examples: Sequence[Tokens], top: int, rows: int) -> list[TeacherLogprobs]:
+def top_logprobs(
+    decoder: Decoder, examples: Sequence[Tokens], top: int, rows: int
+) -> list[TeacherLogprobs]:
     """Return the top `top` tokens at each label of each conversation, with log-probabilities over the vocabulary. rows:
     number of rows of the student's head. The teacher's head may have more, which belong to no token."""
     hidden_TD, label_T = _states_at_labels(decoder, [[one] for one in examples], 8)
-    ids, logs = [], []
+    ids = []
+    logs = []
     for start in range(0, len(label_T), CHUNK):
-        all_TV = torch.log_softmax(decoder.logits(hidden_TD[start : start + CHUNK]).float(), dim=-1)[:, :rows]
+        all_TV = torch.log_softmax(
+            decoder.logits(hidden_TD[start : start + CHUNK]).float(), dim=-1
+        )[:, :rows]
         best = all_TV.topk(min(top, all_TV.shape[1]), dim=-1)
         ids.append(best.indices.int().cpu().numpy())
         logs.append(best.values.cpu().numpy())
     # A label at the very first token is not predicted.
     ends = np.cumsum([one.labels - one.trained[0] for one in examples])[:-1]
-    parts = zip(np.split(np.concatenate(ids), ends), np.split(np.concatenate(logs), ends), strict=True)
-    return [TeacherLogprobs(*part) for part in parts]
+    parts = zip(
+        np.split(np.concatenate(ids), ends), np.split(np.concatenate(logs), ends), strict=True
+    )
+    found: list[TeacherLogprobs] = []
+    for part in parts:
+        found.append(TeacherLogprobs(*part))
+    return found
 
 
-def _states_at_labels(decoder: Decoder, rows: Sequence[Sequence[Tokens]], multiple: int) -> tuple[Tensor, Tensor]:
+def _states_at_labels(
+    decoder: Decoder, rows: Sequence[Sequence[Tokens]], multiple: int
+) -> tuple[Tensor, Tensor]:
     """Return (states that predict a label [T, D], labels int64 [T]), row by row."""
-    flat = [[token for one in row for token in one.ids] for row in rows]
+    flat = []
+    for row in rows:
+        flat.append([token for one in row for token in one.ids])
     ids_BL, _ = pad(flat, decoder.tokenizer.pad_token_id, multiple=multiple)
     # The first token of a conversation is not predicted, so the first column holds no label.
-    trained = [[own and at > 0 for one in row for at, own in enumerate(one.trained)] for row in rows]
+    trained = []
+    for row in rows:
+        trained.append([own and at > 0 for one in row for at, own in enumerate(one.trained)])
     is_label_BL = pad(trained, 0, multiple=multiple)[0].bool()
-    hidden_BLD = decoder.hidden(ids_BL.to(decoder.device), **_separate_conversations(decoder, rows, ids_BL.shape[1]))
+    hidden_BLD = decoder.hidden(
+        ids_BL.to(decoder.device), **_separate_conversations(decoder, rows, ids_BL.shape[1])
+    )
     predicts_BL = is_label_BL.roll(-1, dims=1)  # a label is predicted from the token before it
     return hidden_BLD[predicts_BL.to(decoder.device)], ids_BL[is_label_BL].to(decoder.device)
 
@@ -131,23 +166,39 @@ def _compute_chunk_loss(
     ids_TK, logprob_TK = teacher
     wanted_TK = torch.log_softmax(logprob_TK / temperature, dim=-1)
     found_TK = torch.log_softmax(logits_TV / temperature, dim=-1).gather(1, ids_TK)
-    soft = torch.nn.functional.kl_div(found_TK, wanted_TK, reduction="sum", log_target=True) * temperature**2
+    soft = (
+        torch.nn.functional.kl_div(found_TK, wanted_TK, reduction="sum", log_target=True)
+        * temperature**2
+    )
     return ce_weight * hard + (1 - ce_weight) * soft
 
 
-def _separate_conversations(decoder: Decoder, rows: Sequence[Sequence[Tokens]], length: int) -> dict[str, Tensor]:
+def _separate_conversations(
+    decoder: Decoder, rows: Sequence[Sequence[Tokens]], length: int
+) -> dict[str, Tensor]:
     """Return mask and positions that keep the conversations of a row apart. Rows of one conversation need neither:
     padding is on the right, which a causal model does not attend to."""
     if all(len(row) == 1 for row in rows):
         return {}
     ends = (np.cumsum([len(one.ids) for one in row]).tolist() for row in rows)
-    shapes = [PrefixRow([0] * own[-1], None, 0, tuple(own)) for own in ends]
-    return make_attention_options(decoder.causal, *make_tree_attention(shapes, length), decoder.device)
+    shapes = []
+    for own in ends:
+        shapes.append(PrefixRow([0] * own[-1], None, 0, tuple(own)))
+    return make_attention_options(
+        decoder.causal, *make_tree_attention(shapes, length), decoder.device
+    )
 
 
-def _concatenate_teachers(teachers: Sequence[Sequence[TeacherLogprobs]], device: torch.device) -> tuple[Tensor, Tensor]:
+def _concatenate_teachers(
+    teachers: Sequence[Sequence[TeacherLogprobs]], device: torch.device
+) -> tuple[Tensor, Tensor]:
     """Return ids int64 [T, K] and log-probabilities float32 [T, K] in the order of the labels."""
-    flat = [teacher for own in teachers for teacher in own]
+    flat = []
+    for own in teachers:
+        for teacher in own:
+            flat.append(teacher)
     ids_TK = torch.from_numpy(np.concatenate([teacher.ids_TK for teacher in flat]).astype(np.int64))
-    logprob_TK = torch.from_numpy(np.concatenate([teacher.logprob_TK for teacher in flat]).astype(np.float32))
+    logprob_TK = torch.from_numpy(
+        np.concatenate([teacher.logprob_TK for teacher in flat]).astype(np.float32)
+    )
     return ids_TK.to(device), logprob_TK.to(device)

@@ -25,7 +25,11 @@ from torch import Tensor
 
 
 def cross_entropy(
-    logits_QP: Tensor, positive_Q: Tensor, *, mask_QP: Tensor | None = None, label_smoothing: float = 0.0
+    logits_QP: Tensor,
+    positive_Q: Tensor,
+    *,
+    mask_QP: Tensor | None = None,
+    label_smoothing: float = 0.0,
 ) -> Tensor:
     """Return the cross-entropy of each query's positive among all passages, [Q] (van den Oord et al. 2018,
     "Representation learning with contrastive predictive coding").
@@ -41,7 +45,10 @@ def cross_entropy(
     normaliser_Q = torch.logsumexp(logits_QP, dim=1)
     loss_Q = normaliser_Q - logits_QP.gather(1, positive_Q[:, None]).squeeze(1)
     if label_smoothing:
-        taking_part_QP = torch.isfinite(logits_QP.detach()) if mask_QP is None else ~mask_QP
+        if mask_QP is None:
+            taking_part_QP = torch.isfinite(logits_QP.detach())
+        else:
+            taking_part_QP = ~mask_QP
         mean_Q = logits_QP.where(taking_part_QP, 0.0).sum(1) / taking_part_QP.sum(1)
         loss_Q = (1 - label_smoothing) * loss_Q + label_smoothing * (normaliser_Q - mean_Q)
     return loss_Q
@@ -79,7 +86,9 @@ def row_offsets(rows: int, device: torch.device | str = "cpu") -> list[int]:
     """Return the first row of each worker after `gather_with_gradient`, and the total: W + 1 entries. Collective."""
     if not _distributed():
         return [0, rows]
-    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size())]
+    sizes = []
+    for _ in range(dist.get_world_size()):
+        sizes.append(torch.zeros(1, dtype=torch.int64, device=device))
     dist.all_gather(sizes, torch.tensor([rows], dtype=torch.int64, device=device))
     return list(itertools.accumulate(map(int, sizes), initial=0))
 
@@ -91,25 +100,35 @@ def gather_with_gradient(tensor: Tensor, *, offsets: list[int]) -> Tensor:
     backward. Without torch.distributed, or with one worker, `tensor` itself is returned. offsets: see `row_offsets`.
     Collective: all workers call it in the same order.
     """
-    return _Gather.apply(tensor, offsets) if _distributed() else tensor
+    if _distributed():
+        return _Gather.apply(tensor, offsets)
+    return tensor
 
 
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, offsets: list[int]) -> Tensor:
-        ctx.offsets, ctx.rank = offsets, dist.get_rank()
-        sizes = [stop - start for start, stop in itertools.pairwise(offsets)]
+        ctx.offsets = offsets
+        ctx.rank = dist.get_rank()
+        sizes = []
+        for start, stop in itertools.pairwise(offsets):
+            sizes.append(stop - start)
         # Padded to the largest: gloo and nccl gather equal shapes only.
         padded = tensor.new_zeros((max(sizes), *tensor.shape[1:]))
         padded[: len(tensor)] = tensor
-        parts = [torch.empty_like(padded) for _ in sizes]
+        parts = []
+        for _ in sizes:
+            parts.append(torch.empty_like(padded))
         dist.all_gather(parts, padded)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         # All-reduce and slice: reduce_scatter would send half of the bytes but needs equal sizes.
-        total = gradients[0].float().contiguous() if gradients[0].dtype.itemsize < 4 else gradients[0].clone()
+        if gradients[0].dtype.itemsize < 4:
+            total = gradients[0].float().contiguous()
+        else:
+            total = gradients[0].clone()
         dist.all_reduce(total)
         own = total[ctx.offsets[ctx.rank] : ctx.offsets[ctx.rank + 1]]
         return own.to(gradients[0].dtype), None

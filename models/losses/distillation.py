@@ -38,13 +38,18 @@ def distillation_loss(
     if label_loss == "lambdarank":
         total = lambdarank(score_QP.gather(1, member_QG.clamp(min=0)), gap_QG).sum()
     elif distillation != "m3_kd_loss":
-        total = cross_entropy(score_QP, member_QG[:, 0], mask_QP=mask_QP, label_smoothing=label_smoothing).sum()
+        total = cross_entropy(
+            score_QP, member_QG[:, 0], mask_QP=mask_QP, label_smoothing=label_smoothing
+        ).sum()
     if teacher_QG is None or distillation == "none":
         return total
     teacher_QG = (teacher_QG.float() / teacher_temperature).masked_fill(gap_QG, -torch.inf)
     if distillation == "m3_kd_loss":
         return m3_kd_loss(score_QP, member_QG, teacher_QG, mask_QP=mask_QP).sum()
-    on_group = kl_div if distillation == "kl_div" else margin_mse
+    if distillation == "kl_div":
+        on_group = kl_div
+    else:
+        on_group = margin_mse
     return total + weight * on_group(score_QP.gather(1, member_QG.clamp(min=0)), teacher_QG).sum()
 
 
@@ -59,7 +64,11 @@ def lambdarank(score_QG: Tensor, gap_QG: Tensor) -> Tensor:
     is 1, so the weight is the change of NDCG. gap_QG: True where a group has no member; never member 0.
     """
     logits_QG = score_QG.float()
-    order_QG = logits_QG.detach().masked_fill(gap_QG, -torch.inf).argsort(dim=1, descending=True, stable=True)
+    order_QG = (
+        logits_QG.detach()
+        .masked_fill(gap_QG, -torch.inf)
+        .argsort(dim=1, descending=True, stable=True)
+    )
     gain_QG = 1 / torch.log2(order_QG.argsort(dim=1).float() + 2)
     weight_QG = (gain_QG[:, :1] - gain_QG).abs().masked_fill(gap_QG, 0.0)
     return (weight_QG * torch.nn.functional.softplus(logits_QG - logits_QG[:, :1])).sum(1)
@@ -86,12 +95,15 @@ def margin_mse(score_QG: Tensor, teacher_QG: Tensor) -> Tensor:
 
         loss_q = mean_g (score_q0 - score_qg - (teacher_q0 - teacher_qg))^2
     """
-    off_QG, there_QG = score_QG.float() - teacher_QG, ~teacher_QG.isneginf()
+    off_QG = score_QG.float() - teacher_QG
+    there_QG = ~teacher_QG.isneginf()
     error_QG = (off_QG[:, :1] - off_QG.where(there_QG, off_QG[:, :1])) ** 2
     return error_QG.sum(1) / (there_QG.sum(1) - 1).clamp(min=1)
 
 
-def m3_kd_loss(score_QP: Tensor, member_QG: Tensor, teacher_QG: Tensor, *, mask_QP: Tensor | None = None) -> Tensor:
+def m3_kd_loss(
+    score_QP: Tensor, member_QG: Tensor, teacher_QG: Tensor, *, mask_QP: Tensor | None = None
+) -> Tensor:
     """Return the distillation loss of BGE-M3 (Chen et al. 2024) as in FlagEmbedding, float32 [Q]: for each member a
     cross-entropy against all passages except the members before it, weighted by the teacher's probability.
 
@@ -108,7 +120,9 @@ def m3_kd_loss(score_QP: Tensor, member_QG: Tensor, teacher_QG: Tensor, *, mask_
     if mask_QP is not None:
         left_out_QP = left_out_QP | mask_QP
     floor = torch.finfo(torch.float32).min / 4  # not -inf, whose gradient in logcumsumexp is NaN
-    others_Q1 = torch.logsumexp(score_QP.float().masked_fill(left_out_QP, floor), dim=1, keepdim=True)
+    others_Q1 = torch.logsumexp(
+        score_QP.float().masked_fill(left_out_QP, floor), dim=1, keepdim=True
+    )
     after_QG = torch.logcumsumexp(own_QG.masked_fill(~there_QG, floor).flip(1), dim=1).flip(1)
     loss_QG = torch.logaddexp(after_QG, others_Q1) - own_QG
     return (loss_QG * torch.softmax(teacher_QG, dim=1)).where(there_QG, 0.0).sum(1)

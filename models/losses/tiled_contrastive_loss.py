@@ -28,7 +28,12 @@ KEYS = 4096
 
 
 def symmetric_info_nce_gradient(
-    left_ND: Tensor, right_ND: Tensor, *, temperature: float, group_N: Tensor | None = None, chunk: int = 256
+    left_ND: Tensor,
+    right_ND: Tensor,
+    *,
+    temperature: float,
+    group_N: Tensor | None = None,
+    chunk: int = 256,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (loss over all workers' pairs, its gradients with respect to this worker's left_ND and right_ND), float32.
 
@@ -38,19 +43,30 @@ def symmetric_info_nce_gradient(
     """
     with torch.no_grad():
         offsets = row_offsets(len(left_ND), left_ND.device)
-        left_PD, right_PD = (gather_with_gradient(side.float(), offsets=offsets) for side in (left_ND, right_ND))
+        left_PD, right_PD = (
+            gather_with_gradient(side.float(), offsets=offsets) for side in (left_ND, right_ND)
+        )
         pairs = len(left_PD)
-        group_P = None if group_N is None else gather_with_gradient(group_N, offsets=offsets)
+        if group_N is None:
+            group_P = None
+        else:
+            group_P = gather_with_gradient(group_N, offsets=offsets)
         first = offsets[dist.get_rank() if len(offsets) > 2 else 0]
         own = slice(first, first + len(left_ND))
         sides = ((left_PD[own], right_PD), (right_PD[own], left_PD))
-        tiles = partial(_tiles, temperature=temperature, offset=own.start, group_P=group_P, chunk=chunk)
+        tiles = partial(
+            _tiles, temperature=temperature, offset=own.start, group_P=group_P, chunk=chunk
+        )
         row_N, column_N = (normalisers(query, tiles(query, key)) for query, key in sides)
-        row_P, column_P = (gather_with_gradient(own_N, offsets=offsets) for own_N in (row_N, column_N))
+        row_P, column_P = (
+            gather_with_gradient(own_N, offsets=offsets) for own_N in (row_N, column_N)
+        )
         diagonal_P = torch.linalg.vecdot(left_PD, right_PD) / temperature
         loss = (row_P.double() + column_P.double() - 2 * diagonal_P.double()).sum() / (2 * pairs)
         gradients = []
-        for (query, key), own_lse_P, other_lse_P in zip(sides, (row_P, column_P), (column_P, row_P), strict=True):
+        for (query, key), own_lse_P, other_lse_P in zip(
+            sides, (row_P, column_P), (column_P, row_P), strict=True
+        ):
             sums_ND = soft_sums(query, key, own_lse_P[own], other_lse_P, tiles(query, key))
             gradients.append((sums_ND - 2 * key[own]) / (2 * pairs * temperature))
         return loss.float(), gradients[0], gradients[1]
@@ -64,7 +80,9 @@ def normalisers(query_ND: Tensor, tiles: Tiles) -> Tensor:
     return out_N
 
 
-def soft_sums(query_ND: Tensor, key_PD: Tensor, own_N: Tensor, other_P: Tensor, tiles: Tiles) -> Tensor:
+def soft_sums(
+    query_ND: Tensor, key_PD: Tensor, own_N: Tensor, other_P: Tensor, tiles: Tiles
+) -> Tensor:
     """Return sum_j (exp(s_ij - own_i) + exp(s_ij - other_j)) key_j, float32 [N, D]."""
     out_ND = torch.zeros_like(query_ND)
     for rows, keys, tile in tiles:
@@ -75,7 +93,12 @@ def soft_sums(query_ND: Tensor, key_PD: Tensor, own_N: Tensor, other_P: Tensor, 
 
 
 def _tiles(
-    query_ND: Tensor, key_PD: Tensor, temperature: float, offset: int, group_P: Tensor | None, chunk: int
+    query_ND: Tensor,
+    key_PD: Tensor,
+    temperature: float,
+    offset: int,
+    group_P: Tensor | None,
+    chunk: int,
 ) -> Tiles:
     """Yield (query rows, key rows, similarities / temperature) of all tiles. Query i is paired with key offset + i."""
     number_P = torch.arange(len(key_PD), device=key_PD.device)

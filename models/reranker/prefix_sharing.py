@@ -37,24 +37,33 @@ class PrefixRow:
     """End (exclusive) of each pair's own tokens, which begin at the end of the previous pair."""
 
 
-def make_pair_row(first: Sequence[int], second: Sequence[int], token_types: tuple[int, int] | None) -> PrefixRow:
+def make_pair_row(
+    first: Sequence[int], second: Sequence[int], token_types: tuple[int, int] | None
+) -> PrefixRow:
     """Return the row of one pair."""
     both = [*first, *second]
-    marks = None if token_types is None else [token_types[0]] * len(first) + [token_types[1]] * len(second)
+    if token_types is None:
+        marks = None
+    else:
+        marks = [token_types[0]] * len(first) + [token_types[1]] * len(second)
     return PrefixRow(both, marks, len(first), (len(both),))
 
 
 def make_shared_rows(first: Sequence[int], seconds: Sequence[Sequence[int]]) -> list[PrefixRow]:
     """Return rows of at most ROW_TOKENS tokens, or one pair, for the pairs of one prefix in their order."""
     rows: list[PrefixRow] = []
-    ids, ends = list(first), list[int]()
+    ids = list(first)
+    ends = list[int]()
     for second in seconds:
         if ends and len(ids) + len(second) > ROW_TOKENS:
             rows.append(PrefixRow(ids, None, len(first), tuple(ends)))
-            ids, ends = list(first), []
+            ids = list(first)
+            ends = []
         ids += second
         ends.append(len(ids))
-    return [*rows, PrefixRow(ids, None, len(first), tuple(ends))] if ends else rows
+    if ends:
+        return [*rows, PrefixRow(ids, None, len(first), tuple(ends))]
+    return rows
 
 
 def index_pairs(rows: Sequence[PrefixRow]) -> list[np.ndarray]:
@@ -80,8 +89,33 @@ def make_tree_attention(rows: Sequence[PrefixRow], length: int) -> tuple[np.ndar
 
 
 ARCHITECTURES = (
-    *("ernie4_5", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "gpt2", "gpt_neox", "gpt_oss", "granite", "helium"),
-    *("llama", "ministral", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "opt", "phi", "phi3", "qwen2"),
+    *(
+        "ernie4_5",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "glm",
+        "glm4",
+        "gpt2",
+        "gpt_neox",
+        "gpt_oss",
+        "granite",
+        "helium",
+    ),
+    *(
+        "llama",
+        "ministral",
+        "mistral",
+        "mixtral",
+        "nemotron",
+        "olmo",
+        "olmo2",
+        "olmo3",
+        "opt",
+        "phi",
+        "phi3",
+        "qwen2",
+    ),
     *("qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm", "starcoder2"),
 )
 """The `model_type` of models in which a mask and positions keep the parts of a row apart, as tests show. Convolutions

@@ -24,14 +24,25 @@ class RemoteReranker:
     sent as a bearer token. timeout: seconds that the server may be silent.
     """
 
-    def __init__(self, url: str, model: str, api: Api, key: str = "", timeout: float = 60.0) -> None:
+    def __init__(
+        self, url: str, model: str, api: Api, key: str = "", timeout: float = 60.0
+    ) -> None:
         import requests
         from requests.adapters import HTTPAdapter
         from urllib3 import Retry
 
-        self.url, self.model, self.api, self.timeout = url, model, api, timeout
+        self.url = url
+        self.model = model
+        self.api = api
+        self.timeout = timeout
         self.session = requests.Session()
-        policy = Retry(RETRIES, connect=CONNECTIONS, status_forcelist=RETRIED, backoff_factor=1, allowed_methods=None)
+        policy = Retry(
+            RETRIES,
+            connect=CONNECTIONS,
+            status_forcelist=RETRIED,
+            backoff_factor=1,
+            allowed_methods=None,
+        )
         for scheme in ("http://", "https://"):
             self.session.mount(scheme, HTTPAdapter(pool_maxsize=64, max_retries=policy))
         if key:
@@ -47,11 +58,14 @@ class RemoteReranker:
         request: dict[str, Any] = {"query": query, "documents": list(passages)}
         if self.api == "tei":
             request = {"query": query, "texts": list(passages), "raw_scores": True}
-        request |= {"model": self.model} if self.model else {}
+        if self.model:
+            request |= {"model": self.model}
         try:
             answer = self.session.post(self.url, json=request, timeout=self.timeout)
         except requests.RequestException as error:
-            raise ModelError(f"{self.url}: cannot be reached ({error}); expected a reranker's API; start it") from None
+            raise ModelError(
+                f"{self.url}: cannot be reached ({error}); expected a reranker's API; start it"
+            ) from None
         if answer.status_code != 200:
             raise ModelError(
                 f"{self.url}: status {answer.status_code}: {answer.text[:300]}; expected 200; correct the address, the"
@@ -64,13 +78,16 @@ class RemoteReranker:
         try:
             found = answer.json()
             for one in found if self.api == "tei" else found["results"]:
-                scores[int(one["index"])] = float(one["score" if self.api == "tei" else "relevance_score"])
+                scores[int(one["index"])] = float(
+                    one["score" if self.api == "tei" else "relevance_score"]
+                )
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise ModelError(
                 f"{self.url}: answered {answer.text[:200]} ({type(error).__name__}); expected the scores of {count}"
                 f" passages in the format of api={self.api}; choose the other one"
             ) from None
-        if (missing := next((at for at, score in enumerate(scores) if not math.isfinite(score)), None)) is not None:
+        missing = next((at for at, score in enumerate(scores) if not math.isfinite(score)), None)
+        if missing is not None:
             raise ModelError(
                 f"{self.url}: no finite score of passage {missing} of {count}; expected one for each; does the server"
                 " cut the list off?"
@@ -82,4 +99,6 @@ def check_url(where: str, url: str) -> None:
     """Raise InputError for an address that requests cannot be posted to."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(f"{where}: '{url}' given; expected an address such as http://localhost:8000/rerank")
+        raise InputError(
+            f"{where}: '{url}' given; expected an address such as http://localhost:8000/rerank"
+        )

@@ -35,7 +35,11 @@ from ratchet.models.reranker.prefix_sharing import (
     make_shared_rows,
     make_tree_attention,
 )
-from ratchet.models.reranker.reranker_config import PairTokenizer, RerankerConfig, read_reranker_config
+from ratchet.models.reranker.reranker_config import (
+    PairTokenizer,
+    RerankerConfig,
+    read_reranker_config,
+)
 
 
 class Reranker:
@@ -45,13 +49,20 @@ class Reranker:
         self.model = model
         self.tokens = PairTokenizer(tokenizer, reranker_config)
         self.reranker_config = reranker_config
-        self.device = next((weight.device for weight in model.parameters() if not weight.is_meta), torch.device("cpu"))
+        self.device = next(model.parameters()).device
         classifies = reranker_config.kind == "cross_encoder"
-        self.filler = find_filler(model.config) if classifies else tokenizer.pad_token_id
+        if classifies:
+            self.filler = find_filler(model.config)
+        else:
+            self.filler = tokenizer.pad_token_id
         """The padding token. None: the config has none, and each batch gets one with which none of its rows ends."""
-        self.shares_prefixes = reranker_config.kind == "yes_no" and can_share_prefix(model, reranker_config.max_length)
+        self.shares_prefixes = reranker_config.kind == "yes_no" and can_share_prefix(
+            model, reranker_config.max_length
+        )
         """Whether pairs of a query share a row."""
-        self.head = _rows_of_head(model, self.tokens.answers) if reranker_config.kind == "yes_no" else None
+        self.head: tuple[Tensor, Tensor | None] | None = None
+        if reranker_config.kind == "yes_no":
+            self.head = _rows_of_head(model, self.tokens.answers)
         self.new_layers: list[str] = []
         """Layers that the model folder lacks; they are initialised at random."""
 
@@ -70,11 +81,17 @@ class Reranker:
         """The module that a forward pass calls: the model, or a decoder without its head."""
         if self.head is None:
             return self.model
-        causal = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        if hasattr(self.model, "get_base_model"):
+            causal = self.model.get_base_model()
+        else:
+            causal = self.model
         return causal.base_model
 
     def tokenize(
-        self, queries: Sequence[str], passages: Sequence[Sequence[str]], prompts: Sequence[str] | None = None
+        self,
+        queries: Sequence[str],
+        passages: Sequence[Sequence[str]],
+        prompts: Sequence[str] | None = None,
     ) -> list[PrefixRow]:
         """Return the rows of all pairs, by query and passage. prompts: see `PairTokenizer.tokenize_pairs`."""
         rows: list[PrefixRow] = []
@@ -102,7 +119,10 @@ class Reranker:
             types_BL, _ = pad([row.token_types or [] for row in rows], 0, multiple=multiple)
             options["token_type_ids"] = types_BL.to(self.device)
         config = self.model.config.get_text_config()
-        before, config.pad_token_id = config.pad_token_id, filler  # the score is that of the last token before it
+        before, config.pad_token_id = (
+            config.pad_token_id,
+            filler,
+        )  # the score is that of the last token before it
         try:
             logits_B1 = self.backbone(input_ids=given, **options).logits
         finally:
@@ -113,15 +133,23 @@ class Reranker:
         # Padding is on the right, which a causal model does not attend to: single pairs need no mask.
         options: dict[str, Tensor] = {}
         if any(len(row.ends) > 1 for row in rows):
-            options = make_attention_options(self.model, *make_tree_attention(rows, ids_BL.shape[1]), self.device)
+            options = make_attention_options(
+                self.model, *make_tree_attention(rows, ids_BL.shape[1]), self.device
+            )
         hidden_BLD = self.backbone(input_ids=ids_BL, use_cache=False, **options).last_hidden_state
-        row_P = torch.tensor([b for b, row in enumerate(rows) for _ in row.ends], device=hidden_BLD.device)
-        last_P = torch.tensor([end - 1 for row in rows for end in row.ends], device=hidden_BLD.device)
+        row_P = torch.tensor(
+            [b for b, row in enumerate(rows) for _ in row.ends], device=hidden_BLD.device
+        )
+        last_P = torch.tensor(
+            [end - 1 for row in rows for end in row.ends], device=hidden_BLD.device
+        )
         assert self.head is not None
         # The last layer and the head may be on two GPUs.
         last_PD = hidden_BLD[row_P, last_P].to(self.head[0])
         logits_PA = torch.nn.functional.linear(last_PD, *self.head)
-        return logits_PA[:, 0] if len(self.tokens.answers) == 1 else logits_PA[:, 0] - logits_PA[:, 1]
+        if len(self.tokens.answers) == 1:
+            return logits_PA[:, 0]
+        return logits_PA[:, 0] - logits_PA[:, 1]
 
     @torch.no_grad()  # inference mode would make weights that ZeRO-3 gathers unusable for training
     def score(
@@ -142,17 +170,22 @@ class Reranker:
         multiple, budget = size_passes(self.device.type, batch_tokens)
         rows = self.tokenize(queries, passages, prompts)
         lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
-        scores, places_of = np.zeros(sum(map(len, passages)), np.float32), index_pairs(rows)
+        scores = np.zeros(sum(map(len, passages)), np.float32)
+        places_of = index_pairs(rows)
         pairs_done = tokens_done = 0
         with eval_mode(self.model):
-            for batch in batch_by_tokens(lengths, budget, multiple) if rows else []:
-                own = np.concatenate([places_of[i] for i in batch])
-                scores[own] = self.forward([rows[i] for i in batch], multiple).cpu().numpy()
-                pairs_done, tokens_done = pairs_done + len(own), tokens_done + int(lengths[batch].sum())
-                if progress:
-                    progress(pairs_done, tokens_done)
+            if rows:
+                for batch in batch_by_tokens(lengths, budget, multiple):
+                    own = np.concatenate([places_of[i] for i in batch])
+                    scores[own] = self.forward([rows[i] for i in batch], multiple).cpu().numpy()
+                    pairs_done = pairs_done + len(own)
+                    tokens_done = tokens_done + int(lengths[batch].sum())
+                    if progress:
+                        progress(pairs_done, tokens_done)
         check_finite("score of pair", scores)
-        return np.split(scores, np.cumsum([len(own) for own in passages])[:-1]) if len(passages) else []
+        if len(passages):
+            return np.split(scores, np.cumsum([len(own) for own in passages])[:-1])
+        return []
 
 
 def load(
@@ -161,14 +194,13 @@ def load(
     *,
     reranker_config: RerankerConfig | None = None,
     training: bool = False,
-    streamed: bool = False,
     seed: int = 0,
     **options: Any,
 ) -> Reranker:
     """Load a model folder as a reranker. A LoRA adapter is merged in float32, before the cast.
 
     A folder without a classification head gets a random one, drawn from `seed`, if training; else the adapter must
-    hold it. options: `dtype`, `device`, `quantization` and `packed`, see `ratchet.models.embedder.encoder.load`.
+    hold it. options: `dtype`, `device` and `quantization`, see `ratchet.models.embedder.encoder.load`.
     Raises ModelError for an unusable folder.
     """
     reranker_config = reranker_config or read_reranker_config(find_config_folder(base, adapter))
@@ -176,20 +208,23 @@ def load(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model, missing = open_model(
-            transformers.AutoModelForCausalLM if decoder else transformers.AutoModelForSequenceClassification,
+            transformers.AutoModelForCausalLM
+            if decoder
+            else transformers.AutoModelForSequenceClassification,
             base,
             adapter,
             training=training,
-            streamed=streamed,
-            may_lack=lambda name: not decoder and (training or adapter is not None) and _of_head(name),
+            may_lack=lambda name: (
+                not decoder and (training or adapter is not None) and _of_head(name)
+            ),
             settings=None if decoder else {"num_labels": 1},
             **options,
         )
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     reranker = Reranker(model, tokenizer, reranker_config)
     reranker.new_layers = sorted({name.rpartition(".")[0] for name in missing})
-    # Partitioned models run once the engine has started; streamed ones have been checked before.
-    if decoder and not streamed and not any(map(is_partitioned, model.parameters())):
+    # Partitioned models run once the engine has started.
+    if decoder and not any(map(is_partitioned, model.parameters())):
         _check_head(reranker)
     return reranker
 
@@ -198,7 +233,9 @@ def find_filler(config: Any) -> int | None:
     """Return the padding token of a classifier's config, None if it has none. Decoders with a classification head are
     scored at the last token that is not padding."""
     own = config.get_text_config()
-    return own.pad_token_id if own.pad_token_id in range(own.vocab_size) else None
+    if own.pad_token_id in range(own.vocab_size):
+        return own.pad_token_id
+    return None
 
 
 def set_filler(config: Any, tokenizer: Any) -> None:
@@ -206,17 +243,29 @@ def set_filler(config: Any, tokenizer: Any) -> None:
     end-of-sequence token."""
     own = config.get_text_config()
     if find_filler(config) is None:
-        free = len(tokenizer) if len(tokenizer) < own.vocab_size else tokenizer.eos_token_id
-        own.pad_token_id = free if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        if len(tokenizer) < own.vocab_size:
+            free = len(tokenizer)
+        else:
+            free = tokenizer.eos_token_id
+        if tokenizer.pad_token_id is None:
+            own.pad_token_id = free
+        else:
+            own.pad_token_id = tokenizer.pad_token_id
 
 
 def check_filler(base: Path, config: Any, tokenizer: Any) -> None:
     """Raise ModelError for a decoder as a classifier whose config names no padding token, and whose tokenizer pads with
     the token that ends a pair: with a config that names it, as other libraries need it, the token before would be
     scored."""
-    if find_filler(config) is not None or describe_kind({"model_type": config.model_type}) == "an encoder":
+    if (
+        find_filler(config) is not None
+        or describe_kind({"model_type": config.model_type}) == "an encoder"
+    ):
         return
-    padding = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    if tokenizer.pad_token_id is None:
+        padding = tokenizer.eos_token_id
+    else:
+        padding = tokenizer.pad_token_id
     if tokenizer("a", "a")["input_ids"][-1:] == [padding]:
         raise ModelError(
             f"model {base}: no pad_token_id in config.json, and its tokenizer pads with"
@@ -228,13 +277,21 @@ def check_filler(base: Path, config: Any, tokenizer: Any) -> None:
 
 def can_score(base: Path) -> bool:
     """Whether a model folder can score without an adapter: a decoder, or an encoder with a classification head."""
-    return read_reranker_config(base).kind == "yes_no" or describe_kind(read_config(base)) == "a reranker"
+    return (
+        read_reranker_config(base).kind == "yes_no"
+        or describe_kind(read_config(base)) == "a reranker"
+    )
 
 
 def find_heads(reranker: Reranker) -> list[str]:
     """Return the layers that are trained and saved in full: the head's, and others that the folder lacks."""
-    heads = [name for name in HEADS if hasattr(reranker.model, name)]
-    return sorted({*heads, *(name for name in reranker.new_layers if name.partition(".")[0] not in heads)})
+    heads = []
+    for name in HEADS:
+        if hasattr(reranker.model, name):
+            heads.append(name)
+    return sorted(
+        {*heads, *(name for name in reranker.new_layers if name.partition(".")[0] not in heads)}
+    )
 
 
 def _rows_of_head(model: Any, answers: Sequence[int]) -> tuple[Tensor, Tensor | None]:
@@ -242,10 +299,15 @@ def _rows_of_head(model: Any, answers: Sequence[int]) -> tuple[Tensor, Tensor | 
     logits of about 20 that are rounded to bfloat16 differ by 0.125 or not at all."""
     head = model.get_output_embeddings()
     if not isinstance(head, torch.nn.Linear):
-        raise ModelError(f"model: its head is a {type(head).__name__}; expected nn.Linear; use another model")
+        raise ModelError(
+            f"model: its head is a {type(head).__name__}; expected nn.Linear; use another model"
+        )
     head.requires_grad_(False)  # else a tied embedding would be trained, but not these rows
     with gather_weights(list(head.parameters())), align_module_device(head):
-        bias = None if head.bias is None else head.bias.detach()[answers].float().clone()
+        if head.bias is None:
+            bias = None
+        else:
+            bias = head.bias.detach()[answers].float().clone()
         return head.weight.detach()[answers].float().clone(), bias
 
 
@@ -264,7 +326,10 @@ def _check_head(reranker: Reranker) -> None:
     rounding = torch.finfo(logits_V.dtype).eps
     logits_V = logits_V.float().to(ours.device)
     answers = logits_V[reranker.tokens.answers]
-    theirs = answers[0] if len(answers) == 1 else answers[0] - answers[1]
+    if len(answers) == 1:
+        theirs = answers[0]
+    else:
+        theirs = answers[0] - answers[1]
     tolerance = 0.05 * float(logits_V.std()) + 1e-3 + rounding * float(answers.abs().max())
     if not torch.allclose(ours[0], theirs, atol=tolerance):
         raise ModelError(

@@ -48,7 +48,9 @@ class RerankerConfig:
 
     def __post_init__(self) -> None:
         if self.kind not in ("yes_no", "cross_encoder"):
-            raise ModelError(f"reranker_config.kind: '{self.kind}' given; expected yes_no or cross_encoder")
+            raise ModelError(
+                f"reranker_config.kind: '{self.kind}' given; expected yes_no or cross_encoder"
+            )
         if self.max_length < 8:
             raise ModelError(
                 f"reranker_config.max_length: {self.max_length} given; expected 8 or more tokens for a pair"
@@ -58,12 +60,16 @@ class RerankerConfig:
                 f"reranker_config.query_max_length: {self.query_max_length} given; expected 1 up to below max_length,"
                 f" which is {self.max_length}"
             )
-        check_template("reranker_config.query_template", self.query_template, ("text",), ("prompt",))
+        check_template(
+            "reranker_config.query_template", self.query_template, ("text",), ("prompt",)
+        )
         check_template("reranker_config.passage_template", self.passage_template, ("text",))
 
     def write(self, folder: Path) -> None:
         """Write `reranker_config.json`."""
-        (folder / RERANKER_CONFIG_FILE).write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
+        (folder / RERANKER_CONFIG_FILE).write_text(
+            json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
+        )
 
 
 YES_NO = RerankerConfig(**presets.YES_NO)
@@ -76,17 +82,26 @@ def read_reranker_config(folder: Path) -> RerankerConfig:
     own = folder / RERANKER_CONFIG_FILE
     if own.is_file():
         values = read_json(own)
-        known = {field.name for field in fields(RerankerConfig)}
+        known = set()
+        for field in fields(RerankerConfig):
+            known.add(field.name)
         if isinstance(values, dict) and not set(values) - known and "kind" in values:
             return RerankerConfig(**values)
-        raise ModelError(f"{own}: not a reranker config; expected the fields {', '.join(sorted(known))}")
+        raise ModelError(
+            f"{own}: not a reranker config; expected the fields {', '.join(sorted(known))}"
+        )
     config = read_config(folder)
     architectures = " ".join(config.get("architectures") or [])
     outputs = len(config.get("id2label") or range(config.get("num_labels", 2)))  # 2 is not written
     if "SequenceClassification" in architectures and outputs != 1:
-        raise ModelError(f"model {folder}: a classifier of {outputs} classes; expected one output; give another model")
+        raise ModelError(
+            f"model {folder}: a classifier of {outputs} classes; expected one output; give another model"
+        )
     positions = count_learned_positions(folder) or count_positions(config)
-    plain = YES_NO if "CausalLM" in architectures else RerankerConfig("cross_encoder", min(512, positions or 512))
+    if "CausalLM" in architectures:
+        plain = YES_NO
+    else:
+        plain = RerankerConfig("cross_encoder", min(512, positions or 512))
     preset = presets.find_preset(folder, "reranker")
     if preset is None or preset.values["kind"] != plain.kind:  # converted to another kind of model
         return plain
@@ -99,26 +114,41 @@ class PairTokenizer:
     is not one token."""
 
     def __init__(self, tokenizer: Any, reranker_config: RerankerConfig) -> None:
-        self.tokenizer, self.reranker_config = tokenizer, reranker_config
+        self.tokenizer = tokenizer
+        self.reranker_config = reranker_config
         self._others: dict[str, PairTokenizer] = {}
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         if reranker_config.kind == "yes_no":
             start = tokenizer.bos_token_id
             # Tokenizers without a BOS token often name the padding token so.
-            self.before = [start] if start is not None and start != tokenizer.pad_token_id else []
+            if start is not None and start != tokenizer.pad_token_id:
+                self.before = [start]
+            else:
+                self.before = []
             self.before += self._ids(reranker_config.prefix)
             self.between = self._ids(reranker_config.separator)
             in_query = "{prompt}" in reranker_config.query_template
-            self.after = [] if in_query else [*self.between, *self._ids(reranker_config.prompt)]
+            if in_query:
+                self.after = []
+            else:
+                self.after = [*self.between, *self._ids(reranker_config.prompt)]
             self.after += self._ids(reranker_config.suffix)
             self.types: tuple[int, int] | None = None
-            self.answers = [self._answer(text) for text in (reranker_config.answer, reranker_config.against) if text]
+            self.answers = [
+                self._answer(text)
+                for text in (reranker_config.answer, reranker_config.against)
+                if text
+            ]
         else:
             self.before, self.between, self.after, self.types = _pair_frame(tokenizer)
             self.answers = []
-        self.room = reranker_config.max_length - len(self.before) - len(self.between) - len(self.after)
-        self.query_limit = reranker_config.query_max_length or min(reranker_config.max_length // 2, self.room * 3 // 4)
+        self.room = (
+            reranker_config.max_length - len(self.before) - len(self.between) - len(self.after)
+        )
+        self.query_limit = reranker_config.query_max_length or min(
+            reranker_config.max_length // 2, self.room * 3 // 4
+        )
         if self.query_limit < 1 or self.room - self.query_limit < 1:
             raise ModelError(
                 f"reranker_config: max_length {reranker_config.max_length} leaves {max(0, self.room)} tokens for query"
@@ -131,44 +161,80 @@ class PairTokenizer:
         if not texts:
             return []
         own = self.reranker_config
-        template = own.query_template if role == "query" else own.passage_template
+        if role == "query":
+            template = own.query_template
+        else:
+            template = own.passage_template
         head, tail = (part.replace("{prompt}", own.prompt) for part in template.split("{text}", 1))
         # Another prompt may leave a passage more room; `split_pair` cuts it.
-        limit = self.query_limit if role == "query" else own.max_length
-        options = {"truncation": True, "max_length": limit + bool(tail), "add_special_tokens": False}
-        found = self.tokenizer([head + text + tail for text in texts], **options, return_attention_mask=False)
+        if role == "query":
+            limit = self.query_limit
+        else:
+            limit = own.max_length
+        options = {
+            "truncation": True,
+            "max_length": limit + bool(tail),
+            "add_special_tokens": False,
+        }
+        found = self.tokenizer(
+            [head + text + tail for text in texts], **options, return_attention_mask=False
+        )
         ids = found["input_ids"]
-        end = self._ids(tail)[:limit] if any(len(row) > limit for row in ids) else []
-        return [list(row) if len(row) <= limit else [*row[: limit - len(end)], *end] for row in ids]
+        if any(len(row) > limit for row in ids):
+            end = self._ids(tail)[:limit]
+        else:
+            end = []
+        made: list[list[int]] = []
+        for row in ids:
+            made.append(list(row) if len(row) <= limit else [*row[: limit - len(end)], *end])
+        return made
 
     def with_prompt(self, prompt: str) -> PairTokenizer:
         """Return the tokenizer of pairs with another prompt. An empty prompt, and any prompt of a cross-encoder, change
         nothing."""
-        if not prompt or prompt == self.reranker_config.prompt or self.reranker_config.kind == "cross_encoder":
+        if (
+            not prompt
+            or prompt == self.reranker_config.prompt
+            or self.reranker_config.kind == "cross_encoder"
+        ):
             return self
         if prompt not in self._others:
-            self._others[prompt] = PairTokenizer(self.tokenizer, replace(self.reranker_config, prompt=prompt))
+            self._others[prompt] = PairTokenizer(
+                self.tokenizer, replace(self.reranker_config, prompt=prompt)
+            )
         return self._others[prompt]
 
     def tokenize_pairs(
-        self, queries: Sequence[str], passages: Sequence[Sequence[str]], prompts: Sequence[str] | None = None
+        self,
+        queries: Sequence[str],
+        passages: Sequence[Sequence[str]],
+        prompts: Sequence[str] | None = None,
     ) -> Iterator[list[tuple[list[int], list[int]]]]:
         """Yield the pairs of each query, as `split_pair` returns them. Each distinct passage is tokenized once.
 
         prompts: one per query, see `with_prompt`. None: that of the reranker config."""
         distinct = list(dict.fromkeys(text for own in passages for text in own))
         ids_of = dict(zip(distinct, self.tokenize(distinct, "passage"), strict=True))
-        for query, own, prompt in zip(queries, passages, prompts or [""] * len(queries), strict=True):
+        for query, own, prompt in zip(
+            queries, passages, prompts or [""] * len(queries), strict=True
+        ):
             tokens = self.with_prompt(prompt)
             (ids,) = tokens.tokenize([query], "query")
             yield [tokens.split_pair(ids, ids_of[text]) for text in own]
 
-    def split_pair(self, query: Sequence[int], passage: Sequence[int]) -> tuple[list[int], list[int]]:
+    def split_pair(
+        self, query: Sequence[int], passage: Sequence[int]
+    ) -> tuple[list[int], list[int]]:
         """Return a pair's ids in two parts: the prefix that all pairs of the query share, and the rest."""
-        return [*self.before, *query, *self.between], [*passage[: self.room - len(query)], *self.after]
+        return [*self.before, *query, *self.between], [
+            *passage[: self.room - len(query)],
+            *self.after,
+        ]
 
     def _ids(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+        if text:
+            return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return []
 
     def _answer(self, text: str) -> int:
         ids = self._ids(text)
@@ -184,12 +250,21 @@ def _pair_frame(tokenizer: Any) -> tuple[list[int], list[int], list[int], tuple[
     """Return the ids that a tokenizer puts before, between and after a pair, and the two token types."""
     own = list(tokenizer("a", add_special_tokens=False)["input_ids"])
     pair = tokenizer("a", "a", add_special_tokens=True)
-    ids, types = list(pair["input_ids"]), pair.get("token_type_ids")
-    starts = [i for i in range(len(ids)) if own and ids[i : i + len(own)] == own]
+    ids = list(pair["input_ids"])
+    types = pair.get("token_type_ids")
+    starts = []
+    for i in range(len(ids)):
+        if own and ids[i : i + len(own)] == own:
+            starts.append(i)
     if len(starts) != 2:
         raise ModelError(
             f"the tokenizer of the cross-encoder: token ids {own} of the text 'a', and {ids} of a pair of it; expected"
             " the former twice in the latter; use the tokenizer that the model was trained with"
         )
     (first, second), size = starts, len(own)
-    return ids[:first], ids[first + size : second], ids[second + size :], types and (types[first], types[second])
+    return (
+        ids[:first],
+        ids[first + size : second],
+        ids[second + size :],
+        types and (types[first], types[second]),
+    )

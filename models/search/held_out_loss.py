@@ -15,37 +15,36 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from ratchet.models.search.products import multiply
 from ratchet.models.search.ranks import Relevant
 
 TEMPERATURES = np.geomspace(0.01, 10.24, 21)
 """From that of embedders' cosines to that of rerankers' logits; each is sqrt(2) times the one before."""
 MAX_SCORES = 1 << 24
 """Maximum number of scores, Q x N, of which the loss is computed: about a second on a CPU core."""
-QUERIES_AT_ONCE = 256
 
 
 def sum_exponentials(
-    query_QD: np.ndarray, document_ND: np.ndarray, first_row: int, exclude_Q: np.ndarray, device: str
+    query_QD: np.ndarray,
+    document_ND: np.ndarray,
+    first_row: int,
+    exclude_Q: np.ndarray,
+    device: str,
 ) -> np.ndarray:
     """Return log sum_d exp(score / t) over documents, float64 [Q, T]; add parts of a corpus with np.logaddexp.
 
-    first_row: the corpus row of the first document. exclude_Q: see `RankCounter`."""
+    first_row: the corpus row of the first document. exclude_Q: see `multiply`."""
     found_QT = np.full((len(query_QD), len(TEMPERATURES)), -np.inf)
-    if not len(document_ND):
-        return found_QT
-    document_there = torch.from_numpy(document_ND).to(device, torch.float32)
-    for start in range(0, len(query_QD), QUERIES_AT_ONCE):
-        stop = min(start + QUERIES_AT_ONCE, len(query_QD))
-        scores = torch.from_numpy(query_QD[start:stop]).to(device, torch.float32) @ document_there.T
-        own_q = exclude_Q[start:stop] - first_row
-        inside = np.flatnonzero((own_q >= 0) & (own_q < len(document_ND)))
-        scores[torch.from_numpy(inside), torch.from_numpy(own_q[inside])] = -torch.inf
+    for queries, _, scores_qn in multiply(query_QD, [(first_row, document_ND)], device, exclude_Q):
         for column, temperature in enumerate(TEMPERATURES):
-            found_QT[start:stop, column] = torch.logsumexp(scores / temperature, dim=1).cpu().numpy()
+            tile_q = torch.logsumexp(scores_qn / temperature, dim=1).cpu().numpy()
+            found_QT[queries, column] = np.logaddexp(found_QT[queries, column], tile_q)
     return found_QT
 
 
-def compute_losses(exponentials_QT: np.ndarray, scores_R: np.ndarray, relevant: Relevant) -> np.ndarray:
+def compute_losses(
+    exponentials_QT: np.ndarray, scores_R: np.ndarray, relevant: Relevant
+) -> np.ndarray:
     """Return the loss of each query at the temperature whose mean is lowest, float64 [Q]. NaN: nothing is relevant.
 
     exponentials_QT: see `sum_exponentials`. scores_R: the scores of the relevant documents."""
@@ -69,5 +68,7 @@ def compute_list_losses(lists: Sequence[np.ndarray], positives: Sequence[np.ndar
     for row, scores in enumerate(lists):
         if len(scores):
             exponentials_QT[row] = np.logaddexp.reduce(scores[:, None] / TEMPERATURES, axis=0)
-    scores_R = np.concatenate([scores[places] for scores, places in zip(lists, positives, strict=True)])
+    scores_R = np.concatenate(
+        [scores[places] for scores, places in zip(lists, positives, strict=True)]
+    )
     return compute_losses(exponentials_QT, scores_R, relevant)

@@ -30,7 +30,12 @@ class RankMetrics:
 
     def list_by_cutoff(self, kinds: Sequence[str], ks: Sequence[int]) -> list[dict[str, float]]:
         """Return the rows of a table of means: column `k`, and a column per kind in upper case, such as `P` for `p`."""
-        return [{"k": k} | {kind.upper(): round(self.values[f"{kind}@{k}"], 6) for kind in kinds} for k in ks]
+        found: list[dict[str, float]] = []
+        for k in ks:
+            found.append(
+                {"k": k} | {kind.upper(): round(self.values[f"{kind}@{k}"], 6) for kind in kinds}
+            )
+        return found
 
 
 def compute_rank_metrics(
@@ -43,13 +48,21 @@ def compute_rank_metrics(
     the number of all relevant ones (trec_eval's map_cut_k); with one it is the reciprocal rank, 0 beyond k,
     as in the MAP@25 of Kaggle. Queries without relevant documents are left out of the means, as in trec_eval.
     """
-    queries, query_R, count_Q = len(relevant.indptr) - 1, relevant.query_R, np.diff(relevant.indptr)
+    queries = len(relevant.indptr) - 1
+    query_R = relevant.query_R
+    count_Q = np.diff(relevant.indptr)
     order = np.lexsort((ranks_R, query_R))
     rank = ranks_R[order].astype(np.float64)
-    place = np.arange(len(rank)) - relevant.indptr[query_R] + 1.0  # position among the query's relevant documents
+    place = (
+        np.arange(len(rank)) - relevant.indptr[query_R] + 1.0
+    )  # position among the query's relevant documents
     precision = place / rank
-    grades_R = np.ones(len(rank)) if relevant.grades is None else relevant.grades
-    grade, ideal = grades_R[order], grades_R[np.lexsort((-grades_R, query_R))]
+    if relevant.grades is None:
+        grades_R = np.ones(len(rank))
+    else:
+        grades_R = relevant.grades
+    grade = grades_R[order]
+    ideal = grades_R[np.lexsort((-grades_R, query_R))]
     divisor_Q = np.maximum(count_Q, 1)
 
     def total(value_R: np.ndarray) -> np.ndarray:
@@ -57,7 +70,8 @@ def compute_rank_metrics(
 
     per_query = {"mrr": total((place == 1) / rank), "map": total(precision) / divisor_Q}
     for k in ks:
-        within, found_Q = rank <= k, total(rank <= k)
+        within = rank <= k
+        found_Q = total(rank <= k)
         dcg_Q = total(np.where(within, grade / np.log2(rank + 1), 0.0))
         best_Q = total(np.where(place <= k, ideal / np.log2(place + 1), 0.0))
         per_query[f"map@{k}"] = total(precision * within) / divisor_Q
@@ -68,7 +82,10 @@ def compute_rank_metrics(
     none_Q = count_Q == 0
     per_query = {name: np.where(none_Q, np.nan, value_Q) for name, value_Q in per_query.items()}
     return RankMetrics(
-        values={name: float(value[~none_Q].mean()) if not none_Q.all() else 0.0 for name, value in per_query.items()},
+        values={
+            name: float(value[~none_Q].mean()) if not none_Q.all() else 0.0
+            for name, value in per_query.items()
+        },
         per_query=per_query,
         queries=queries,
         empty=int(none_Q.sum()),
@@ -77,6 +94,9 @@ def compute_rank_metrics(
 
 
 def _spread(values: np.ndarray) -> dict[str, float]:
-    values = values if len(values) else np.zeros(1)
-    percentiles = {f"p{percent}": float(np.percentile(values, percent)) for percent in (10, 50, 90, 99)}
+    if not len(values):
+        values = np.zeros(1)
+    percentiles = {}
+    for percent in (10, 50, 90, 99):
+        percentiles[f"p{percent}"] = float(np.percentile(values, percent))
     return {"mean": float(values.mean()), **percentiles, "max": float(values.max())}

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 from ratchet.errors import InputError
 from ratchet.orchestrator import recipe
+from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.job_interface.settings import suggest
-from ratchet.orchestrator.job_interface.terminal import print_clean
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,7 +22,9 @@ class Parser(argparse.ArgumentParser):
         command = self.prog.removeprefix("ratchet").strip()
         raise InputError(f"{command} {_explain(message, self)}".strip())
 
-    def _print_message(self, message: str, file: Any = None) -> None:  # help; flushed, to notice errors of the stream
+    def _print_message(
+        self, message: str, file: Any = None
+    ) -> None:  # help; flushed, to notice errors of the stream
         print_clean(message, file, end="")
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
@@ -34,33 +36,43 @@ class Parser(argparse.ArgumentParser):
 
     def list_commands(self) -> dict[str, argparse.ArgumentParser]:
         """Return command -> its parser. The parser of a single command has none."""
-        found = (action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction))
+        found = (
+            action.choices
+            for action in self._actions
+            if isinstance(action, argparse._SubParsersAction)
+        )
         return dict(next(found, {}))
 
     def _refuse(self, arguments: argparse.Namespace, unknown: Sequence[str]) -> NoReturn:
         """Raise InputError for the first unknown word: a misspelt option, a setting without --set, or one too many."""
         command = arguments.command
-        options = [name for action in self.list_commands()[command]._actions for name in action.option_strings]
+        options = [
+            name
+            for action in self.list_commands()[command]._actions
+            for name in action.option_strings
+        ]
         option, _, value = unknown[0].partition("=")
         if not value and option.startswith("-") and len(unknown) > 1:
             value = unknown[1]
         name = option.lstrip("-").replace("-", "_")
         near = difflib.get_close_matches(option, options, n=1, cutoff=0.75)
-        what, expected = "not an option", f"expected one of {', '.join(o for o in options if o.startswith('--'))}"
+        expected = f"expected one of {', '.join(o for o in options if o.startswith('--'))}"
+        todo = f"`ratchet {command} --help` explains them"
         if near:
             todo = f"did you mean '{near[0]}'?"
         elif "--set" in options and value:
-            known = recipe.find(arguments.recipe).parameters if arguments.recipe in recipe.names() else ()
-            place = "" if "." in name or name in known else "JOB."
-            expected, todo = "expected settings after --set", f"write --set {place}{name}={value}"
-        else:
-            todo = f"`ratchet {command} --help` explains them"
-            if not option.startswith("-"):
-                what, expected = "a word too many", "expected options from here"
-        raise InputError(f"{command} {unknown[0]}: {what}; {expected}; {todo}")
+            expected = "expected settings after --set"
+            is_parameter = (
+                arguments.recipe in recipe.names()
+                and name in recipe.find(arguments.recipe).parameters
+            )
+            todo = f"write --set {'' if '.' in name or is_parameter else 'JOB.'}{name}={value}"
+        raise InputError(f"{command} {unknown[0]}: not an option; {expected}; {todo}")
 
 
-def number(kind: type[int] | type[float], least: float, most: float = math.inf) -> Callable[[str], int | float]:
+def number(
+    kind: type[int] | type[float], least: float, most: float = math.inf
+) -> Callable[[str], int | float]:
     """Return a function for argparse's `type` that reads a finite number from `least` to `most`, both included."""
 
     def read(text: str) -> int | float:
@@ -72,30 +84,25 @@ def number(kind: type[int] | type[float], least: float, most: float = math.inf) 
             return value
         what = "a whole number" if kind is int else "a number"
         limits = f"{least:g} or more" if math.isinf(most) else f"from {least:g} to {most:g}"
-        raise argparse.ArgumentTypeError(f"{text or '(empty)'}: expected {what}, {limits}; correct it")
+        raise argparse.ArgumentTypeError(
+            f"{text or '(empty)'}: expected {what}, {limits}; correct it"
+        )
 
     return read
 
 
 def _explain(message: str, parser: Parser) -> str:
-    """Return argparse's message in Ratchet's form: `where: what was given; what was expected; what to do`."""
-    commands = parser.list_commands()
+    """Return argparse's message with a suggestion for a misspelt command or value."""
     help = f"`{parser.prog} --help` explains them"
-    if match := re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL):
-        option, given, known = match[1], match[2], re.findall(r"'([^']*)'", match[3])
-        if commands:
-            is_recipe = given in recipe.names() or given.endswith(".py")
-            hint = f"; a recipe is run by `ratchet run {given}`" if is_recipe else suggest(given, known)
-            return f"{given}: no such command; expected one of {', '.join(known)}{hint or f'; {help}'}"
-        return f"{option} {given}: expected one of {', '.join(known)}{suggest(given, known) or '; correct it'}"
-    if match := re.fullmatch(r"argument ([^\s/]+)\S*: expected (?:one|at least one) argument", message):
-        return f"{match[1]}: no value given; expected one after it; {help}"
-    if match := re.fullmatch(r"the following arguments are required: (.*)", message):
-        if commands:
-            return f"command: not given; expected one of {', '.join(commands)}; {help}"
-        return f"{match[1]}: not given; expected a value; {help}"
-    if match := re.fullmatch(r"ambiguous option: (\S+) could match (.*)", message):
-        return f"{match[1]}: begins several options; expected one of {match[2]}; write it in full"
-    if match := re.fullmatch(r"argument ([^\s/]+)\S*: ignored explicit argument '(.*)'", message, re.DOTALL):
-        return f"{match[1]}={match[2]}: a value given; expected none; write {match[1]} alone"
-    return re.sub(r"^argument ([^\s/:]+)[^\s:]*: ", r"\1 ", message)  # message of `number`
+    choice = re.fullmatch(
+        r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL
+    )
+    if choice is None:
+        return f"{message.removeprefix('argument ')}; {help}"
+    known = re.findall(r"'([^']*)'", choice[3])
+    hint = suggest(choice[2], known) or f"; {help}"
+    if parser.list_commands():
+        if choice[2] in recipe.names() or choice[2].endswith(".py"):
+            hint = f"; a recipe is run by `ratchet run {choice[2]}`"
+        return f"{choice[2]}: no such command; expected one of {', '.join(known)}{hint}"
+    return f"{choice[1]} {choice[2]}: expected one of {', '.join(known)}{hint}"

@@ -12,35 +12,31 @@ from contextlib import nullcontext, redirect_stdout
 from typing import Any
 
 from ratchet.errors import InputError
-from ratchet.orchestrator import needs, promotion, recipe
-from ratchet.orchestrator.api import write_lines
+from ratchet.orchestrator import promotion, recipe
 from ratchet.orchestrator.cli import console, store_commands
 from ratchet.orchestrator.cli.error_report import find_places, report_error
 from ratchet.orchestrator.cli.parser import parse
 from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
-from ratchet.orchestrator.cli.run_command import run_recipe
 from ratchet.orchestrator.cli.termination import end_at_once
+from ratchet.orchestrator.execution import needs
+from ratchet.orchestrator.execution.command import print_warnings, run_recipe
 from ratchet.orchestrator.finished_run import find_run_model, use_store
-from ratchet.orchestrator.job_interface.settings import json_schema
+from ratchet.orchestrator.job_interface.clean_output import print_clean
+from ratchet.orchestrator.job_interface.settings import json_schema, write_lines
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
-from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting import report_json
 from ratchet.orchestrator.run_log import read_last_step_ids
 from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
 from ratchet.orchestrator.store import Store
 
-FOLDERS = ("TMPDIR", "RAY_TMPDIR", "RATCHET_STORE")
-"""Environment variables that name a folder which a run writes to."""
-
 
 def execute(argv: Sequence[str]) -> int:
     """Run a command and return its exit status. Errors that the command raises are reported here."""
-    store, debug = None, "--debug" in argv
+    store = None
+    debug = "--debug" in argv
     try:
         arguments = parse(argv)
-        folders = [os.environ[name] for name in FOLDERS if name in os.environ]
-        _check_locale([*argv, os.getcwd(), *folders], getattr(arguments, "recipe", ""))
         store = arguments.store
         return COMMANDS[arguments.command](arguments) or 0
     except BaseException as error:
@@ -49,43 +45,34 @@ def execute(argv: Sequence[str]) -> int:
         return report_error(error, store, debug)
 
 
-def _check_locale(texts: Sequence[str], recipe_name: str | None) -> None:
-    """Raise InputError for a path that the locale cannot write. Ray would fail on it after its start. The name of a
-    recipe is no path, unless there is such a path or it looks like one."""
-    for text in texts:
-        if text == recipe_name and os.sep not in text and not text.endswith(".py") and not os.path.exists(text):
-            continue
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            shown = os.fsencode(text).decode(errors="replace")
-            if sys.getfilesystemencoding().lower() in ("utf-8", "utf8"):
-                raise InputError(f"{shown}: bytes that are not UTF-8 given; expected UTF-8; rename it") from None
-            raise InputError(
-                f"{shown}: the locale ({sys.getfilesystemencoding()}) cannot write this path; expected UTF-8; set"
-                " PYTHONUTF8=1, or a UTF-8 locale such as LC_ALL=C.UTF-8"
-            ) from None
-
-
 def _run(arguments: argparse.Namespace) -> int:
     with end_at_once():
         from ratchet.orchestrator.execution import run  # noqa: F401
 
-    store, argv = Store.open(arguments.store), ["ratchet", *sys.argv[1:]]
-    if url := getattr(arguments, "notify", None):
-        argv = [part.replace(url, "URL") for part in argv]  # the run records its command, and a URL may hold a secret
-    options: dict[str, Any] = {name: getattr(arguments, name) for name in ("address", "repair", "notify")}
+    store = Store.open(arguments.store)
+    argv = ["ratchet", *sys.argv[1:]]
+    url = getattr(arguments, "notify", None)
+    if url:
+        argv = [
+            part.replace(url, "URL") for part in argv
+        ]  # the run records its command, and a URL may hold a secret
+    options: dict[str, Any] = {}
+    for name in ("address", "repair", "notify"):
+        options[name] = getattr(arguments, name)
     options["target"] = getattr(arguments, "target", None)
-    own, as_json = RECIPE_COMMANDS.get(arguments.command), getattr(arguments, "json", False)
-    if own and own.before:
-        pkgutil.resolve_name(own.before)(arguments)
+    own = RECIPE_COMMANDS.get(arguments.command)
+    as_json = getattr(arguments, "json", False)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         done = run_recipe(arguments.recipe, _settings(arguments), store, argv, **options)
     if own and as_json and not own.answers:
         print_clean((done.run_log.folder / report_json.NAME).read_text())
     if own and own.after and done.word == "finished":
         pkgutil.resolve_name(own.after)(done.locate_results(), arguments)
-    return 130 if done.interrupted else 1 if done.failures else 0
+    if done.interrupted:
+        return 130
+    if done.failures:
+        return 1
+    return 0
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
@@ -93,7 +80,11 @@ def _sweep(arguments: argparse.Namespace) -> int:
         from ratchet.orchestrator.sweeps.command import run_sweep
 
     done = run_sweep(arguments, _lines(arguments), ["ratchet", *sys.argv[1:]])
-    return 130 if done.interrupted else 0 if done.data.winner is not None else 1
+    if done.interrupted:
+        return 130
+    if done.data.winner is not None:
+        return 0
+    return 1
 
 
 def _submit(arguments: argparse.Namespace) -> int:
@@ -101,14 +92,18 @@ def _submit(arguments: argparse.Namespace) -> int:
         from ratchet.orchestrator.execution.submit import submit
 
     if not arguments.store:
-        raise InputError("submit --store: not given; expected a folder that all machines of the cluster share")
+        raise InputError(
+            "submit --store: not given; expected a folder that all machines of the cluster share"
+        )
     options = ["--store", arguments.store, "--seeds", str(arguments.seeds)]
     options += [part for line in arguments.set for part in ("--set", line)]
     if arguments.settings is not None:
         options += ["--settings", arguments.settings.name]
     for name in arguments.env:
         if name not in os.environ:
-            raise InputError(f"submit --env {name}: not set here; expected an environment variable; export it first")
+            raise InputError(
+                f"submit --env {name}: not set here; expected an environment variable; export it first"
+            )
         if is_secret_variable(name) or contains_secret(os.environ[name]):
             raise InputError(
                 f"submit --env {name}: looks like a secret; expected none, since jobs show their variables;"
@@ -122,7 +117,8 @@ def _submit(arguments: argparse.Namespace) -> int:
         Snapshot.take([found.module]),
         [arguments.settings] if arguments.settings else [],
         address=arguments.address,
-        environment=environment | ({"RATCHET_NOTIFY": arguments.notify} if arguments.notify else {}),
+        environment=environment
+        | ({"RATCHET_NOTIFY": arguments.notify} if arguments.notify else {}),
         wait=not arguments.no_wait,
     )
 
@@ -133,9 +129,10 @@ def _plan(arguments: argparse.Namespace) -> None:
     steps, summary, _ = recipe.build(found, _settings(arguments), store)
     plan = Plan(steps, store)
     plan.check()
-    console.print_warnings(plan, summary)
+    print_warnings(plan, summary)
     machines = [needs.parse_gpu(text) for text in arguments.gpu] or needs.list_known_machines()
-    known, before = needs.estimate(plan, machines), read_last_step_ids(store, found.name, plan.missing())
+    known = needs.estimate(plan, machines)
+    before = read_last_step_ids(store, found.name, plan.missing())
     if arguments.json:
         print_clean(json.dumps(plan.describe(before), indent=1))
     else:
@@ -145,7 +142,9 @@ def _plan(arguments: argparse.Namespace) -> None:
 
 def _recipes(arguments: argparse.Namespace) -> None:
     if arguments.json and not arguments.recipe:
-        raise InputError("recipes --json: no recipe given; expected the name of one; give it before --json")
+        raise InputError(
+            "recipes --json: no recipe given; expected the name of one; give it before --json"
+        )
     if not arguments.recipe:
         console.print_recipes([recipe.find(name) for name in recipe.names()], recipe.job_names())
         return
@@ -172,8 +171,11 @@ def _promote(arguments: argparse.Namespace) -> int:
         promotion.check_better(store, arguments.name, made)
     lines = [f"model={arguments.model}", f"name={arguments.name}", f"license={arguments.license}"]
     done = run_recipe("export", recipe.Settings.read(lines), store, ["ratchet", *sys.argv[1:]])
-    if (commit := done.plan.steps["export"].commit) is None:
-        return 130 if done.interrupted else 1
+    commit = done.plan.steps["export"].commit
+    if commit is None:
+        if done.interrupted:
+            return 130
+        return 1
     path = promotion.promote_model(store, arguments.name, made, commit, done.run_log.run_id)
     remark = "" if made.changed else " (unchanged base)"
     print_clean(f"promoted: {arguments.name} is {made.name}{remark}; {path / 'model'}")
@@ -184,10 +186,12 @@ def _lines(arguments: argparse.Namespace) -> list[str]:
     """Return the `name=value` settings: those of the file, then those of the command line, which take precedence."""
     lines = recipe.read_settings(arguments.settings) if arguments.settings else []
     if arguments.command in RECIPE_COMMANDS:
-        given = {name: getattr(arguments, name, None) for name in recipe.find(arguments.command).parameters}
+        given = {}
+        for name in recipe.find(arguments.command).parameters:
+            given[name] = getattr(arguments, name, None)
         if "name" in given:  # by default the model has the name of its folder
             lines.insert(0, f"name={arguments.target.name}")
-        lines += write_lines({name: value for name, value in given.items() if value is not None}, None)
+        lines += write_lines({name: value for name, value in given.items() if value is not None})
     return [*lines, *arguments.set]
 
 

@@ -6,7 +6,6 @@ own code, such as a recipe, the line names the places in that code and no place 
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import sysconfig
@@ -18,15 +17,14 @@ from pathlib import Path
 
 import ratchet
 from ratchet import errors
-from ratchet.orchestrator.job_interface.terminal import OutputError, print_clean
+from ratchet.orchestrator.job_interface.clean_output import OutputError, print_clean
 from ratchet.orchestrator.store.backend import FORMAT_NAME
 
 MAX_PLACES = 4
 """Maximum number of places in the user's code that the line names: if there are more, the first and the last ones."""
 
-_NOT_THE_USERS = tuple(
-    {str(Path(ratchet.__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))}
-)
+_PYTHON = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+_NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in (Path(ratchet.__file__).parent, *_PYTHON))
 
 
 def report_error(error: BaseException, store: str | None, debug: bool) -> int:
@@ -36,7 +34,9 @@ def report_error(error: BaseException, store: str | None, debug: bool) -> int:
         # Otherwise, Python fails again when it flushes the stream at exit.
         with suppress(OSError, ValueError, AttributeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):  # as if ended by SIGPIPE: the reader, such as `head`, is done
+    if isinstance(
+        error, BrokenPipeError
+    ):  # as if ended by SIGPIPE: the reader, such as `head`, is done
         return 141
     with suppress(OSError):  # the standard error may be full or gone too
         if debug:
@@ -52,7 +52,9 @@ def _explain(error: BaseException, store: str | None, trace: str) -> tuple[str, 
     if isinstance(error, KeyboardInterrupt):
         return "stopped; give the same command again to continue", 130
     if isinstance(error, errors.RatchetError):
-        ours_to_mend = isinstance(error, errors.InputError | errors.StoreError | errors.CanonicalError)
+        ours_to_mend = isinstance(
+            error, errors.InputError | errors.StoreError | errors.CanonicalError
+        )
         is_outside = isinstance(error, errors.DamagedError | errors.TransientError)
         return str(error), 2 if ours_to_mend and not is_outside else 1
     if isinstance(error, OSError) and error.errno in errors.DISK_FULL:
@@ -62,7 +64,8 @@ def _explain(error: BaseException, store: str | None, trace: str) -> tuple[str, 
         expected = "expected permission for it; check the owner and the mode, or whether the file system is read-only"
         return f"{error.filename}: {error.strerror}; {expected}", 2
     hint = f"; the whole traceback is in {_save(trace, store)}; --debug prints it"
-    if places := find_places(error):
+    places = find_places(error)
+    if places:
         message = f"{type(error).__name__}: {getattr(error, 'msg', None) or str(error).strip() or 'no message'}"
         return f"{', '.join(places)}: {message}; expected code that runs; correct it{hint}", 2
     return f"internal error: {errors.describe(error)}; expected none; please report it{hint}", 1
@@ -70,40 +73,40 @@ def _explain(error: BaseException, store: str | None, trace: str) -> tuple[str, 
 
 def find_places(error: BaseException) -> list[str]:
     """Return the places in the user's code that an error comes from, as `FILE:LINE in FUNCTION`, the innermost last."""
-    frames = traceback.extract_tb(error.__traceback__)
-    found = [f"{_shorten(f.filename)}:{f.lineno} in {f.name}" for f in frames if _is_users(f.filename)]
+    places: list[str] = []
+    for frame in traceback.extract_tb(error.__traceback__):
+        place = f"{_shorten(frame.filename)}:{frame.lineno} in {frame.name}".removesuffix(
+            " in <module>"
+        )
+        if _is_users(frame.filename) and places[-1:] != [place]:
+            places.append(place)
     if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
-        found.append(f"{_shorten(error.filename)}:{error.lineno}")
-    places = []
-    for place, same in itertools.groupby(found):
-        times = len(list(same))
-        places.append(place.removesuffix(" in <module>") + (f" ({times} times)" if times > 1 else ""))
-    return places if len(places) <= MAX_PLACES else [places[0], "...", *places[1 - MAX_PLACES :]]
+        places.append(f"{_shorten(error.filename)}:{error.lineno}")
+    if len(places) <= MAX_PLACES:
+        return places
+    return [places[0], "...", *places[1 - MAX_PLACES :]]
 
 
 def _is_users(file: str) -> bool:
-    return not file.startswith(("<", *(f"{folder}{os.sep}" for folder in _NOT_THE_USERS)))
+    return not file.startswith(("<", *_NOT_THE_USERS))
 
 
 def _shorten(file: str) -> str:
     """Return a path relative to the working directory if it is in it."""
-    with suppress(ValueError, OSError):
-        return str(Path(file).relative_to(Path.cwd()))
-    return file
+    return file.removeprefix(f"{os.getcwd()}{os.sep}")
 
 
 def _save(trace: str, store: str | None) -> str:
     """Write a traceback to a file, in the folder of the store if there is one; return its path."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}.txt"
+    folders = [tempfile.gettempdir()]
     if store and (Path(store) / FORMAT_NAME).is_file():
+        folders.insert(0, f"{store}/errors")
+    for folder in folders:
+        path = Path(
+            folder, f"ratchet-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}.txt"
+        )
         with suppress(OSError):
-            path = Path(store, "errors", name)
             path.parent.mkdir(exist_ok=True)
             path.write_text(trace, "utf-8", "replace")
             return str(path)
-    with suppress(OSError):
-        descriptor, temporary = tempfile.mkstemp(".txt", "ratchet-")
-        with open(descriptor, "w", encoding="utf-8", errors="replace") as file:
-            file.write(trace)
-        return temporary
     return "no file, since none can be written"

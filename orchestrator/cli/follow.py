@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import Any
 
-from ratchet.orchestrator.cli.live_view import LiveView
+from ratchet.orchestrator.execution.live_view import LiveView
+from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.job_interface.job import Progress
-from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.run_log import PROGRESS, RunLog
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.open_runs import list_open_runs
@@ -26,25 +25,34 @@ def follow_run(store: Store, run_log: RunLog) -> int:
     while not run_log.steps() and _is_running(store, run_log):
         time.sleep(INTERVAL)
         store.pull("runs")
-    shown, stamp, ended, gone = 0, 0.0, "", False
-    with LiveView([step["name"] for step in run_log.steps()], str(about.get("recipe")), run_log.run_id) as view:
+    shown = 0
+    stamp = 0.0
+    ended = ""
+    gone = False
+    with LiveView(len(run_log.steps()), str(about.get("recipe")), run_log.run_id) as view:
         while True:
             events = run_log.events()
             for event in events[shown:]:
-                _show(view, event)
-            shown, ended = len(events), run_log.find_end(events)
+                view.show(event)
+            shown = len(events)
+            ended = run_log.find_end(events)
             if ended or gone:
                 break
-            gone = not _is_running(store, run_log)  # one more pass: its last events may not have been read
+            gone = not _is_running(
+                store, run_log
+            )  # one more pass: its last events may not have been read
             with suppress(FileNotFoundError):
-                if (changed := (run_log.folder / PROGRESS).stat().st_mtime) != stamp:
+                changed = (run_log.folder / PROGRESS).stat().st_mtime
+                if changed != stamp:
                     stamp = changed
                     for step, progress in (run_log.read(PROGRESS) or {}).items():
                         view.progress(step, Progress(**progress))
             time.sleep(INTERVAL)
             store.pull("runs")
     if not ended:
-        print_clean(f"run {run_log.run_id}: its driver is gone; give the command of the run again to continue it")
+        print_clean(
+            f"run {run_log.run_id}: its driver is gone; give the command of the run again to continue it"
+        )
     elif (page := run_log.folder / "report.html").exists():
         print_clean(f"report: {page}")
     return STATUS.get(ended, 1)
@@ -52,25 +60,3 @@ def follow_run(store: Store, run_log: RunLog) -> int:
 
 def _is_running(store: Store, run_log: RunLog) -> bool:
     return any(mark["run"] in ("", f"runs/{run_log.run_id}") for mark in list_open_runs(store))
-
-
-def _show(view: LiveView, event: dict[str, Any]) -> None:
-    """Show an event of a run log in the same way as the driver of the run."""
-    step = event["step"]
-    match event["event"]:
-        case "hit":
-            view.hit(step)
-        case "started":
-            view.started(step, event["attempt"])
-        case "waiting":
-            view.waiting(step, event["on"])
-        case "retry":
-            view.retrying(step, event["reason"].splitlines()[0], event["wait"])
-        case "done":
-            view.finished(step, event["seconds"], event.get("metrics", {}))
-        case "failed":
-            view.failed(step, event["reason"])
-        case "skipped":
-            view.skipped(step, event["because"])
-        case "lost":
-            view.message(f"{step}: {event['what']}: lost")

@@ -20,7 +20,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         from ratchet.orchestrator.cli.commands import execute
     with interrupt_on_termination() as received:
         status = execute(sys.argv[1:] if argv is None else argv)
-    return 143 if status == 130 and received else status
+    if status == 130 and received:
+        return 143
+    return status
 
 
 def _prepare_streams() -> None:

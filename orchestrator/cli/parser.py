@@ -7,9 +7,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli.arguments import Parser, number
 from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
 from ratchet.orchestrator.recipe import find_settings
+from ratchet.orchestrator.run_log import list_run_logs
+from ratchet.orchestrator.run_models import list_models
+from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.version import VERSION
 
 DESCRIPTION = """\
@@ -29,7 +33,7 @@ first steps:
   ratchet report                       show the report of the newest run
 
 `ratchet COMMAND --help` explains the options of a command. In bash, this line turns on completion of commands, options,
-recipes, settings, runs and models by the Tab key (other shells: `register-python-argcomplete --help`):
+recipes, runs and models by the Tab key (other shells: `register-python-argcomplete --help`):
   eval "$(register-python-argcomplete ratchet)"
 """
 
@@ -62,8 +66,7 @@ An open step is reused if the outputs of the steps before it are the same as in 
 
 For steps that run a model, the plan shows upper bounds: memory per GPU, host memory per worker, disk space, and hours
 on the GPUs. Without GPUs, models below 0.5 GB are not estimated. If a step needs more memory than the machines have,
-the command fails and names settings with which the step fits. `last time` is the duration of the step in an earlier
-run, with other settings, inputs or code.
+the command fails and names settings with which the step fits.
 
 """
 
@@ -124,9 +127,8 @@ GC = """\
 `gc` always keeps the results of the newest --keep finished runs, of all runs after the oldest of these, of the newest
 --keep sweeps, of runs whose folder holds a file named `pinned`, and of runs that may still be running. It also keeps
 promoted models, and everything that is younger than --grace-period. If the steps of a run are unknown, because the run
-is starting or its plan.json cannot be read, `gc` keeps all steps and says so. A process on another machine counts as
-lost a day after its last heartbeat. In object storage, the first `gc` withdraws the result of a step; the first `gc`
-after another grace period removes the files.
+is starting or its plan.json cannot be read, `gc` removes nothing and says so. A process on another machine counts as
+lost a day after its last heartbeat. A run whose result is removed all the same computes it again.
 """
 
 VERIFY = """\
@@ -189,7 +191,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub = add_command("plan", "show which steps would run; start nothing", epilog=PLAN + SETTINGS)
     add_seeds(add_recipe(sub))
     sub.add_argument("--explain", action="store_true",
-        help="for each step that would run, show which setting, input or function changed since the last run")
+        help="for each step that would run, show which setting, input or module changed since the last run")
     sub.add_argument("--json", action="store_true", help="print step, job, state, id and reasons of each step as JSON")
     sub.add_argument("--gpu", action="append", default=[], metavar="NAME:GB[:COUNT]",
         help="plan for a machine with COUNT GPUs (default 1) of this type and memory, as in H100:80:8; may be repeated"
@@ -200,17 +202,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub.add_argument("recipe", nargs="?", help="name of a recipe, or path of a Python file; without it, list all")
     sub.add_argument("--json", action="store_true", help="print the JSON Schema of the parameters of the recipe")
 
-    sub = add_command("status", "show the runs in the store, the sweeps, and the steps that are running")
+    sub = add_command("status", "show the runs and the sweeps in the store")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning: show the steps of this run")
     sub.add_argument("--json", action="store_true", help="print the runs, or the steps of the run, as JSON")
     sub.add_argument("--follow", action="store_true",
         help="show the progress of the run (default: the newest) until it ends, from any machine that reads the store;"
         " the exit status is that of the run")
-    sub.add_argument("--log", action="store_true",
-        help="show the audit log: which results were stored (commit), withdrawn as damaged (withdraw), named (promote)"
-        " and removed (collect), when and by whom, the newest last")
-    sub.add_argument("--limit", type=number(int, 0), default=50, metavar="N",
-        help="with --log: show the newest N records (default: 50)")
 
     sub = add_command("models", "list the models that runs made, with their metrics", epilog=MODELS)
     sub.add_argument("run", nargs="?", default="", help="id of a run, or its beginning (default: all runs)")
@@ -238,7 +235,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub.add_argument("before", metavar="RUN", help="id of a run, or its beginning")
     sub.add_argument("after", metavar="RUN", help="id of another run, or its beginning")
     sub.add_argument("--json", action="store_true", help="print all differences as JSON")
-    sub.add_argument("--html", type=Path, metavar="FILE", help="also write the differences as an HTML page")
 
     _add_gc(add_command("gc", "list results that no kept run needs, and remove them with --yes", epilog=GC))
     sub = add_command("verify", "check that stored results are unchanged", epilog=VERIFY)
@@ -246,10 +242,31 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="fraction of the files, drawn at random, whose content is read; names and sizes are always checked"
         " (default: 1)")
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
-        from ratchet.orchestrator.cli.completion import complete
-
-        complete(parser)
+        _complete(parser)
     return parser.parse(argv)
+
+
+def _complete(parser: Parser) -> None:
+    """Print the completions that the shell asks for, of commands, options, recipes, runs and models, and end the
+    process."""
+    import argcomplete
+
+    def list_names(action: argparse.Action, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+        if action.dest == "recipe":
+            return [*recipe.names(), *recipe.job_names()]
+        store = Store.view(parsed_args.store, missing_ok=True)
+        if action.dest in ("model", "models"):
+            return [model.name for model in list_models(store)]
+        found: list[str] = []
+        for run_log in list_run_logs(store):
+            found.append(run_log.run_id)
+        return found
+
+    for command in parser.list_commands().values():
+        for action in command._actions:
+            if action.dest in ("recipe", "run", "before", "after", "model", "models"):
+                action.completer = list_names  # type: ignore[attr-defined]
+    argcomplete.autocomplete(parser)
 
 
 def _add_address(sub: argparse.ArgumentParser) -> None:
@@ -311,7 +328,7 @@ def _add_submit(sub: argparse.ArgumentParser) -> None:
 def _add_gc(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--keep", type=number(int, 0), default=5, metavar="N",
         help="keep the newest N finished runs, all runs after the oldest of these, and N sweeps (default: 5)")
-    sub.add_argument("--grace-period", type=number(float, 0), default=1.0, metavar="HOURS",
-        help="keep everything that was created or used in the last HOURS hours, at least a minute (default: 1)")
+    sub.add_argument("--grace-period", type=number(float, 0), default=24.0, metavar="HOURS",
+        help="keep everything that was created or used in the last HOURS hours, at least a minute (default: 24)")
     sub.add_argument("--yes", action="store_true", help="remove these results (default: only list them)")
 # fmt: on

@@ -20,11 +20,9 @@ class RecipeCommand:
     help: str
     examples: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    before: str = ""
-    """The location, `module:function`, of a function that checks the arguments before the run. Empty: none."""
     after: str = ""
-    """The location of a function that is called after a finished run, with the paths of the summary's results and the
-    arguments. Empty: none."""
+    """The location, `module:function`, of a function that is called after a finished run, with the paths of the
+    summary's results and the arguments. Empty: none."""
     answers: bool = False
     """Whether `after` prints the JSON that `--json` asks for, instead of report.json."""
 
@@ -45,10 +43,6 @@ def _add_export(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("target", metavar="DIR", type=Path, help="a new folder")
     sub.add_argument("--adapter", action="store_const", const=True,
         help="write only the LoRA adapter, with the name of its base model, for PEFT")
-    sub.add_argument("--onnx", action="store_const", const=True, help="also write onnx/model.onnx (embedders only)")
-    sub.add_argument("--int8", action="store_const", const=True,
-        help="also write onnx/model_int8.onnx, and compare its metrics with those of float32 on --data")
-    sub.add_argument("--data", metavar="VALUE", help="queries with their documents, to evaluate --int8 (docs/data.md)")
     sub.add_argument("--name", metavar="VALUE", help="name in the model card, such as a hub id (default: name of DIR)")
     sub.add_argument("--license", metavar="VALUE",
         help="the license in the model card, an identifier of the hub such as apache-2.0 (default: unknown)")
@@ -75,12 +69,6 @@ def _add_search(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--top", type=number(int, 1), default=10, metavar="N", help="documents per query (default: 10)")
 
 
-def _add_serve(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("models", metavar="MODEL", nargs="+", help=MODEL)
-    sub.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)")
-    sub.add_argument("--port", type=number(int, 1, 65_535), default=8000, help="port to listen on (default: 8000)")
-    sub.add_argument("--replicas", type=number(int, 1), default=1, metavar="N",
-        help="processes that each load all models; each takes a GPU, or its share of the CPUs (default: 1)")
 # fmt: on
 
 
@@ -105,7 +93,6 @@ examples:
   ratchet export 20261124-2311 my-embedder          the model that the run ended with
   ratchet export 20261124-2311:reranker my-reranker --license apache-2.0
   ratchet export 20261124-2311:sft my-adapter --adapter
-  ratchet export 20261124-2311 my-embedder --onnx --int8 --data beir/scifact
   ratchet export 20261124-2311 my-embedder --name me/my-embedder --push me/my-embedder
 
 sentence-transformers, transformers, FlagEmbedding and PEFT load the folder if they support this kind of model. Those
@@ -113,7 +100,7 @@ that are installed are checked: if one of them gives other results than Ratchet,
 
 """,
         add_arguments=_add_export,
-        after="ratchet.jobs.export.hub:push",
+        after="ratchet.jobs.export.hub:deliver",
     ),
     "embed": RecipeCommand(
         help="embed your texts with a model: vectors as Arrow files and as .npy",
@@ -140,27 +127,6 @@ The index is kept in the store: the next search with this model and these docume
 """,
         add_arguments=_add_search,
         after="ratchet.jobs.indexes.prompt:ask",
-        answers=True,
-    ),
-    "serve": RecipeCommand(
-        help="serve embedders and rerankers over HTTP, with the request formats of OpenAI and Cohere",
-        examples="""\
-examples:
-  ratchet serve 20261124-2311:embedder
-  ratchet serve 20261124-2311:embedder 20261124-2311:reranker --port 8080
-
-  curl http://127.0.0.1:8000/v1/embeddings -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" \\
-    -d '{"model": "20261124-2311:embedder", "input": ["a question"], "input_type": "query"}'
-
-POST /v1/embeddings takes OpenAI's requests; `input_type` (passage or query) selects the prompt template of the model.
-POST /rerank takes Cohere's requests; relevance scores are the model's scores after a sigmoid. GET /v1/models and
-/health are supported too. Clients send a bearer token: the environment variable RATCHET_TOKEN, else a random token,
-which is printed. The models are exported first; if another library gives other results, the command fails.
-
-""",
-        add_arguments=_add_serve,
-        before="ratchet.jobs.serving.server:check",
-        after="ratchet.jobs.serving.server:serve",
         answers=True,
     ),
 }

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-import time
-from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
 from ratchet.errors import DamagedError, StoreError
-from ratchet.orchestrator.atomic_file import write_atomically
-from ratchet.orchestrator.cli.console import format_time, print_error, print_grid, print_table
+from ratchet.orchestrator import gc
 from ratchet.orchestrator.cli.follow import follow_run
-from ratchet.orchestrator.job_interface.terminal import print_clean
-from ratchet.orchestrator.reporting.formatting import NOTHING, format_duration, pluralize
-from ratchet.orchestrator.reporting.run_diff import compare_runs, render_diff
-from ratchet.orchestrator.run_log import RunLog, list_run_logs, list_sweeps
+from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
+from ratchet.orchestrator.reporting.formatting import (
+    NOTHING,
+    format_duration,
+    format_local_time,
+    pluralize,
+)
+from ratchet.orchestrator.reporting.run_diff import compare_runs
+from ratchet.orchestrator.reporting.tables import build_table, print_table
+from ratchet.orchestrator.run_log import RunLog, find_run_log, list_run_logs, list_sweeps
 from ratchet.orchestrator.run_models import RunModel, read_models
-from ratchet.orchestrator.store import Store, audit_log, gc
-from ratchet.orchestrator.store.lease import list_lease_holders
+from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.open_runs import list_open_runs
 from ratchet.orchestrator.store.verification import verify
 
@@ -29,75 +30,105 @@ MAX_LISTED = 50
 
 
 def print_status(arguments: argparse.Namespace) -> int:
-    """Print all runs (newest first), the steps of a run or the audit log, or follow a run. Return the exit status."""
-    store, run = Store.view(arguments.store), arguments.run
+    """Print all runs (newest first), the steps of a run, or follow a run. Return the exit status."""
+    store = Store.view(arguments.store)
+    run = arguments.run
     if arguments.follow:
-        return follow_run(store, find_run(store, run))
-    if arguments.log:
-        print_log(store, arguments.limit, run or "")
-        return 0
-    found = list_run_steps(find_run(store, run)) if run is not None else list_run_states(store)
+        return follow_run(store, find_run_log(store, run or ""))
+    if run is not None:
+        found = list_run_steps(find_run_log(store, run or ""))
+    else:
+        found = list_run_states(store)
     if arguments.json:
         print_clean(json.dumps(found, indent=1))
         return 0
-    shown = {"seconds": format_duration, "started": format_time, "note": lambda text: (text.splitlines() or [""])[0]}
     if found:
-        rows = [[str(shown[name](cell) if name in shown else cell) for name, cell in row.items()] for row in found]
-        print_grid(list(found[0]), rows)
+        shown = []
+        for row in found:
+            texts = dict(row)
+            if "started" in row:
+                texts["started"] = format_local_time(row["started"])
+            if "note" in row:
+                texts["note"] = row["note"].partition("\n")[0]
+            shown.append(texts)
+        print_table(build_table(shown))
     elif run is None:
         print_clean(f"no runs in {store.where}")
-    for line in list_sweeps_and_leases(store) if run is None else ():
-        print_clean(line)
+    if run is None:
+        for line in list_sweep_states(store):
+            print_clean(line)
     return 0
 
 
 def list_run_steps(run_log: RunLog) -> list[dict[str, Any]]:
-    """Return the steps of a run with their last events. Events of lost work, which follow `done`, are left out."""
-    latest = {event["step"]: event for event in run_log.events() if event["event"] != "lost"}
+    """Return the steps of a run with their last events."""
+    latest = {event["step"]: event for event in run_log.events()}
     rows = []
     for step in run_log.steps():
         event = latest.get(step["name"], {"event": "pending"})
         note = event.get("reason") or event.get("on") or event.get("because") or ""
-        rows.append({"step": step["name"], "status": event["event"], "seconds": event.get("seconds"), "note": note})
+        rows.append(
+            {
+                "step": step["name"],
+                "status": event["event"],
+                "seconds": event.get("seconds"),
+                "note": note,
+            }
+        )
     return rows
 
 
 def list_run_states(store: Store) -> list[dict[str, Any]]:
     """Return id, recipe, start, steps and state of each run, the newest first."""
-    running = {mark["run"] for mark in list_open_runs(store)}
+    running = set()
+    for mark in list_open_runs(store):
+        running.add(mark["run"])
     rows = []
     for run_log in list_run_logs(store):
-        row: dict[str, Any] = {"run": run_log.run_id, "recipe": NOTHING, "started": None, "steps": NOTHING}
+        row: dict[str, Any] = {
+            "run": run_log.run_id,
+            "recipe": NOTHING,
+            "started": None,
+            "steps": NOTHING,
+        }
         try:
-            about, steps = run_log.read("about.json") or {}, run_log.steps()
+            about = run_log.read("about.json") or {}
+            steps = run_log.steps()
         except DamagedError as error:
             rows.append({**row, "state": f"damaged: {error}"})
             continue
         done = sum(step.get("status") == "done" for step in steps)
-        state = run_log.find_end() or ("running" if f"runs/{run_log.run_id}" in running else "killed")
-        row |= {"recipe": str(about.get("recipe")), "started": about.get("started", 0), "steps": f"{done}/{len(steps)}"}
+        state = run_log.find_end() or (
+            "running" if f"runs/{run_log.run_id}" in running else "killed"
+        )
+        row |= {
+            "recipe": str(about.get("recipe")),
+            "started": about.get("started", 0),
+            "steps": f"{done}/{len(steps)}",
+        }
         rows.append({**row, "state": state})
     return rows
 
 
-def list_sweeps_and_leases(store: Store) -> list[str]:
-    """Return a line for each sweep, and a line for each step whose lease a process holds."""
+def list_sweep_states(store: Store) -> list[str]:
+    """Return a line for each sweep."""
     lines = []
     for sweep in list_sweeps(store):
-        events = sweep.events()
-        begun = {json.dumps(event["settings"]) for event in events if event["event"] == "started"}
-        ended = {json.dumps(event["trial"]["settings"]) for event in events if event["event"] == "ended"}
-        count = f"{len(ended)} of {pluralize(len(begun), 'started trial')} ended"
+        trials = sweep.trials()
+        ended = sum(trial["status"] != "unfinished" for trial in trials)
+        count = f"{ended} of {pluralize(len(trials), 'started trial')} ended"
         lines.append(f"sweep {sweep.run_id}: {count}; {sweep.folder}")
-    return [*lines, *(f"step {step_id[:12]} is held by {owner}" for step_id, owner in list_lease_holders(store))]
+    return lines
 
 
 def print_models(arguments: argparse.Namespace) -> None:
     """Print the models of the runs whose ids begin with `run`, as a table or with all their fields as JSON."""
-    store, models = Store.view(arguments.store), list[RunModel]()
+    store = Store.view(arguments.store)
+    models = list[RunModel]()
     for run_log in list_run_logs(store):
         try:
-            models += read_models(store, run_log) if run_log.run_id.startswith(arguments.run) else ()
+            if run_log.run_id.startswith(arguments.run):
+                models += read_models(store, run_log)
         except DamagedError as error:
             print_error(f"run {run_log.run_id}: {error}")
     if arguments.json:
@@ -105,36 +136,33 @@ def print_models(arguments: argparse.Namespace) -> None:
         return
     rows = []
     for one in models:
-        name = f"{one.name} ({one.remark})" if one.remark else one.name
-        size = f"{one.bytes / 1e6:,.1f}"
-        rows.append((name, one.kind, one.row, one.format_metric(), one.base or NOTHING, size, format_time(one.started)))
+        row = {
+            "model": f"{one.name} ({one.remark})" if one.remark else one.name,
+            "kind": one.kind,
+            "row": one.row,
+        }
+        row |= {"metric": one.format_metric(), "base": one.base or NOTHING}
+        rows.append(
+            {**row, "MB": round(one.bytes / 1e6, 1), "run started": format_local_time(one.started)}
+        )
     if rows:
-        print_grid(("model", "kind", "row", "metric", "base", "MB", "run started"), rows, numbers=("MB",))
+        print_table(build_table(rows))
     else:
         print_clean(f"no models in {store.where}")
-
-
-def print_log(store: Store, limit: int, run: str) -> None:
-    """Print the newest `limit` records of the audit log, newest last, of the runs whose ids begin with `run`."""
-    rows = []
-    for event in audit_log.read_newest(store, limit, run):
-        subject = f"{event['things']:,} things" if "things" in event else event.get("name") or ""
-        named = " ".join(filter(None, [subject, event.get("step", "")[:12]]))
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"]))
-        size = f"{event['bytes'] / 1e6:,.1f}" if "bytes" in event else NOTHING
-        by = f"{event['user']}@{event['host']}"
-        rows.append((at, event["what"], size, named, event.get("object", NOTHING)[:12], by, event["run"] or NOTHING))
-    print_grid(("time", "what", "MB", "step or name", "object", "by", "run"), rows, numbers=("MB",))
 
 
 def print_report(arguments: argparse.Namespace) -> None:
     """Print the Markdown report of a run and the path of the HTML report."""
     store = Store.view(arguments.store)
-    run_log = find_run(store, arguments.run)
+    run_log = find_run_log(store, arguments.run or "")
     path = run_log.folder / "report.md"
     if not path.exists():
-        others = (other.run_id for other in list_run_logs(store) if (other.folder / "report.md").exists())
-        other = next((f"; `ratchet report {run_id}` shows the newest report" for run_id in others), "")
+        others = (
+            other.run_id for other in list_run_logs(store) if (other.folder / "report.md").exists()
+        )
+        other = next(
+            (f"; `ratchet report {run_id}` shows the newest report" for run_id in others), ""
+        )
         raise StoreError(
             f"run {run_log.run_id}: no report; expected a run that ended; give its command again to continue it{other}"
         )
@@ -143,12 +171,11 @@ def print_report(arguments: argparse.Namespace) -> None:
 
 
 def print_diff(arguments: argparse.Namespace) -> None:
-    """Print what differs between two runs, and write it to an HTML page with --html."""
+    """Print what differs between two runs."""
     store = Store.view(arguments.store)
-    found = compare_runs(store, find_run(store, arguments.before), find_run(store, arguments.after))
-    if arguments.html:
-        write_atomically(arguments.html, render_diff(found))
-        print_clean(f"page: {arguments.html}", sys.stderr if arguments.json else None)
+    found = compare_runs(
+        store, find_run_log(store, arguments.before), find_run_log(store, arguments.after)
+    )
     if arguments.json:
         print_clean(json.dumps(asdict(found), indent=1))
         return
@@ -156,40 +183,29 @@ def print_diff(arguments: argparse.Namespace) -> None:
     print_clean(f"after:  {found.runs[1]}, {format_duration(found.seconds[1])}")
     for name, (old, new) in found.parameters.items():
         print_clean(f"parameter {name}: {old!r} -> {new!r}")
-    rows = []
-    for one in found.numbers:
-        if one.after != one.before:
-            cells = (f"{one.before:.4f}", f"{one.after:.4f}", f"{one.after - one.before:+.4f}")
-            rows.append((one.row, one.column, *cells, one.verdict))
-    if rows:
-        print_grid(("row", "column", "before", "after", "difference", ""), rows)
-    for step in found.steps:
-        old, new = (format_duration(seconds) for seconds in step.seconds)
-        print_clean(f"step {step.name}: {old} -> {new}")
-        for change in step.changes:
-            print_clean(f"    {change}")
+    print_table(build_table([number for number in found.numbers if number["difference"]]))
+    for name, changes in found.steps.items():
+        print_clean("\n    ".join([f"step {name}", *changes]))
     print_clean(f"{pluralize(found.equal_steps, 'step')} with the same step id")
 
 
 def collect_garbage(arguments: argparse.Namespace) -> None:
     """Print the garbage, the largest first, and remove it with --yes."""
-    store = Store.open(arguments.store, create=False) if arguments.yes else Store.view(arguments.store)
-    keep, grace = arguments.keep, arguments.grace_period * 3600
-    garbage = gc.plan(store, keep=keep, grace=grace)
+    if arguments.yes:
+        store = Store.open(arguments.store, create=False)
+    else:
+        store = Store.view(arguments.store)
+    garbage = gc.find_garbage(store, keep=arguments.keep, grace=arguments.grace_period * 3600)
     for item in sorted(garbage, key=lambda item: -item.bytes)[:MAX_LISTED]:
         print_clean(str(item))
     if len(garbage) > MAX_LISTED:
         print_clean(f"{len(garbage) - MAX_LISTED:,} smaller ones are not shown")
+    size = sum(item.bytes for item in garbage)
+    done = "could be removed; --yes removes them"
     if arguments.yes:
-        garbage = gc.sweep(store, garbage, keep=keep, grace=grace)
-    things, size = Counter[str](), Counter[str]()
-    for item in garbage:
-        things[item.why] += 1
-        size[item.why] += item.bytes
-    if things:
-        print_table({why: {"things": f"{things[why]:,}", "MB": f"{size[why] / 1e6:,.1f}"} for why in things})
-    done = "removed" if arguments.yes else "could be removed; --yes removes them"
-    print_clean(f"{len(garbage):,} things, {size.total() / 1e6:,.1f} MB {done}")
+        size = gc.remove_garbage(garbage)
+        done = "removed"
+    print_clean(f"{len(garbage):,} things, {size / 1e6:,.1f} MB {done}")
 
 
 def verify_store(arguments: argparse.Namespace) -> int:
@@ -203,12 +219,3 @@ def verify_store(arguments: argparse.Namespace) -> int:
         f" {pluralize(len(found.problems), 'problem') if found.problems else 'no damage'}"
     )
     return int(bool(found.problems))
-
-
-def find_run(store: Store, run: str | None) -> RunLog:
-    """Return the newest run whose id begins with `run` (None: the newest run). Raises StoreError if there is none."""
-    for run_log in list_run_logs(store):
-        if run is None or run_log.run_id.startswith(run):
-            return run_log
-    wanted = f"no run '{run}'" if run else "no runs"
-    raise StoreError(f"store {store.where}: {wanted} in it; `ratchet status` lists them")

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
-import threading
-from contextlib import suppress
 from urllib.parse import urlsplit
 
 from ratchet.errors import InputError
 
 TIMEOUT = 5.0
-"""Timeout in seconds, once for looking up a host and connecting to it, and again for its first bytes."""
-
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
-"""The first bytes of an HTTP/2 (gRPC) connection, with empty settings. A gRPC server answers with its settings."""
+"""Timeout of a connection in seconds."""
 
 
 def check_cluster_address(address: str | None) -> None:
@@ -26,25 +20,16 @@ def check_cluster_address(address: str | None) -> None:
     if address is None or address in ("local", "auto"):
         return
     expected = "expected host:port of the head of a running Ray cluster, such as 10.0.0.1:6379"
-    scheme = address.partition("://")[0] if "://" in address else ""
+    scheme = address.partition("://")[0]
     if scheme in ("http", "https"):
         raise InputError(
             f"address {address}: the address of a dashboard, which takes jobs; {expected}; use `ratchet submit` with it"
         )
     if scheme == "ray":
-        raise InputError(f"address {address}: an address of Ray Client, which is not used; {expected}; give that")
-    host, port = _split(address, expected)
-    answer = b""
-    with _connect(address, host, port, expected) as connection, suppress(OSError):
-        connection.sendall(_GREETING)
-        answer = connection.recv(16)
-    if answer.startswith((b"HTTP/", b"<")):
         raise InputError(
-            f"address {address}: a web server answers there, perhaps the dashboard; {expected}; give that, or use"
-            f" `ratchet submit --address http://{address}`"
+            f"address {address}: an address of Ray Client, which is not used; {expected}; give that"
         )
-    if answer[3:4] != b"\4" and not os.environ.get("RAY_USE_TLS"):
-        raise InputError(f"address {address}: what answers there is not Ray; {expected}; check the port")
+    _connect(address, *_split(address, expected), expected)
 
 
 def check_dashboard_address(address: str | None) -> None:
@@ -52,17 +37,17 @@ def check_dashboard_address(address: str | None) -> None:
     if address is None or address == "auto":
         return
     expected = "expected the address of a cluster's dashboard, such as http://127.0.0.1:8265"
-    if not address.startswith(("http://", "https://")):
-        kind = "an address of Ray Client" if address.startswith("ray://") else "not a URL"
-        hint = "; `ratchet run` takes host:port" if re.fullmatch(r"\S+:\d+", address) and kind == "not a URL" else ""
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https"):
+        kind = "an address of Ray Client" if parts.scheme == "ray" else "not a URL"
+        hint = "; `ratchet run` takes host:port" if re.fullmatch(r"\S+:\d+", address) else ""
         raise InputError(
             f"submit --address {address}: {kind}; {expected}; open one with `ray dashboard cluster.yaml`{hint}"
         )
-    parts = urlsplit(address)
-    standard = 443 if parts.scheme == "https" else 80
     netloc = parts.netloc.rpartition("@")[2]
-    host, port = _split(netloc if re.search(r":\d+$", netloc) else f"{netloc}:{standard}", expected, address)
-    _connect(address, host, port, expected).close()
+    if not re.search(r":\d+$", netloc):
+        netloc += ":443" if parts.scheme == "https" else ":80"
+    _connect(address, *_split(netloc, expected, address), expected)
 
 
 def _split(text: str, expected: str, address: str = "") -> tuple[str, int]:
@@ -72,20 +57,12 @@ def _split(text: str, expected: str, address: str = "") -> tuple[str, int]:
     return match[1], int(match[2])
 
 
-def _connect(address: str, host: str, port: int, expected: str) -> socket.socket:
-    """Connect to a server, in a thread, since looking up a host has no timeout."""
-    found: list[socket.socket | OSError | UnicodeError] = []
-
-    def connect() -> None:
-        try:
-            found.append(socket.create_connection((host, port), TIMEOUT))
-        except (OSError, UnicodeError) as error:
-            found.append(error)
-
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(TIMEOUT)
-    if found and isinstance(found[0], socket.socket):
-        return found[0]
-    reason = getattr(found[0], "strerror", None) or str(found[0]) if found else f"no answer in {TIMEOUT:.0f} s"
-    raise InputError(f"address {address}: {reason}; {expected}; check that it is running and can be reached")
+def _connect(address: str, host: str, port: int, expected: str) -> None:
+    """Connect to a server once. Raises InputError if it does not answer."""
+    try:
+        socket.create_connection((host, port), TIMEOUT).close()
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"address {address}: {reason}; {expected}; check that it is running and can be reached"
+        ) from None

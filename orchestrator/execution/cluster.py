@@ -11,11 +11,9 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -23,14 +21,21 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ratchet.errors import InputError, Interrupted, TransientError
 from ratchet.orchestrator.execution.address import check_cluster_address
+from ratchet.orchestrator.execution.needs import count_cpus, read_machines
 from ratchet.orchestrator.execution.schedule import Demand
 from ratchet.orchestrator.job_interface import placement
 from ratchet.orchestrator.job_interface.code import Code
-from ratchet.orchestrator.job_interface.job import Context, Job, Progress, RequiredCode, Resources, Result
+from ratchet.orchestrator.job_interface.job import (
+    Context,
+    Job,
+    Progress,
+    RequiredCode,
+    Resources,
+    Result,
+)
 from ratchet.orchestrator.job_interface.progress import ProgressReporter, start_progress_actor
 from ratchet.orchestrator.job_interface.snapshot import freeze_code
 from ratchet.orchestrator.job_interface.worker import find_existing_paths, run_job
-from ratchet.orchestrator.needs import count_cpus, read_machines
 from ratchet.orchestrator.step import Step
 
 QUIET = {
@@ -51,54 +56,16 @@ PATIENCE = 10.0
 
 
 MAX_RAY_FOLDER = 44
-"""Maximum length of the path of Ray's folder, in bytes."""
-SYSTEM_TEMPORARY = "/tmp"
+"""Longest path of Ray's folder, in bytes: the path of a socket has at most 107, and Ray's names take 62."""
 
 
 def choose_ray_folder() -> str | None:
-    """Return the folder for Ray's sockets and logs. None: Ray's own default, `ray` in the folder of temporary files.
-
-    The path of a socket has at most 107 bytes, of which Ray's names take about 62. If TMPDIR is too long, as job
-    folders of Slurm are, Ray gets the system's folder. Raises InputError if RAY_TMPDIR is too long or not writable.
-    """
-    for variable, given in (("RAY_TMPDIR", os.environ.get("RAY_TMPDIR")), ("TMPDIR", tempfile.gettempdir())):
-        if given is None:
-            continue
-        if len(os.fsencode(os.path.join(given, "ray"))) <= MAX_RAY_FOLDER:
-            if variable == "RAY_TMPDIR":
-                _make_ray_folder(given)
-            return None
-        if variable == "TMPDIR" and os.access(SYSTEM_TEMPORARY, os.W_OK):
-            return os.path.join(SYSTEM_TEMPORARY, "ray")
-        raise InputError(
-            f"{variable}: {given} given, of {len(os.fsencode(given))} bytes; expected at most {MAX_RAY_FOLDER - 4},"
-            " since Ray puts sockets there; set RAY_TMPDIR to a shorter path"
-        )
-    return None
-
-
-def _make_ray_folder(given: str) -> None:
-    try:
-        os.makedirs(os.path.join(given, "ray"), exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"RAY_TMPDIR: {given} given ({error.strerror}); expected a folder that can be written; set it to one, or"
-            " unset it"
-        ) from None
-
-
-@contextmanager
-def _name_home() -> Iterator[None]:
-    """Let the error of a home folder in which Ray cannot keep its token name that folder."""
-    try:
-        yield
-    except OSError as error:
-        if ".ray" not in Path(str(error.filename)).parts:
-            raise
-        raise InputError(
-            f"{error.filename}: {error.strerror}; expected a folder that can be written, since Ray keeps its token"
-            " there; set HOME to one"
-        ) from None
+    """Return the folder for Ray's sockets and logs if that of temporary files has too long a path, as job folders of
+    Slurm have. None: Ray's own default."""
+    length = len(os.fsencode(os.path.join(tempfile.gettempdir(), "ray")))
+    if "RAY_TMPDIR" in os.environ or length <= MAX_RAY_FOLDER:
+        return None
+    return "/tmp/ray"
 
 
 class Cluster:
@@ -127,17 +94,22 @@ class Cluster:
             # would lack the snapshot. Two idle processes may stay, since imports take seconds: one that has used a GPU
             # and one that has not.
             system = {"prestart_worker_first_driver": False, "num_workers_soft_limit": 2}
-            options |= {"include_dashboard": False, "num_cpus": count_cpus(), "_system_config": system}
+            options |= {
+                "include_dashboard": False,
+                "num_cpus": count_cpus(),
+                "_system_config": system,
+            }
             folder = choose_ray_folder()
             if folder is not None:
                 options["_temp_dir"] = folder
         self.owns_ray = not ray.is_initialized()  # a trial runs in the Ray of its sweep
         with freeze_code(self.modules) as (self.snapshot, runtime_env):
             if self.owns_ray:
-                handler = signal.getsignal(signal.SIGTERM)  # Ray sets its own, which ends the process at once
+                handler = signal.getsignal(
+                    signal.SIGTERM
+                )  # Ray sets its own, which ends the process at once
                 try:
-                    with _name_home():
-                        self._init_ray(runtime_env=runtime_env, **options)
+                    self._init_ray(runtime_env=runtime_env, **options)
                 except (ConnectionError, RuntimeError, ValueError) as error:
                     if not self.address:
                         raise
@@ -171,21 +143,28 @@ class Cluster:
 
     def machines(self) -> list[placement.Machine]:
         """Return the most machines that the autoscaler may start (if RATCHET_CLUSTER is set), else the current ones."""
-        return placement.list_machines() if self.file_machines is None else self.file_machines
+        if self.file_machines is None:
+            return placement.list_machines()
+        return self.file_machines
 
     def maximum(self) -> Demand:
         """Return the CPUs and GPUs of all `machines` together."""
         machines = self.machines()
-        return Demand(sum(m.cpus * m.count for m in machines), sum(m.gpus * m.count for m in machines))
+        return Demand(
+            sum(m.cpus * m.count for m in machines), sum(m.gpus * m.count for m in machines)
+        )
 
     def place(self, step: Step) -> Resources:
         """Resolve the resources of a step, with as many workers as fit. Raises InputError if too few fit."""
         machines = self.machines()
         asked = step.place(machines)
-        if (workers := placement.choose_workers(machines, asked)) == 0:
+        workers = placement.choose_workers(machines, asked)
+        if workers == 0:
             have = ", ".join(f"{m.count} of {m.cpus:g} CPUs and {m.gpus:g} GPUs" for m in machines)
             memory = f"{asked.memory:g} GB" if asked.memory else ""
-            wanted = "".join(f", {part}" for part in (memory, asked.accelerator, *asked.labels) if part)
+            wanted = "".join(
+                f", {part}" for part in (memory, asked.accelerator, *asked.labels) if part
+            )
             raise InputError(
                 f"step {step.name}: {asked.workers} workers of {asked.cpus:g} CPUs and {asked.gpus:g} GPUs"
                 f"{wanted} given; expected at most the {placement.count_fitting(machines, asked)} that fit on the"
@@ -195,7 +174,13 @@ class Cluster:
         return replace(asked, workers=workers)
 
     def run(
-        self, job: Job, code: Code, context: Context, config: Any, inputs: Any, stopping: threading.Event
+        self,
+        job: Job,
+        code: Code,
+        context: Context,
+        config: Any,
+        inputs: Any,
+        stopping: threading.Event,
     ) -> Result:
         """Run a step on the cluster and wait for its result.
 
@@ -204,7 +189,8 @@ class Cluster:
         """
         required = RequiredCode(self.snapshot, code.libraries)
         alone = context.resources.workers == 1 and context.resources.min_workers is None
-        holds = job.single_process or bool(alone and job.is_worker and job.is_worker(config))
+        starts_workers = job.starts_workers is not None and job.starts_workers(config)
+        holds = alone and job.uses("cpus") and not starts_workers
         progress = ProgressReporter(self.progress_actor, context.step)
         context = replace(context, code=required, progress=progress, holds_resources=holds)
         # Not in the placement group of a sweep's trial, which has no resources for the processes of a step.
@@ -212,12 +198,20 @@ class Cluster:
         options: dict[str, Any] = {"num_cpus": 0}
         if holds:
             asked = context.resources
-            options = {"num_cpus": asked.cpus, "num_gpus": asked.gpus, **placement.make_ray_options(asked)}
+            options = {
+                "num_cpus": asked.cpus,
+                "num_gpus": asked.gpus,
+                **placement.make_ray_options(asked),
+            }
         # A process keeps the first GPU that it used. With several GPUs, it ends, as the next step may get another GPU.
-        ends = bool(options.get("num_gpus")) and any(machine.gpus > 1 for machine in self.machines())
+        ends = bool(options.get("num_gpus")) and any(
+            machine.gpus > 1 for machine in self.machines()
+        )
         process = ray.remote(max_retries=0, max_calls=int(ends))(run_job)
         task = process.options(name=context.step, scheduling_strategy=free, **options)
-        running = task.remote(job, context, config, inputs, find_existing_paths(context.work, inputs))
+        running = task.remote(
+            job, context, config, inputs, find_existing_paths(context.work, inputs)
+        )
         try:
             while not ray.wait([running], timeout=0.5)[0]:
                 if stopping.is_set():
@@ -258,5 +252,8 @@ class Cluster:
 def _name_settings(step: Step) -> str:
     """Return the given resources of a step as `--set` options, joined by `or`; `workers` if none is given."""
     names = ("workers", "cpus", "gpus", "memory", "accelerator", "labels")
-    given = [name for name in names if getattr(step.resources, name) != getattr(Resources(), name)]
+    given = []
+    for name in names:
+        if getattr(step.resources, name) != getattr(Resources(), name):
+            given.append(name)
     return " or ".join(f"--set {step.job.name}.{name}=..." for name in given or ["workers"])

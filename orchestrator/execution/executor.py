@@ -8,21 +8,27 @@ import re
 import threading
 import time
 import traceback
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from ray.exceptions import WorkerCrashedError
 
-from ratchet.errors import InputError, Interrupted, JobError, LeaseLost, RatchetError, TransientError, describe
+from ratchet.errors import (
+    InputError,
+    Interrupted,
+    JobError,
+    LeaseLost,
+    RatchetError,
+    TransientError,
+    describe,
+)
 from ratchet.orchestrator.execution.cluster import Cluster
+from ratchet.orchestrator.execution.needs import check_step_disk
 from ratchet.orchestrator.execution.run_listener import RunListener
-from ratchet.orchestrator.execution.warm_start import WarmStartFamily
 from ratchet.orchestrator.job_interface.job import Context
-from ratchet.orchestrator.job_interface.lost_work import LostWork, read_lost_work
-from ratchet.orchestrator.needs import check_step_disk
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Commit
-from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases, find_failed_attempts
+from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases
 
 POLL = 1.0
 """Seconds between checks of a step that another driver runs."""
@@ -30,10 +36,17 @@ POLL = 1.0
 MAX_PLACES = 3
 """Maximum number of places in the user's code that the message of a failed step names, the innermost last."""
 
-_IN_USERS_CODE = re.compile(r'File "[^"\n]*/working_dir_files/[^/"\n]+/(?!ratchet/)([^"\n]+)", line (\d+), in (\S+)')
+_IN_USERS_CODE = re.compile(
+    r'File "[^"\n]*/working_dir_files/[^/"\n]+/(?!ratchet/)([^"\n]+)", line (\d+), in (\S+)'
+)
 """Pattern of a frame in a worker's traceback that is in the user's code: in the run's snapshot, outside Ratchet."""
 
-PERMANENT_IN_RAY = {"RuntimeEnvSetupError", "TaskCancelledError", "TaskUnschedulableError", "ActorUnschedulableError"}
+PERMANENT_IN_RAY = {
+    "RuntimeEnvSetupError",
+    "TaskCancelledError",
+    "TaskUnschedulableError",
+    "ActorUnschedulableError",
+}
 """Names of Ray's exceptions after which a retry cannot succeed."""
 
 LIBRARIES = ("ray", "torch", "transformers", "peft", "deepspeed", "pyarrow")
@@ -56,7 +69,8 @@ class Executor:
 
         Raises the error of the job if it is permanent or no retries are left, and Interrupted when the run is stopped.
         """
-        retries, tries = self.plan.steps[name].step.resources.retries, 1
+        retries = self.plan.steps[name].step.resources.retries
+        tries = 1
         while True:
             lease = self._acquired(name)
             if isinstance(lease, Commit):
@@ -66,14 +80,18 @@ class Executor:
             except BaseException as error:
                 failed = lease.fail(describe(error))
                 if self.stopping.is_set():
-                    raise Interrupted(f"step {name}: stopped; give the same command again to resume") from None
+                    raise Interrupted(
+                        f"step {name}: stopped; give the same command again to resume"
+                    ) from None
                 if isinstance(error, LeaseLost) or not failed:
                     # Another driver took the step over while this process was suspended, and may have removed its
                     # output. This does not count as a try: the result of the other driver is used.
                     self.run_log.event("lease_lost", name, reason=describe(error))
                     continue
                 if not is_transient(error) or tries > retries:
-                    trace = getattr(error, "remote_traceback", None) or "".join(traceback.format_exception(error))
+                    trace = getattr(error, "remote_traceback", None) or "".join(
+                        traceback.format_exception(error)
+                    )
                     file = self.run_log.trace_file(name)
                     file.parent.mkdir(exist_ok=True)
                     file.write_text(trace)
@@ -84,8 +102,7 @@ class Executor:
                         ) from error
                     raise
                 wait = min(60.0, 2.0 ** (tries - 1))
-                self.run_log.event("retry", name, reason=describe(error), wait=wait)
-                self.view.retrying(name, describe(error).splitlines()[0], wait)
+                self.view.show(self.run_log.event("retry", name, reason=describe(error), wait=wait))
                 self.stopping.wait(wait)
                 tries += 1
 
@@ -98,59 +115,46 @@ class Executor:
                 return lease
             if lease.owner != said:
                 said = lease.owner
-                self.run_log.event("waiting", name, on=said)
-                self.view.waiting(name, said)
+                self.view.show(self.run_log.event("waiting", name, on=said))
             self.stopping.wait(POLL)
         raise Interrupted(f"step {name}: stopped while waiting for {said}")
 
     def _attempt(self, name: str, lease: Lease, tries: int) -> Commit:
         planned = self.plan.steps[name]
-        step, step_id = planned.step, planned.step_id
+        step = planned.step
+        step_id = planned.step_id
         started = time.time()
         inputs = self.plan.inputs(name, verified=True)
         self.plan.check_sources(name)
         machines = self.cluster.machines()
         staging = self.plan.store.staging(step_id, lease.attempt)
         check_step_disk(self.plan, name, machines)
-        self.view.started(name, lease.attempt)
-        self.run_log.event("started", name, step_id=step_id, attempt=lease.attempt)
+        self.view.show(self.run_log.event("started", name, step_id=step_id, attempt=lease.attempt))
         try:
             self.cluster.place(step)
         except InputError as error:  # machines were lost since the run began
             self.view.message(f"waiting for machines: {error}")
-        family, work = WarmStartFamily.from_plan(planned), self.plan.store.work(step_id)
-        is_resumed = any(work.iterdir())
-        lost = [
-            LostWork(f"attempt {number}: {why.splitlines()[0]}", seconds=None if is_resumed else seconds)
-            for number, why, seconds in find_failed_attempts(self.plan.store, step_id, lease.attempt)
-        ]
-        state, damaged = family.find_state(self.plan.store, lease.keep_step) if family else (None, [])
-        lost += [LostWork(damage) for damage in damaged]
         context = Context(
             step=name,
             step_id=step_id,
             attempt=lease.attempt,
             out=staging,
-            work=work,
+            work=self.plan.store.work(step_id),
             resources=step.place(machines),
             logs=self.plan.store.local("steps", step_id, "logs"),
-            warm_start_to=work / "state" if family else None,
-            warm_start_from=state,
         )
-        result = self.cluster.run(step.job, self.plan.code[step.job], context, step.config, inputs, self.stopping)
+        result = self.cluster.run(
+            step.job, self.plan.code[step.job], context, step.config, inputs, self.stopping
+        )
         self.plan.check_sources(name)
         record = {
             "name": name,
             "started": started,
             "seconds": time.time() - started,
-            "continued": context.warm_start_from is not None,
             "retries": tries - 1,
-            "lost": [*map(asdict, lost), *read_lost_work(work)],
             "host": platform.node(),
             "versions": versions(),
         }
-        if family:
-            family.save_state(self.plan.store, step_id, work / "state")
         return lease.commit(staging, result, planned.fingerprint, record)
 
 
@@ -176,9 +180,13 @@ def describe_failure(error: BaseException) -> str:
         return describe(error)
     places = _IN_USERS_CODE.findall(getattr(error, "remote_traceback", ""))[-MAX_PLACES:]
     where = ", ".join(f"{file}:{line} in {name}" for file, line, name in places)
-    return f"{where}: {describe(error)}" if where else describe(error)
+    if where:
+        return f"{where}: {describe(error)}"
+    return describe(error)
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that influence results."""
-    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in LIBRARIES}
+    return {"python": platform.python_version()} | {
+        name: importlib.metadata.version(name) for name in LIBRARIES
+    }

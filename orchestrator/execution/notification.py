@@ -22,10 +22,12 @@ from types import TracebackType
 from typing import Any
 
 from ratchet.errors import InputError, describe
-from ratchet.orchestrator.job_interface.terminal import print_clean
+from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.reporting.formatting import format_duration
 
-TRIES, TIMEOUT, PAUSE = 3, 10.0, 1.0
+TRIES = 3
+TIMEOUT = 10.0
+PAUSE = 1.0
 """Attempts to post a notification, timeout of an attempt in seconds, and pause between attempts in seconds."""
 
 
@@ -41,28 +43,47 @@ class Notifier:
                 " http://; correct it"
             )
         self.about = {"recipe": "", "run": None, "host": socket.gethostname(), **about}
-        self.pool, self.sent = ThreadPoolExecutor(1, thread_name_prefix="notify"), list[Future[None]]()
+        self.pool = ThreadPoolExecutor(1, thread_name_prefix="notify")
+        self.sent = list[Future[None]]()
 
     def __enter__(self) -> Notifier:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         if isinstance(error, Exception):
-            self.send("run_failed", f"did not run: {describe(error).splitlines()[0]}", reason=describe(error))
+            self.send(
+                "run_failed",
+                f"did not run: {describe(error).splitlines()[0]}",
+                reason=describe(error),
+            )
         wait(self.sent, TRIES * TIMEOUT)
         self.pool.shutdown(wait=False, cancel_futures=True)
 
     def step_failed(self, step: str, reason: str) -> None:
-        self.send("step_failed", f"step {step} failed: {reason.splitlines()[0]}", step=step, reason=reason)
+        self.send(
+            "step_failed", f"step {step} failed: {reason.splitlines()[0]}", step=step, reason=reason
+        )
 
-    def run_ended(self, status: str, seconds: float, failures: Mapping[str, str], **more: Any) -> None:
+    def run_ended(
+        self, status: str, seconds: float, failures: Mapping[str, str], **more: Any
+    ) -> None:
         text = f"{status} after {format_duration(seconds)}"
-        self.send("run_ended", text, status=status, seconds=seconds, failures=dict(failures), **more)
+        self.send(
+            "run_ended", text, status=status, seconds=seconds, failures=dict(failures), **more
+        )
 
     def send(self, event: str, said: str, **details: Any) -> None:
         if self.url:
             text = f"ratchet {self.about['recipe']} {self.about['run'] or ''}".rstrip()
-            payload = {"event": event, "text": f"{text}: {said}", "time": time.time(), **self.about, **details}
+            payload = {
+                "event": event,
+                "text": f"{text}: {said}",
+                "time": time.time(),
+                **self.about,
+                **details,
+            }
             self.sent.append(self.pool.submit(self._post, json.dumps(payload).encode()))
 
     def _post(self, body: bytes) -> None:
@@ -71,9 +92,14 @@ class Notifier:
             try:
                 urllib.request.urlopen(request, timeout=TIMEOUT).close()
                 return
-            except (OSError, ValueError) as error:  # a refused connection, a status of 400 or more, a wrong URL
+            except (
+                OSError,
+                ValueError,
+            ) as error:  # a refused connection, a status of 400 or more, a wrong URL
                 if not left:
                     # The URL itself may hold a secret.
-                    print_clean(f"note: the notification was not sent: {describe(error)}", sys.stderr)
+                    print_clean(
+                        f"note: the notification was not sent: {describe(error)}", sys.stderr
+                    )
                 else:
                     time.sleep(PAUSE)

@@ -6,6 +6,7 @@ keeps the results. A run may be killed at any point; the same command resumes it
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -19,17 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import InputError, Interrupted, UnreachableError
-from ratchet.orchestrator import atomic_file, needs
+from ratchet.orchestrator import atomic_file
+from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.executor import Executor, describe_failure, versions
 from ratchet.orchestrator.execution.notification import Notifier
-from ratchet.orchestrator.execution.progress_export import ProgressExport
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_skip, to_start
-from ratchet.orchestrator.job_interface.job import Resources
+from ratchet.orchestrator.job_interface.job import Progress, Resources
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.recipe import Recipe
-from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.run_log import PROGRESS, RunLog
 from ratchet.orchestrator.step import Step, Summary, describe_summary
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.lease import Leases
@@ -41,6 +42,12 @@ TICK = 0.3
 
 MACHINES_TIMEOUT = 60.0
 """Seconds to wait for machines of an external cluster, which may be starting or may have lost machines."""
+
+EXPORT_INTERVAL = 5.0
+"""Seconds between updates of the file with the progress."""
+
+UPLOAD_INTERVAL = 60.0
+"""Seconds between uploads of the run's folder to object storage."""
 
 MAX_STEPS_AT_ONCE = 64
 """Maximum number of threads, one per step. The resources of the cluster limit which steps actually run."""
@@ -66,11 +73,18 @@ class Run:
 
     def __post_init__(self) -> None:
         self.status = dict.fromkeys(self.plan.steps, Status.PENDING)
+        self.latest: dict[str, Progress] = {}
+        self.exported = -EXPORT_INTERVAL
+        self.uploaded = time.monotonic()
 
     @property
     def word(self) -> str:
         """How the run ended: finished, failed or interrupted."""
-        return "interrupted" if self.interrupted else "failed" if self.failures else "finished"
+        if self.interrupted:
+            return "interrupted"
+        if self.failures:
+            return "failed"
+        return "finished"
 
     def execute(self) -> None:
         """Run until every step is done, failed, or depends on a failed step, or the run is interrupted."""
@@ -97,14 +111,12 @@ class Run:
 
     def _loop(self, executor: Executor, pool: ThreadPoolExecutor) -> None:
         running: dict[Future[Commit], str] = {}
-        export = ProgressExport(self.plan.store, self.run_log, self.recipe.name)
         while not finished(self.status):
             if self.stop.is_set():
                 raise KeyboardInterrupt
             for name, parent in to_skip(self.status, self.plan.parents).items():
                 self.status[name] = Status.SKIPPED
-                self.run_log.event("skipped", name, because=parent)
-                self.view.skipped(name, parent)
+                self.view.show(self.run_log.event("skipped", name, because=parent))
             for name in to_start(self.status, self.demand, self.cluster.maximum()):
                 self.status[name] = Status.RUNNING
                 running[pool.submit(executor.execute, name)] = name
@@ -114,7 +126,7 @@ class Run:
                 self.view.progress(name, progress)
             for future in done:
                 self._record_end(running.pop(future), future)
-            export.update(self.status, latest)
+            self._export_progress(latest)
 
     def _record_end(self, name: str, future: Future[Commit]) -> None:
         """Record the end of a step: its result or its error."""
@@ -125,30 +137,54 @@ class Run:
         except Exception as error:
             self.status[name] = Status.FAILED
             self.failures[name] = describe_failure(error)
-            self.run_log.event("failed", name, reason=self.failures[name])
-            self.view.failed(name, self.failures[name])
+            self.view.show(self.run_log.event("failed", name, reason=self.failures[name]))
             self.notifier.step_failed(name, self.failures[name])
             return
         self.plan.record(name, commit, self.plan.store.manifest(commit.manifest))
         self.status[name] = Status.DONE
-        seconds = commit.record["seconds"]
-        metrics, about = self._select_metrics(name), {"step_id": commit.step_id, "attempt": commit.attempt}
-        self.run_log.event("done", name, seconds=seconds, metrics=metrics, **about)
-        self.view.finished(name, seconds, metrics)
-        for lost in commit.record.get("lost", []):
-            self.run_log.event("lost", name, **lost)
-            repeated = f", {lost['amount']:g} {lost['unit']} repeated" if lost["amount"] is not None else ""
-            self.view.message(f"{name}: {lost['what']}: lost{repeated}")
-        if note := self.plan.steps[name].result.get("note"):
+        about = {"seconds": commit.record["seconds"], "metrics": self._select_metrics(name)}
+        about |= {"step_id": commit.step_id, "attempt": commit.attempt}
+        self.view.show(self.run_log.event("done", name, **about))
+        note = self.plan.steps[name].result.get("note")
+        if note:
             self.view.message(f"{name}: {note}")
         self._update_status()
         self.write_plan()
 
     def _select_metrics(self, name: str) -> dict[str, float]:
         """Return the metrics of a step to show: those in the recipe's table, or all if none is in it."""
-        columns = [metric for row in self.summary.rows for _, metric in row.metrics]
-        shown = {metric.name for metric in columns if metric.step.name == name}
-        return {k: v for k, v in self.plan.steps[name].numbers.items() if not shown or k in shown}
+        shown = set()
+        for row in self.summary.rows:
+            for _, metric in row.metrics:
+                if metric.step.name == name:
+                    shown.add(metric.name)
+        numbers = self.plan.steps[name].numbers
+        found: dict[str, float] = {}
+        for key, value in numbers.items():
+            if not shown or key in shown:
+                found[key] = value
+        return found
+
+    def _export_progress(self, latest: Mapping[str, Progress]) -> None:
+        """Write the progress of the running steps to the folder of the run now and then, for `status --follow`, and
+        upload the folder to object storage."""
+        self.latest |= latest
+        now = time.monotonic()
+        if now - self.exported < EXPORT_INTERVAL:
+            return
+        self.exported = now
+        running = {}
+        for name, progress in self.latest.items():
+            if self.status[name] is Status.RUNNING:
+                running[name] = asdict(progress)
+        with suppress(OSError):  # a full disk is reported by the steps that write to it
+            atomic_file.replace(
+                self.run_log.folder / PROGRESS, json.dumps(running).encode(), durable=False
+            )
+        if now - self.uploaded >= UPLOAD_INTERVAL:
+            self.uploaded = now
+            with suppress(UnreachableError):
+                self.plan.store.upload_folder(self.run_log.folder)
 
     def _update_status(self) -> None:
         """Update the status of pending steps whose inputs or results exist now. Parents come before children."""
@@ -158,23 +194,29 @@ class Run:
             planned = self.plan.resolve(name)
             if planned.commit is not None:
                 self.status[name] = Status.DONE
-                self.run_log.event("hit", name, step_id=planned.step_id)
-                self.view.hit(name)
+                self.view.show(self.run_log.event("hit", name, step_id=planned.step_id))
             elif planned.step_id:
                 self.status[name] = Status.READY
 
     def _start_cluster(self) -> None:
         if not self.cluster.started:
-            self.view.message("starting Ray" if not self.cluster.address else f"connecting to {self.cluster.address}")
+            self.view.message(
+                "starting Ray"
+                if not self.cluster.address
+                else f"connecting to {self.cluster.address}"
+            )
         self.cluster.start()
         until = time.monotonic() + (MACHINES_TIMEOUT if self.cluster.is_external else 0.0)
         for name, planned in self.plan.steps.items():
             if self.status[name] is not Status.DONE:
                 placed = self._place(planned.step, until)
-                workers, gpus = placed.workers or 1, placed.gpus or 0.0
+                workers = placed.workers or 1
+                gpus = placed.gpus or 0.0
                 self.demand[name] = Demand(workers * (placed.cpus or 0.0), workers * gpus)
                 # A retry needs GPUs too, even if the cluster has lost its GPUs by then.
-                resources = replace(planned.step.resources, gpus=gpus or planned.step.resources.gpus)
+                resources = replace(
+                    planned.step.resources, gpus=gpus or planned.step.resources.gpus
+                )
                 planned.step = replace(planned.step, resources=resources)
 
     def _place(self, step: Step, until: float) -> Resources:
@@ -187,7 +229,9 @@ class Run:
                 if time.monotonic() > until:
                     raise
                 if not announced:
-                    self.view.message(f"waiting up to {MACHINES_TIMEOUT:.0f} s for machines: {error}")
+                    self.view.message(
+                        f"waiting up to {MACHINES_TIMEOUT:.0f} s for machines: {error}"
+                    )
                 announced = True
                 if self.stop.wait(1.0):
                     raise KeyboardInterrupt from None
@@ -195,17 +239,21 @@ class Run:
     def copy_files(self) -> None:
         """Copy `Summary.files` into the folder of the run, as far as their steps are done."""
         for name, output in self.summary.files.items():
-            if source := self.plan.path_of(output, verified=False):
+            source = self.plan.path_of(output, verified=False)
+            if source:
                 atomic_file.replace(self.run_log.folder / name, source.read_bytes())
 
     def locate_results(self) -> dict[str, Path]:
         """Return the verified paths of `Summary.results`; empty if one of their steps is not done."""
-        found = {name: self.plan.path_of(ref, verified=True) for name, ref in self.summary.results.items()}
+        found = {}
+        for name, ref in self.summary.results.items():
+            found[name] = self.plan.path_of(ref, verified=True)
         return {} if None in found.values() else found
 
     def copy_result(self, target: Path) -> None:
         """Copy the first result of the summary, if it exists, to a new folder, which appears only when complete."""
-        if (source := next(iter(self.locate_results().values()), None)) is None:
+        source = next(iter(self.locate_results().values()), None)
+        if source is None:
             return
         unfinished = target.with_name(f".{target.name}.{os.getpid()}")
         try:
@@ -220,22 +268,26 @@ class Run:
 
     def write_plan(self) -> None:
         """Write the state of every step to the run log, for `gc` and for the next `--explain`."""
-        steps = [
-            {
-                "name": name,
-                "job": planned.step.job.name,
-                "step_id": planned.step_id or None,
-                "object": planned.commit.manifest if planned.commit else None,
-                "status": self.status[name].value,
-                "inputs": describe_inputs(planned.step),
-                "config": asdict(planned.step.config),
-            }
-            for name, planned in self.plan.steps.items()
-        ]
-        self.run_log.write("plan.json", {"recipe": self.recipe.name, "steps": steps, **describe_summary(self.summary)})
+        steps = []
+        for name, planned in self.plan.steps.items():
+            steps.append(
+                {
+                    "name": name,
+                    "job": planned.step.job.name,
+                    "step_id": planned.step_id or None,
+                    "object": planned.commit.manifest if planned.commit else None,
+                    "status": self.status[name].value,
+                    "inputs": describe_inputs(planned.step),
+                    "config": asdict(planned.step.config),
+                }
+            )
+        self.run_log.write(
+            "plan.json",
+            {"recipe": self.recipe.name, "steps": steps, **describe_summary(self.summary)},
+        )
         # An upload that fails is retried after the next step; at the end of the run, a failure is an error.
         with suppress(UnreachableError):
-            self.plan.store.publish(self.run_log.folder)
+            self.plan.store.upload_folder(self.run_log.folder)
 
 
 def begin(
@@ -256,10 +308,17 @@ def begin(
     plan.check()
     if cluster.address and plan.missing():
         cluster.start()
-    machines = cluster.machines() if cluster.started else needs.list_known_machines()
+    machines = needs.list_known_machines()
+    if cluster.started:
+        machines = list(cluster.machines())
     found = needs.estimate(plan, machines)
     if not cluster.is_external:  # other machines may join it
         needs.check_fits(plan, found, machines)
     needs.check_disk(plan, found)
-    about = {"command": shlex.join(argv), "parameters": dict(parameters), "versions": versions(), "doc": recipe.doc}
+    about = {
+        "command": shlex.join(argv),
+        "parameters": dict(parameters),
+        "versions": versions(),
+        "doc": recipe.doc,
+    }
     return plan, RunLog.begin(store, recipe.name, about)

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ratchet.orchestrator.job_interface.job import Progress
 
 
 class RunListener:
     """Receiver of the events of a run. Methods may be called from any thread; in this base class they do nothing."""
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        """Call the method for an event of a run log."""
+        step = event["step"]
+        match event["event"]:
+            case "hit":
+                self.hit(step)
+            case "started":
+                self.started(step, event["attempt"])
+            case "waiting":
+                self.waiting(step, event["on"])
+            case "retry":
+                self.retrying(step, event["reason"].splitlines()[0], event["wait"])
+            case "done":
+                self.finished(step, event["seconds"], event.get("metrics", {}))
+            case "failed":
+                self.failed(step, event["reason"])
+            case "skipped":
+                self.skipped(step, event["because"])
 
     def hit(self, name: str) -> None:
         """Record a reused step."""

@@ -34,7 +34,9 @@ class Demand:
         return self.cpus <= capacity.cpus + 1e-9 and self.gpus <= capacity.gpus + 1e-9
 
 
-def to_start(status: Mapping[str, Status], demand: Mapping[str, Demand], capacity: Demand) -> list[str]:
+def to_start(
+    status: Mapping[str, Status], demand: Mapping[str, Demand], capacity: Demand
+) -> list[str]:
     """Return the ready steps that fit beside the running steps, in the order of `status` (the order of the recipe).
 
     A step that does not fit blocks all later steps, so that smaller steps cannot starve it. A step larger than the

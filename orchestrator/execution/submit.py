@@ -19,14 +19,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
-from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from ray._private.authentication.authentication_token_setup import (
+    maybe_enable_token_auth_if_token_available,
+)
 from ray.job_submission import JobSubmissionClient
 
 from ratchet.errors import InputError, StoreError
 from ratchet.orchestrator.execution.address import check_dashboard_address
+from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
-from ratchet.orchestrator.job_interface.terminal import print_clean
 from ratchet.orchestrator.secrets import contains_secret, is_secret_file
+
+RECONNECT_INTERVAL = 5.0
+"""Seconds between attempts to connect again."""
 
 RECONNECT_TIMEOUT = 600.0
 """Seconds without an answer after which this process stops following the job. The job continues."""
@@ -53,8 +58,8 @@ def submit(
     """
     upload = collect_upload(code, files)
     command = shlex.join(["python", "-m", "ratchet.orchestrator", "run", recipe, *options])
-    for line in _list_sizes(upload):
-        print_clean(line)
+    size = sum(map(len, upload.files.values()))
+    print_clean(f"upload: {len(upload.files)} files, {size / 1e3:.1f} kB")
     client = _connect(address)
     digest = hashlib.sha256(f"{command}\0{upload.digest}".encode()).hexdigest()
     job, running = _find_job(client, f"ratchet-{Path(recipe).stem}-{digest[:12]}")
@@ -78,12 +83,16 @@ def submit(
             else:
                 print_clean(f"{job}: started: {command}")
     if not wait:
-        print_clean(f"give the same command without --no-wait to follow it; `ray job stop {job}` stops it")
+        print_clean(
+            f"give the same command without --no-wait to follow it; `ray job stop {job}` stops it"
+        )
         return 0
     try:
         return _follow(client, job)
     except KeyboardInterrupt:
-        print_clean(f"{job} continues; give the same command to follow it again; `ray job stop {job}` stops it")
+        print_clean(
+            f"{job} continues; give the same command to follow it again; `ray job stop {job}` stops it"
+        )
         return 130
 
 
@@ -92,12 +101,15 @@ def collect_upload(code: Snapshot, named: Sequence[Path], limit: int = UPLOAD_LI
 
     Raises InputError if a named file is missing or hides another, for likely secrets, and for more than `limit` bytes.
     """
-    files, where = dict(code.files), {path.name: path for path in named}
+    files = dict(code.files)
+    where = {path.name: path for path in named}
     for path in named:
         if not path.is_file():
             raise InputError(f"{path}: no such file; expected one to upload; correct the path")
         if path.name in {name.split("/")[0] for name in files}:
-            raise InputError(f"{path}: another file is uploaded as {path.name}; expected a different name; rename it")
+            raise InputError(
+                f"{path}: another file is uploaded as {path.name}; expected a different name; rename it"
+            )
         files[path.name] = path.read_bytes()
     for name, content in files.items():
         if is_secret_file(Path(name).name) or contains_secret(content):
@@ -105,7 +117,8 @@ def collect_upload(code: Snapshot, named: Sequence[Path], limit: int = UPLOAD_LI
                 f"{where.get(name, name)}: looks like a secret; expected none among the uploaded files;"
                 " move it out of the program; put what jobs need on the cluster (docs/cluster.md)"
             )
-    if (total := sum(map(len, files.values()))) > limit:
+    total = sum(map(len, files.values()))
+    if total > limit:
         largest = sorted(files, key=lambda name: -len(files[name]))[:3]
         listed = ", ".join(f"{name} ({len(files[name]) / 1e6:.1f} MB)" for name in largest)
         raise InputError(
@@ -113,16 +126,6 @@ def collect_upload(code: Snapshot, named: Sequence[Path], limit: int = UPLOAD_LI
             f" move the largest files away: {listed}"
         )
     return Snapshot(files)
-
-
-def _list_sizes(upload: Snapshot) -> list[str]:
-    """Return a line with the number of files and the size, for each file or folder at the top, and in total."""
-    sizes: dict[str, list[int]] = {}
-    for name, content in sorted(upload.files.items()):
-        top = "/".join(name.split("/")[:2]) if name.count("/") > 1 else name.split("/")[0]
-        sizes.setdefault(top, []).append(len(content))
-    sizes["total"] = [len(content) for content in upload.files.values()]
-    return [f"{top:20}{len(own):5} files{sum(own) / 1e3:10.1f} kB" for top, own in sizes.items()]
 
 
 def _connect(address: str | None) -> JobSubmissionClient:
@@ -147,8 +150,11 @@ def _connect(address: str | None) -> JobSubmissionClient:
 
 def _find_job(client: JobSubmissionClient, first: str) -> tuple[str, bool]:
     """Return the id of this command's job and whether it is there and not ended. The id after `first` is `first`-2."""
-    known = {job.submission_id: job.status for job in client.list_jobs() if job.submission_id}
-    number, name = 1, first
+    known = {}
+    for job in client.list_jobs():
+        known[job.submission_id] = job.status
+    number = 1
+    name = first
     while name in known and known[name].is_terminal():
         number += 1
         name = f"{first}-{number}"
@@ -157,7 +163,8 @@ def _find_job(client: JobSubmissionClient, first: str) -> tuple[str, bool]:
 
 def _follow(client: JobSubmissionClient, name: str) -> int:
     """Print the log until the job ends, reconnecting if necessary, and return the job's exit status."""
-    shown, lost_since = 0, 0.0
+    shown = 0
+    lost_since: float | None = None
 
     async def print_log() -> None:
         """Print the log until the job ends, without the characters that were printed before."""
@@ -173,20 +180,19 @@ def _follow(client: JobSubmissionClient, name: str) -> int:
             asyncio.run(print_log())
             info = client.get_job_info(name)
         except (OSError, RuntimeError, aiohttp.ClientError) as error:
-            now = time.monotonic()
-            if not lost_since:
-                lost_since = now
-                print_clean(f"connection lost ({' '.join(str(error).split())[:200]}); {name} continues; reconnecting")
-            elif now - lost_since > RECONNECT_TIMEOUT:
+            if lost_since is None:
+                lost_since = time.monotonic()
                 print_clean(
-                    f"no answer for {RECONNECT_TIMEOUT / 60:.0f} minutes; give the same command again to follow {name}"
+                    f"connection lost ({' '.join(str(error).split())[:200]}); {name} continues; reconnecting"
                 )
+            if time.monotonic() - lost_since > RECONNECT_TIMEOUT:
+                print_clean(f"no answer; give the same command again to follow {name}")
                 return 1
-            time.sleep(min(30.0, 1.0 + (now - lost_since) / 4))
+            time.sleep(RECONNECT_INTERVAL)
             continue
-        if lost_since:
+        if lost_since is not None:
             print_clean("reconnected")
-        lost_since = 0.0
+            lost_since = None
         if info.status.is_terminal():
             break
         time.sleep(1.0)

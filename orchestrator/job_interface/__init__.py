@@ -1,6 +1,6 @@
 """The job interface: the classes and functions that jobs and the orchestrator share."""
 
-from ratchet.orchestrator.atomic_file import sync, write_atomically
+from ratchet.orchestrator.atomic_file import append_json, read_json_lines, sync, write_atomically
 from ratchet.orchestrator.job_interface.job import (
     MAP_RESOURCES,
     Context,
@@ -11,7 +11,6 @@ from ratchet.orchestrator.job_interface.job import (
     Resources,
     Result,
     Source,
-    WarmStart,
 )
 from ratchet.orchestrator.job_interface.settings import Seed, Unit
 
@@ -27,7 +26,8 @@ __all__ = [
     "Seed",
     "Source",
     "Unit",
-    "WarmStart",
+    "append_json",
+    "read_json_lines",
     "sync",
     "write_atomically",
 ]

@@ -25,7 +25,9 @@ def locate_caller() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if not module.startswith("ratchet.orchestrator.") and not frame.f_code.co_filename.startswith("<"):
+        if not module.startswith(
+            "ratchet.orchestrator."
+        ) and not frame.f_code.co_filename.startswith("<"):
             break
         frame = frame.f_back  # type: ignore[assignment]
     if frame is None or module.partition(".")[0] == "ratchet":
@@ -36,12 +38,19 @@ def locate_caller() -> str:
 def require(holds: bool, where: str, given: Any, expected: str) -> None:
     """Raise RecipeError, with the user's line, if `holds` is false."""
     if not holds:
-        raise RecipeError(f"{locate_caller()}{where}: {describe_value(given)} given; expected {expected}")
+        raise RecipeError(
+            f"{locate_caller()}{where}: {describe_value(given)} given; expected {expected}"
+        )
 
 
 def require_items(items: Any, kind: type, where: str, expected: str) -> None:
     """Raise RecipeError, with the user's line, unless `items` is a list or tuple of `kind`."""
-    require(isinstance(items, Sequence) and not isinstance(items, str), where, items, f"a list of {expected}")
+    require(
+        isinstance(items, Sequence) and not isinstance(items, str),
+        where,
+        items,
+        f"a list of {expected}",
+    )
     for item in items:
         require(isinstance(item, kind), where, item, expected)
 
@@ -50,31 +59,35 @@ def describe_value(value: Any) -> str:
     """Format a value for a message: short literals as their repr, other values as their type."""
     if isinstance(value, (*SCALARS, tuple, list, dict)) and len(text := repr(value)) <= 60:
         return text
-    return value.__name__ if isinstance(value, type) else f"a {type(value).__name__}"
+    if isinstance(value, type):
+        return value.__name__
+    return f"a {type(value).__name__}"
 
 
 def check_job(job: Any) -> None:
     """Raise RecipeError if the name, version, classes or functions of a Job are invalid."""
     where = f"job {job.name}"
-    require(isinstance(job.name, str) and bool(JOB_NAME.fullmatch(job.name)), "Job", job.name, "a name like my_job")
+    require(
+        isinstance(job.name, str) and bool(JOB_NAME.fullmatch(job.name)),
+        "Job",
+        job.name,
+        "a name like my_job",
+    )
     require(isinstance(job.version, int), f"{where}.version", job.version, "an integer, such as 1")
     for name, kind in (("config", job.config), ("inputs", job.inputs)):
         is_class = isinstance(kind, type) and dataclasses.is_dataclass(kind)
         require(is_class, f"{where}.{name}", kind, "a dataclass; add @dataclass(frozen=True)")
         frozen = kind.__dataclass_params__.frozen
-        require(frozen, f"{where}.{name}", kind, "a frozen dataclass; write @dataclass(frozen=True)")
+        require(
+            frozen, f"{where}.{name}", kind, "a frozen dataclass; write @dataclass(frozen=True)"
+        )
     for name, kind in _get_hints(job.config).items():
         require(_is_setting(kind), f"{where}: Config.{name}", _show(kind), SETTINGS)
     for name, kind in _get_hints(job.inputs).items():
         require(_is_input(kind), f"{where}: Inputs.{name}", _show(kind), INPUTS)
-    if isinstance(job.run, str):
-        require(job.run.count(":") == 1, f"{where}.run", job.run, "module:function, or the function itself")
-    else:
-        _check_parameters(f"{where}.run", job.run, 3, "run(context, config, inputs)")
+    _check_parameters(f"{where}.run", job.run, 3, "run(context, config, inputs)")
     if job.check is not None:
-        _check_parameters(f"{where}.check", job.check, 2, "check(config, inputs)")
-    if job.predict is not None:
-        _check_parameters(f"{where}.predict", job.predict, 3, "predict(config, inputs, parents)")
+        _check_parameters(f"{where}.check", job.check, 3, "check(config, inputs, parents)")
 
 
 def _check_parameters(where: str, function: Any, number: int, expected: str) -> None:
@@ -93,11 +106,15 @@ def _get_hints(kind: type) -> dict[str, Any]:
         hints = get_type_hints(kind, include_extras=True)
     except NameError:
         return {}
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        found[field.name] = hints[field.name]
+    return found
 
 
 def _is_setting(kind: Any) -> bool:
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    arguments = get_args(kind)
     if origin is Annotated:
         return _is_setting(arguments[0])
     if origin in (Union, types.UnionType, tuple):
@@ -106,11 +123,14 @@ def _is_setting(kind: Any) -> bool:
 
 
 def _is_input(kind: Any) -> bool:
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    arguments = get_args(kind)
     if origin in (Union, types.UnionType):
         return all(argument is type(None) or _is_input(argument) for argument in arguments)
     return kind is Path or (origin is tuple and arguments == (Path, Ellipsis))
 
 
 def _show(kind: Any) -> Any:
-    return kind if isinstance(kind, type) and not get_args(kind) else str(kind).replace("typing.", "")
+    if isinstance(kind, type) and not get_args(kind):
+        return kind
+    return str(kind).replace("typing.", "")

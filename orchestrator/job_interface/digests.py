@@ -1,4 +1,4 @@
-"""Folders that are verified before they are read: training checkpoints and the states of warm starts.
+"""Folders that are verified before they are read: training checkpoints.
 
     write the files into an unfinished folder -> hash_files -> publish: write DIGESTS.json, then rename the folder
 
@@ -28,7 +28,10 @@ def hash_files(folder: Path) -> dict[str, dict[str, Any]]:
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != NAME)
     with ThreadPoolExecutor(THREADS) as pool:
         found = list(pool.map(_sync_and_hash, paths))
-    return {path.relative_to(folder).as_posix(): digest for path, digest in zip(paths, found, strict=True)}
+    made: dict[str, dict[str, Any]] = {}
+    for path, digest in zip(paths, found, strict=True):
+        made[path.relative_to(folder).as_posix()] = digest
+    return made
 
 
 def publish(folder: Path, target: Path, digests: Mapping[str, Any]) -> None:
@@ -49,7 +52,9 @@ def find_damage(folder: Path, worker_rank: int = 0, workers: int = 1) -> str:
     """
     try:
         digests = json.loads((folder / NAME).read_bytes())
-        expected = {str(name): (digests[name]["bytes"], digests[name]["sha256"]) for name in sorted(digests)}
+        expected = {
+            str(name): (digests[name]["bytes"], digests[name]["sha256"]) for name in sorted(digests)
+        }
     except (FileNotFoundError, NotADirectoryError):
         return f"{NAME} is missing"
     except (ValueError, LookupError, TypeError):
@@ -57,7 +62,10 @@ def find_damage(folder: Path, worker_rank: int = 0, workers: int = 1) -> str:
     own = list(expected)[worker_rank::workers]
     with ThreadPoolExecutor(THREADS) as pool:
         problems = pool.map(lambda name: _find_difference(folder / name, *expected[name]), own)
-        return next((f"{name} {problem}" for name, problem in zip(own, problems, strict=True) if problem), "")
+        return next(
+            (f"{name} {problem}" for name, problem in zip(own, problems, strict=True) if problem),
+            "",
+        )
 
 
 def _find_difference(path: Path, size: int, sha256: str) -> str:
@@ -65,7 +73,9 @@ def _find_difference(path: Path, size: int, sha256: str) -> str:
         found = path.stat().st_size
         if found != size:
             return f"has {found} bytes instead of {size}"
-        return "" if compute_sha256(path) == sha256 else "does not match its digest"
+        if compute_sha256(path) == sha256:
+            return ""
+        return "does not match its digest"
     except (FileNotFoundError, NotADirectoryError):
         return "is missing"
 

@@ -48,7 +48,9 @@ class Module:
     def package(self) -> str:
         """The package that relative imports in the module refer to."""
         is_package = self.path is not None and self.path.stem == "__init__"
-        return self.name if is_package or self.path is None else self.name.rpartition(".")[0]
+        if is_package or self.path is None:
+            return self.name
+        return self.name.rpartition(".")[0]
 
     @property
     def file(self) -> str:
@@ -65,7 +67,9 @@ def find_module(name: str, followed: tuple[str, ...] = ()) -> Module:
 
     Raises RecipeError for a followed module that has no file, or that has the name of a standard library module.
     """
-    if name == "__main__" and (main := sys.modules[name].__spec__) is not None:  # started by `python -m`
+    if (
+        name == "__main__" and (main := sys.modules[name].__spec__) is not None
+    ):  # started by `python -m`
         name = main.name
     spec = _find_spec(name)
     top = name.split(".")[0]
@@ -132,44 +136,71 @@ def _names(node: ast.AST, package: str) -> Iterator[tuple[str, bool]]:
     if isinstance(node, ast.Import):
         yield from ((alias.name, True) for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
-        above = package.split(".")[: len(package.split(".")) - (node.level - 1)] if node.level else []
+        if node.level:
+            above = package.split(".")[: len(package.split(".")) - (node.level - 1)]
+        else:
+            above = []
         base = ".".join([*above, *([node.module] if node.module else [])])
         yield base, True
         yield from ((f"{base}.{alias.name}", False) for alias in node.names if alias.name != "*")
-    elif isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
+    elif isinstance(node, ast.Assign) and any(
+        isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets
+    ):
         # `from package import *` imports the submodules that `__all__` lists.
         for item in ast.walk(node.value):
-            if isinstance(item, ast.Constant) and isinstance(item.value, str) and item.value.isidentifier():
+            if (
+                isinstance(item, ast.Constant)
+                and isinstance(item.value, str)
+                and item.value.isidentifier()
+            ):
                 yield f"{package}.{item.value}", False
     elif isinstance(node, ast.Call):
-        if _called(node) in ("import_module", "__import__", "find_spec") and (name := _constant(node)) is not None:
-            yield importlib.util.resolve_name(name, package) if name.startswith(".") else name, False
+        if (
+            _called(node) in ("import_module", "__import__", "find_spec")
+            and (name := _constant(node)) is not None
+        ):
+            yield (
+                importlib.util.resolve_name(name, package) if name.startswith(".") else name,
+                False,
+            )
         for keyword in node.keywords:
             text = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
-            if keyword.arg == "run" and isinstance(text, str) and (match := IMPLEMENTATION.match(text)):
+            if (
+                keyword.arg == "run"
+                and isinstance(text, str)
+                and (match := IMPLEMENTATION.match(text))
+            ):
                 yield match[1], False
 
 
 def _called(node: ast.Call) -> str:
     function = node.func
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return getattr(function, "id", "")
 
 
 def _constant(node: ast.Call) -> str | None:
     first = node.args[0] if node.args else None
-    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
+    if isinstance(first, ast.Constant) and isinstance(first.value, str):
+        return first.value
+    return None
 
 
 def _find_spec(name: str) -> ModuleSpec | None:
     """Find a module's spec without importing its parents, which `importlib.util.find_spec` would do."""
-    spec, path = None, None
+    spec = None
+    path = None
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
         if depth > 1 and path is None:
             return None  # the parent is no package
         full = ".".join(parts[:depth])
         finders = (finder for finder in sys.meta_path if hasattr(finder, "find_spec"))
-        spec = next((found for finder in finders if (found := finder.find_spec(full, path)) is not None), None)
+        spec = next(
+            (found for finder in finders if (found := finder.find_spec(full, path)) is not None),
+            None,
+        )
         if spec is None:
             return None
         path = spec.submodule_search_locations

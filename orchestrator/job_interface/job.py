@@ -3,7 +3,7 @@
 A job's file declares a `Config` dataclass (settings that change the result), an `Inputs` dataclass (folders that other
 steps made), a `check`, and one line:
 
-    JOB = Job("mine", config=Config, inputs=Inputs)
+    JOB = Job("mine", config=Config, inputs=Inputs, run=run)
 
 `run` writes files below `context.out` and returns a `Result`; the orchestrator stores the folder by its content.
 Resources, which only change the speed (workers, GPUs, batch sizes at inference), are in `context.resources` and are not
@@ -13,7 +13,6 @@ part of the step's fingerprint.
 from __future__ import annotations
 
 import os
-import pkgutil
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +26,9 @@ from ratchet.orchestrator.job_interface.declaration import check_job, require
 from ratchet.orchestrator.job_interface.settings import Unit
 
 _TIMES = re.compile(r"(^|[_ ])(time|duration|seconds|secs?)$|(?<!per)[_ ]s$", re.IGNORECASE)
-_LOWER = re.compile(r"loss|error|perplexity|\bppl\b|latency|\brank\b|missing|\bm[as]e\b|\brmse\b|difference")
+_LOWER = re.compile(
+    r"loss|error|perplexity|\bppl\b|latency|\brank\b|missing|\bm[as]e\b|\brmse\b|difference"
+)
 _HIGHER = re.compile(
     r"^[rp]@\d|\bm?ap\b|\bmap@|\bmrr|\bndcg|recall|precision|accuracy|\bacc\b|\bem\b|\bf1\b|exact|\bhits?\b|pass@|\bauc\b"
     r"|bleu|rouge|lenient|success|solved|correct|per_s\b|/s\b"
@@ -71,14 +72,27 @@ class Resources:
         """Return label name -> value. Raises InputError for a label other than `name=value`, and for repeated names."""
         for label in self.labels:
             if not all(label.partition("=")[::2]):
-                raise InputError(f"labels: '{label}' given; expected name=value, such as market=on-demand")
+                raise InputError(
+                    f"labels: '{label}' given; expected name=value, such as market=on-demand"
+                )
         found = dict(label.split("=", 1) for label in self.labels)
         if len(found) < len(self.labels):
-            raise InputError(f"labels: {','.join(self.labels)} given; expected each name once; remove one")
+            raise InputError(
+                f"labels: {','.join(self.labels)} given; expected each name once; remove one"
+            )
         return found
 
 
-MAP_RESOURCES = ("workers", "min_workers", "cpus", "gpus", "memory", "accelerator", "labels", "retries")
+MAP_RESOURCES = (
+    "workers",
+    "min_workers",
+    "cpus",
+    "gpus",
+    "memory",
+    "accelerator",
+    "labels",
+    "retries",
+)
 """Value of `Job.resources` for a map over shards."""
 
 
@@ -153,10 +167,6 @@ class Context:
     """Function that reports progress. It is cheap, never raises, and may be called from any worker."""
     logs: Path | None = None
     """A folder for TensorBoard's event files. It is kept as long as the step and is not part of the output."""
-    warm_start_to: Path | None = None
-    """The folder to write the training state to, from which a longer step may start. None: no state is needed."""
-    warm_start_from: Path | None = None
-    """The folder with the state of the longest finished step that is shorter. None: start from the beginning."""
     code: RequiredCode | None = None
     """The code that every process of the step must run; see `worker.check_worker`. None: any code."""
     holds_resources: bool = False
@@ -191,7 +201,9 @@ def infer_direction(column: str) -> int:
     name = column.lower().replace("_", " ").replace(" per s", " per_s")
     if is_time(column):
         return 0
-    return -1 if _LOWER.search(name) else int(bool(_HIGHER.search(name)))
+    if _LOWER.search(name):
+        return -1
+    return int(bool(_HIGHER.search(name)))
 
 
 @dataclass(frozen=True)
@@ -213,19 +225,8 @@ class Needs:
 Run = Callable[[Context, Any, Any], Result]
 Parents = Mapping[str, Result]
 """Input field -> the known part of the result of the step that makes the input."""
-Predict = Callable[[Any, Any, Parents], Result]
-Effective = Callable[[Any, Parents], Any]
+Check = Callable[[Any, Any, Parents], Result | None]
 Estimate = Callable[[Any, Any, Resources, Parents], Needs | None]
-
-
-@dataclass(frozen=True)
-class WarmStart:
-    """Permission to start a step from the state of a finished step that only has a smaller value of one setting."""
-
-    setting: str
-    """The setting, such as `epochs`. A larger value must mean the same work, followed by more work."""
-    blocked_by: Callable[[Any], str]
-    """`blocked_by(config)` returns why this config does not allow a warm start, or an empty string."""
 
 
 @dataclass(frozen=True)
@@ -235,42 +236,30 @@ class Job:
     name: str
     config: type
     """A frozen dataclass of settings (str, int, float, bool, Literal, None, tuples of them), with defaults where
-    sensible and a docstring under each field. Its module is the job's declaration."""
+    sensible and a docstring under each field."""
     inputs: type
     """A frozen dataclass whose fields are annotated `Path`, `Path | None` or `tuple[Path, ...]`: folders or files."""
-    run: Run | str = ""
-    """The function `run(context, config, inputs)`, or its location as `module:function`. In the latter case, only the
-    worker imports the module, so that planning imports nothing heavy. Empty: `implementation/NAME.py:run`, where
-    NAME.py is the declaration and the folder `implementation` is beside it."""
+    run: Run
+    """The function `run(context, config, inputs)`. It imports what is heavy itself, so that planning stays quick."""
     version: int = 1
     """Increase it when results must be computed again although the code has not changed."""
-    check: Callable[[Any, Any], None] | None = None
-    """`check(config, inputs)` runs at plan time, before Ray starts, and raises InputError. Inputs that do not exist yet
-    are None."""
-    predict: Predict | None = None
-    """`predict(config, inputs, parents)` runs at plan time after `check`. It returns the part of the result that is
-    known before the step runs, such as numbers of rows, and raises InputError for settings that do not fit this part.
-    parents: input field -> the result of the step that makes the input, or the prediction of its job."""
-    effective: Effective | None = None
-    """`effective(config, parents)` returns the settings that take effect, once the inputs exist. The fingerprint and
-    `run` get these settings, so that steps that differ only in settings without effect are one step. parents: input
-    field -> the result of the step that makes the input."""
+    check: Check | None = None
+    """`check(config, inputs, parents)` runs at plan time, before Ray starts, and raises InputError. Inputs that do not
+    exist yet are None. It may return the part of the result that is known before the step runs, such as numbers of
+    rows, with a note for the plan. parents: input field -> the result of the step that makes the input, or what its
+    `check` has returned."""
     needs: Estimate | None = None
-    """`needs(config, inputs, resources, parents)` runs at plan time, with resolved resources. It returns what the step
-    needs, or None if this is unknown. inputs and parents: as for `predict`."""
-    warm_start: WarmStart | None = None
-    """Set it if a step can start from the state of a shorter step. This must not change the result."""
-    max_workers: Callable[[Any], int] | None = None
-    """`max_workers(config)` returns the largest number of workers that can work at the same time. It limits the default
-    number of workers. None: no limit."""
-    single_process: bool = False
-    """Whether `run` does all the work itself, on CPUs. If true, the process of the step holds the resources of its only
-    worker. If false, this process holds no resources, and starts workers that hold them."""
-    is_worker: Callable[[Any], bool] | None = None
-    """`is_worker(config)` returns whether the process of the step can be its only worker. It then holds the worker's
-    resources and does all the work, without new imports if an earlier step used the process. None: never."""
+    """`needs(config, inputs, resources, parents)` runs at plan time after `check`, with resolved resources. It returns
+    what the step needs, or None if this is unknown."""
     resources: tuple[str, ...] | None = None
-    """The fields of `Resources` that the job uses; other fields are refused. None: all."""
+    """The fields of `Resources` that the job uses; other fields are refused. None: all. Without `workers`, the process
+    of the step does all the work; without `gpus`, on CPUs; without `cpus`, it holds no resources."""
+    max_workers: Callable[[Any], int] | None = None
+    """`max_workers(config)` returns the largest number of workers that have work at the same time. It limits the
+    default number of workers. None: no limit."""
+    starts_workers: Callable[[Any], bool] | None = None
+    """`starts_workers(config)` returns whether `run` starts other processes, which hold the resources, even for a
+    single worker. None: a single worker is the process of the step, which an earlier step may have used."""
     outputs: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()
     """The files and folders of the output, or glob patterns of them, that other steps may use as `step["name"]`; or a
     function of the config that returns them. Empty: any."""
@@ -278,17 +267,13 @@ class Job:
     """`metrics(config)` returns the names of the metrics that a table may show, or glob patterns. None: any."""
 
     def __post_init__(self) -> None:
-        folder, dot, module = getattr(self.config, "__module__", "").rpartition(".")
-        if self.run == "" and dot:
-            object.__setattr__(self, "run", f"{folder}.implementation.{module}:run")
         check_job(self)
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules of the job: the declaration and the implementation, or one module with both."""
-        run = self.run.partition(":")[0] if isinstance(self.run, str) else self.run.__module__
-        return tuple(dict.fromkeys((self.config.__module__, run)))
+        """The modules of the job: that of its settings and that of `run`, usually the same."""
+        return tuple(dict.fromkeys((self.config.__module__, self.run.__module__)))
 
-    def load(self) -> Run:
-        """Import and return the function that does the work."""
-        return pkgutil.resolve_name(self.run) if isinstance(self.run, str) else self.run
+    def uses(self, field: str) -> bool:
+        """Return whether the job uses a field of `Resources`."""
+        return self.resources is None or field in self.resources

@@ -22,7 +22,10 @@ def find_run(tag: str, identity: str, name: str) -> tuple[Any, str]:
     experiment = client.get_experiment_by_name(title)
     experiment_id = experiment.experiment_id if experiment else client.create_experiment(title)
     runs = client.search_runs([experiment_id], f"tags.`{tag}` = '{identity}'", max_results=1)
-    run = runs[0] if runs else client.create_run(experiment_id, tags={tag: identity}, run_name=name)
+    if runs:
+        run = runs[0]
+    else:
+        run = client.create_run(experiment_id, tags={tag: identity}, run_name=name)
     return client, run.info.run_id
 
 

@@ -26,12 +26,19 @@ class Machine:
 
     def count_fitting(self, asked: Resources) -> int:
         """Return how many workers with resolved resources fit on one machine."""
-        if asked.accelerator and self.accelerators is not None and asked.accelerator not in self.accelerators:
+        if (
+            asked.accelerator
+            and self.accelerators is not None
+            and asked.accelerator not in self.accelerators
+        ):
             return 0
         if not asked.selector().items() <= self.labels.items():
             return 0
         pairs = ((self.cpus, asked.cpus), (self.gpus, asked.gpus), (self.memory, asked.memory))
-        return min((int((have + 1e-9) // want) for have, want in pairs if want and have != float("inf")), default=10**6)
+        return min(
+            (int((have + 1e-9) // want) for have, want in pairs if want and have != float("inf")),
+            default=10**6,
+        )
 
 
 def list_machines() -> list[Machine]:
@@ -43,11 +50,17 @@ def list_nodes() -> dict[str, Machine]:
     """Return Ray's node id -> machine, for the current machines."""
     import ray  # takes a second, and plans do not need it
 
-    return {node["NodeID"]: _machine(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]}
+    found: dict[str, Machine] = {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            found[node["NodeID"]] = _machine(node["Resources"], node["Labels"])
+    return found
 
 
 def _machine(resources: Mapping[str, float], labels: Mapping[str, str]) -> Machine:
-    types = frozenset(key.partition(":")[2] for key in resources if key.startswith("accelerator_type:"))
+    types = frozenset(
+        key.partition(":")[2] for key in resources if key.startswith("accelerator_type:")
+    )
     memory = resources.get("memory", float("inf")) / 1e9
     return Machine(resources.get("CPU", 0.0), resources.get("GPU", 0.0), 1, memory, types, labels)
 
@@ -55,7 +68,11 @@ def _machine(resources: Mapping[str, float], labels: Mapping[str, str]) -> Machi
 def make_ray_options(resources: Resources) -> dict[str, Any]:
     """Return Ray's options of a task or actor for memory, accelerator type and labels."""
     options = {"memory": int(resources.memory * 1e9), "accelerator_type": resources.accelerator}
-    return {name: value for name, value in {**options, "label_selector": resources.selector()}.items() if value}
+    found: dict[str, Any] = {}
+    for name, value in {**options, "label_selector": resources.selector()}.items():
+        if value:
+            found[name] = value
+    return found
 
 
 def count_fitting(machines: Sequence[Machine], asked: Resources) -> int:
@@ -67,17 +84,35 @@ def choose_workers(machines: Sequence[Machine], asked: Resources) -> int:
     """Return the number of workers to start with: all, fewer if `min_workers` allows it, or 0 if too few fit."""
     assert asked.workers is not None
     workers = min(asked.workers, count_fitting(machines, asked))
-    return workers if workers >= min(asked.min_workers or asked.workers, asked.workers) else 0
+    if workers >= min(asked.min_workers or asked.workers, asked.workers):
+        return workers
+    return 0
 
 
 def resolve_resources(asked: Resources, machines: Sequence[Machine]) -> Resources:
     """Replace None in workers, cpus and gpus by the default for these machines, as `Resources` describes."""
-    fit = [machine for machine in machines if machine.count_fitting(replace(asked, cpus=0.0, gpus=0.0))]
-    gpus = asked.gpus if asked.gpus is not None else float(any(machine.gpus >= 1 for machine in fit))
+    fit = []
+    for machine in machines:
+        if machine.count_fitting(replace(asked, cpus=0.0, gpus=0.0)):
+            fit.append(machine)
+    if asked.gpus is not None:
+        gpus = asked.gpus
+    else:
+        gpus = float(any(machine.gpus >= 1 for machine in fit))
     asked = replace(asked, gpus=gpus)
-    workers = asked.workers or max(1, count_fitting(machines, replace(asked, cpus=asked.cpus or 0.0)) if gpus else 1)
-    if (cpus := asked.cpus) is None:
-        whole = {machine.cpus // share for machine in fit for share in range(1, int(machine.cpus) + 1)}
-        enough = (n for n in sorted(whole, reverse=True) if count_fitting(machines, replace(asked, cpus=n)) >= workers)
+    workers = asked.workers or max(
+        1, count_fitting(machines, replace(asked, cpus=asked.cpus or 0.0)) if gpus else 1
+    )
+    cpus = asked.cpus
+    if cpus is None:
+        whole = set()
+        for machine in fit:
+            for share in range(1, int(machine.cpus) + 1):
+                whole.add(machine.cpus // share)
+        enough = (
+            n
+            for n in sorted(whole, reverse=True)
+            if count_fitting(machines, replace(asked, cpus=n)) >= workers
+        )
         cpus = next(enough, 1.0)
     return replace(asked, workers=workers, cpus=cpus)

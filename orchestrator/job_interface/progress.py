@@ -20,7 +20,8 @@ class ProgressActor:
         self.latest[step] = progress
 
     def take(self) -> dict[str, Progress]:
-        taken, self.latest = self.latest, {}
+        taken = self.latest
+        self.latest = {}
         return taken
 
 
@@ -37,7 +38,9 @@ class ProgressReporter:
 
 def start_progress_actor() -> Any:
     """Start a ProgressActor on this machine."""
-    return ray.remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())(ProgressActor).remote()
+    return ray.remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())(
+        ProgressActor
+    ).remote()
 
 
 def make_this_node_strategy() -> Any:

@@ -66,7 +66,9 @@ def validate(kind: type, values: Mapping[str, Any], where: str = "") -> Any:
     a missing value, and a value of the wrong type or out of bounds.
     """
     prefix = f"{where}." if where else ""
-    known = [field.name for field in dataclasses.fields(kind)]
+    known = []
+    for field in dataclasses.fields(kind):
+        known.append(field.name)
     for name in values:
         if name not in known:
             raise InputError(f"{prefix}{name}: unknown setting; {expect_one_of(known, name)}")
@@ -77,7 +79,9 @@ def validate(kind: type, values: Mapping[str, Any], where: str = "") -> Any:
     hints = get_type_hints(kind, include_extras=True)
     for name in values:
         if isinstance(values[name], bool) and not isinstance(getattr(made, name), bool):
-            raise InputError(f"{prefix}{name}: {values[name]} given; expected {_type_text(hints[name])}")
+            raise InputError(
+                f"{prefix}{name}: {values[name]} given; expected {_type_text(hints[name])}"
+            )
         _check_finite(getattr(made, name), f"{prefix}{name}", InputError)
     return made
 
@@ -101,16 +105,25 @@ def write_value(value: Any) -> str:
     """Format a value as text that `convert` converts back to the value."""
     if isinstance(value, list | tuple):
         return ",".join(map(write_value, value))
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def write_lines(values: Mapping[str, Any]) -> list[str]:
+    """Return Python values as the `name=value` lines of the command."""
+    found: list[str] = []
+    for name, value in values.items():
+        found.append(f"{name}={write_value(value)}")
+    return found
 
 
 def suggest(given: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'X'?` for the nearest known name, or an empty string."""
-    names = {name: name for name in known}
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
-    if not near:  # such as GSM8K for gsm8k
-        names = {name.lower(): name for name in names}
-        near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
+    names = {name.lower(): name for name in known}  # such as gsm8k for GSM8K
+    near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
     return f"; did you mean '{names[near[0]]}'?" if near else ""
 
 
@@ -123,21 +136,27 @@ def expect_one_of(known: Iterable[str], given: str) -> str:
 def describe_settings(owner: Callable[..., Any]) -> list[Setting]:
     """Return the descriptions of the fields of a dataclass, or of the parameters of a function, in order. The help may
     be empty."""
-    hints, parameters = get_type_hints(owner, include_extras=True), inspect.signature(owner).parameters
-    notes = [(name, item) for name, hint in hints.items() for item in getattr(hint, "__metadata__", ())]
-    docs = {name: item.description or "" for name, item in notes if isinstance(item, FieldInfo)}
-    docs |= field_docs(owner) if isinstance(owner, type) else {}
-    defaults = {name: "" if p.default is p.empty else write_value(p.default) for name, p in parameters.items()}
-    return [Setting(name, _type_text(hints[name]), defaults[name], docs.get(name, "")) for name in parameters]
+    hints = get_type_hints(owner, include_extras=True)
+    docs = field_docs(owner) if isinstance(owner, type) else {}
+    found: list[Setting] = []
+    for name, parameter in inspect.signature(owner).parameters.items():
+        for item in getattr(hints[name], "__metadata__", ()):
+            if isinstance(item, FieldInfo):
+                docs[name] = item.description or ""
+        default = "" if parameter.default is parameter.empty else write_value(parameter.default)
+        found.append(Setting(name, _type_text(hints[name]), default, docs.get(name, "")))
+    return found
 
 
 def json_schema(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the JSON Schema of the parameters of a function."""
-    hints, parameters = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
-    fields = [
-        (name, hints[name], *([] if p.default is p.empty else [dataclasses.field(default=p.default)]))
-        for name, p in parameters.items()
-    ]
+    hints = get_type_hints(function, include_extras=True)
+    fields: list[Any] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.default is parameter.empty:
+            fields.append((name, hints[name]))
+        else:
+            fields.append((name, hints[name], dataclasses.field(default=parameter.default)))
     return TypeAdapter(dataclasses.make_dataclass("Parameters", fields, kw_only=True)).json_schema()
 
 
@@ -164,7 +183,8 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 def _split(text: str, annotation: Any) -> Any:
     """Convert the texts that pydantic cannot read: None, tuples, and numbers with `_`."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Annotated:
         return _split(text, arguments[0])
     if origin in (Union, types.UnionType):
@@ -173,10 +193,18 @@ def _split(text: str, annotation: Any) -> Any:
         return _split(text, next(argument for argument in arguments if argument is not type(None)))
     if origin is tuple:
         bare = text.strip("()[] ")  # a text may begin or end with a bracket
-        items = [item.strip() for item in (text if bare and str in arguments else bare).split(",") if item.strip()]
-        kinds = itertools.repeat(arguments[0]) if arguments[-1] is Ellipsis else (*arguments, *(str for _ in items))
+        items = []
+        for item in (text if bare and str in arguments else bare).split(","):
+            if item.strip():
+                items.append(item.strip())
+        if arguments[-1] is Ellipsis:
+            kinds = tuple(arguments[0] for _ in items)
+        else:
+            kinds = (*arguments, *(str for _ in items))
         return tuple(_split(item, kind) for item, kind in zip(items, kinds, strict=False))
-    return text.replace("_", "") if annotation in (int, float) else text
+    if annotation in (int, float):
+        return text.replace("_", "")
+    return text
 
 
 def _input_error(error: ValidationError, values: Mapping[str, Any], prefix: str) -> InputError:
@@ -196,7 +224,9 @@ def _check_finite(value: Any, where: str, error: type[InputError]) -> None:
 def _expected(error: Any) -> str:
     """Return what pydantic expected, as text after `expected`."""
     if error["type"] == "literal_error":
-        choices = [choice.strip("'") for choice in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        choices = []
+        for choice in error["ctx"]["expected"].replace(" or ", ", ").split(", "):
+            choices.append(choice.strip("'"))
         return f"one of {', '.join(choices)}{suggest(str(error['input']), choices)}"
     if error["type"] == "missing":
         return "more items, separated by commas"
@@ -207,21 +237,24 @@ def _expected(error: Any) -> str:
 
 
 def _type_text(annotation: Any) -> str:
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Annotated:
-        bounds = [_bound(item) for item in arguments[1:] if not isinstance(item, Unit)]
-        units = [f"({item.name})" for item in arguments[1:] if isinstance(item, Unit)]
-        return " ".join([_type_text(arguments[0]), *filter(None, bounds), *units])
+        parts = [_type_text(arguments[0])]
+        for item in arguments[1:]:
+            for name, sign in SIGNS.items():
+                if getattr(item, name, None) is not None:
+                    parts.append(f"{sign} {getattr(item, name):g}")
+        parts += [f"({item.name})" for item in arguments[1:] if isinstance(item, Unit)]
+        return " ".join(parts)
     if origin in (Union, types.UnionType):
         return " | ".join(_type_text(argument) for argument in arguments)
     if origin is Literal:
         return " | ".join(map(str, arguments))
     if origin is tuple:
-        return ",".join("..." if argument is Ellipsis else _type_text(argument) for argument in arguments)
-    return "none" if annotation is type(None) else getattr(annotation, "__name__", str(annotation))
-
-
-def _bound(item: Any) -> str:
-    return " ".join(
-        f"{sign} {value:g}" for name, sign in SIGNS.items() if (value := getattr(item, name, None)) is not None
-    )
+        return ",".join(
+            "..." if argument is Ellipsis else _type_text(argument) for argument in arguments
+        )
+    if annotation is type(None):
+        return "none"
+    return getattr(annotation, "__name__", str(annotation))

@@ -23,7 +23,14 @@ from ratchet.orchestrator.job_interface.code import follow_imports, read_file
 DIGEST_FILE = "SNAPSHOT"
 """The file of a snapshot that holds its digest."""
 
-PACKAGE_FILES = ("*.py", "*.css", "*.js", "*.j2", "ratchet/recipes/published/*.yaml")
+PACKAGE_FILES = (
+    "*.py",
+    "*.css",
+    "*.js",
+    "*.j2",
+    "ratchet/recipes/published/*.yaml",
+    "ratchet/examples/*.jsonl",
+)
 """Glob patterns of the package's own files. Users may have put other files into its folders `data` and `models`."""
 
 
@@ -41,13 +48,12 @@ class Snapshot:
         Raises RecipeError for a module that has no file.
         """
         own = Path(ratchet.__file__).parent
-        files = {
-            name: path
-            for folder, _, names in os.walk(own, followlinks=True)
-            for path in (Path(folder, name) for name in names)
-            for name in [path.relative_to(own.parent).as_posix()]
-            if any(fnmatch(name, glob) for glob in PACKAGE_FILES)
-        }
+        files = {}
+        for folder, _, names in os.walk(own, followlinks=True):
+            for path in (Path(folder, name) for name in names):
+                for name in [path.relative_to(own.parent).as_posix()]:
+                    if any(fnmatch(name, glob) for glob in PACKAGE_FILES):
+                        files[name] = path
         files |= follow_imports(tuple(dict.fromkeys(modules))).files
         return cls({name: read_file(path) for name, path in sorted(files.items())})
 
@@ -82,7 +88,8 @@ def freeze_code(modules: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
 
     The environment is empty if this process runs from a snapshot, which the processes that it starts inherit.
     """
-    if digest := find_snapshot():
+    digest = find_snapshot()
+    if digest:
         yield digest, {}
         return
     snapshot = Snapshot.take(modules)

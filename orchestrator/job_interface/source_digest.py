@@ -13,7 +13,6 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -51,14 +50,19 @@ class SourceDigests:
         if not os.path.exists(source.path):  # unlike Path.exists, also for a name that is too long
             hub = f", or download a data set of the hub first (hf download --repo-type dataset {named})"
             advice = hub if re.fullmatch(r"[\w.-]+/[\w.-]+", named) else ""
-            raise InputError(f"{named}: not found; expected a file or folder at {source.path}; check the path{advice}")
-        if not (files := list(list_files(source))):
+            raise InputError(
+                f"{named}: not found; expected a file or folder at {source.path}; check the path{advice}"
+            )
+        files = list_files(source)
+        if not files:
             raise InputError(
                 f"{named}: no file that counts in {source.path}; expected files of a model or of data; check the path"
             )
         with ThreadPoolExecutor(max_workers=8) as pool:
             digests = list(pool.map(self._file_digest, (path for _, path in files)))
-        content = [[name, value] for (name, _), value in zip(files, digests, strict=True)]
+        content = []
+        for (name, _), value in zip(files, digests, strict=True):
+            content.append([name, value])
         return digest([*content, source.told_by_name] if source.told_by_name else content)
 
     def save(self) -> None:
@@ -71,7 +75,8 @@ class SourceDigests:
     def _file_digest(self, path: Path) -> str:
         path = path.resolve()
         with open_regular(path, InputError) as file:
-            before, started = os.fstat(file.fileno()), time.time()
+            before = os.fstat(file.fileno())
+            started = time.time()
             cached = self.digests.get(str(path))
             if cached and cached[:-1] == get_stamp(before):
                 return str(cached[-1])
@@ -91,37 +96,36 @@ def get_stamp(stat: os.stat_result) -> list[int]:
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]
 
 
-def list_files(source: Source) -> Iterator[tuple[str, Path]]:
-    """Yield (relative path, path) of the files in the digest, in order. Raises InputError for broken links."""
-    if source.path.is_file():
+def list_files(source: Source) -> list[tuple[str, Path]]:
+    """Return (relative path, path) of the files in the digest, in order. Hidden files and folders, such as the store
+    and .git, are left out, since they change during a run. Raises InputError for broken and circular links."""
+    if not source.path.is_dir():
+        open_regular(source.path, InputError).close()
         # The name of a single file is not part of the digest, except its suffix, which determines the format.
-        yield source.path.suffix, source.path
-    elif source.path.is_dir():
-        yield from _walk(source, source.path, "", ())
-    else:
-        open_regular(source.path, InputError)
-
-
-def _walk(source: Source, folder: Path, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, Path]]:
-    """prefix: relative path of the folder. above: device and inode of the folders around it."""
-    found = folder.stat()
-    here = (*above, (found.st_dev, found.st_ino))
-    if here[-1] in above:
-        raise InputError(
-            f"{source.label or source.path}: the link {folder} leads to a folder around it; expected a tree of folders;"
-            " remove the link"
-        )
-    for path in sorted(folder.iterdir()):
-        name = prefix + path.name
-        # Hidden files and folders, such as the store and .git, change during a run.
-        if path.name.startswith(".") or any(fnmatch.fnmatchcase(name, glob) for glob in source.ignored):
-            continue
-        if path.is_dir():
-            yield from _walk(source, path, f"{name}/", here)
-        elif path.is_file():
-            yield name, path
-        elif path.is_symlink():
+        return [(source.path.suffix, source.path)]
+    found = []
+    named = source.label or source.path
+    for inside, folders, files in os.walk(source.path, followlinks=True):
+        prefix = Path(inside).relative_to(source.path)
+        if Path(inside).resolve() in [parent.resolve() for parent in Path(inside).parents]:
             raise InputError(
-                f"{source.label or source.path}: the link {path} leads to {path.readlink()}, which does not exist;"
-                " expected a file or folder; mend or remove the link"
+                f"{named}: the link {inside} leads to a folder around it; expected a tree of folders; remove the link"
             )
+        folders[:] = [name for name in folders if _counts((prefix / name).as_posix(), source)]
+        for name in files:
+            path = Path(inside, name)
+            if not _counts((prefix / name).as_posix(), source):
+                continue
+            if path.is_symlink() and not path.exists():
+                raise InputError(
+                    f"{named}: the link {path} leads to {path.readlink()}, which does not exist; expected a file or"
+                    " folder; mend or remove the link"
+                )
+            if path.is_file():
+                found.append(((prefix / name).as_posix(), path))
+    return sorted(found, key=lambda pair: Path(pair[0]).parts)
+
+
+def _counts(name: str, source: Source) -> bool:
+    hidden = name.rpartition("/")[2].startswith(".")
+    return not hidden and not any(fnmatch.fnmatchcase(name, glob) for glob in source.ignored)

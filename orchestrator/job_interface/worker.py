@@ -22,7 +22,7 @@ from ratchet.orchestrator.job_interface.snapshot import find_snapshot
 def run_job(job: Job, context: Context, config: Any, inputs: Any, paths: Sequence[Path]) -> Result:
     """Check this process, run the job in it, and return the result. paths: as for `check_worker`."""
     check_worker(context, paths)
-    result = job.load()(context, config, inputs)
+    result = job.run(context, config, inputs)
     if not isinstance(result, Result):
         raise InputError(
             f"step {context.step}: job {job.name} returned {describe_value(result)}; expected a Result; end `run` with"
@@ -36,16 +36,20 @@ def check_worker(context: Context, paths: Iterable[Path]) -> None:
     this machine. Every Ray worker calls it first."""
     try:
         os.getcwd()
-    except FileNotFoundError:  # another node on this machine has unpacked the snapshot anew, under the same path
+    except (
+        FileNotFoundError
+    ):  # another node on this machine has unpacked the snapshot anew, under the same path
         os.chdir(Path(ratchet.__file__).parents[1])
-    where, required = f"step {context.step}, machine {platform.node()}", context.code
+    where = f"step {context.step}, machine {platform.node()}"
+    required = context.code
     if required is not None and find_snapshot() != required.snapshot:
         raise InputError(
             f"{where}: ratchet is imported from {Path(ratchet.__file__).parent}; expected the run's snapshot of the"
             " code; remove that folder from the import path of Ray's workers (PYTHONPATH)"
         )
     for library, version in required.libraries.items() if required is not None else ():
-        if (found := find_version(library)) != version:
+        found = find_version(library)
+        if found != version:
             raise InputError(
                 f"{where}: {library} {found} is installed; expected {version}, as on the driver's machine, since"
                 " results depend on it; install the same version on all machines"

@@ -108,35 +108,50 @@ class Settings:
 def find_settings(name: str) -> Path:
     """Return the path of a settings file. `published/NAME` is a settings file that comes with Ratchet."""
     own = Path(ratchet.__file__).parent / "recipes" / f"{name}.yaml"
-    return own if own.is_file() else Path(name)
+    if own.is_file():
+        return own
+    return Path(name)
 
 
 def read_settings(path: Path) -> list[str]:
     """Read a YAML file of `name: value` lines as `name=value` lines. Raises RecipeError with file and line."""
-    return [f"{name}={value}" for name, value, _ in read_lines(path)]
+    found: list[str] = []
+    for name, value, _ in read_lines(path):
+        found.append(f"{name}={value}")
+    return found
 
 
 def read_lines(path: Path) -> list[tuple[str, str, str]]:
     """Return (name, value, `file:line`) of each setting in a YAML file. Values remain texts."""
     try:
-        node = yaml.compose(read_text(path, RecipeError, MAX_SETTINGS_BYTES), Loader=yaml.BaseLoader)
+        node = yaml.compose(
+            read_text(path, RecipeError, MAX_SETTINGS_BYTES), Loader=yaml.BaseLoader
+        )
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         said = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise RecipeError(f"{path}{line}: {said}; expected lines `name: value`; correct the line") from None
+        raise RecipeError(
+            f"{path}{line}: {said}; expected lines `name: value`; correct the line"
+        ) from None
     except RecursionError:
-        raise RecipeError(f"{path}: hundreds of nested lists given; expected lines `name: value`") from None
+        raise RecipeError(
+            f"{path}: hundreds of nested lists given; expected lines `name: value`"
+        ) from None
     if node is not None and not isinstance(node, yaml.MappingNode):
         raise RecipeError(f"{path}: no mapping given; expected lines `name: value`")
     found: dict[str, tuple[str, str, str]] = {}
     for key, value in _flatten(node.value if node is not None else ()):
         where = f"{path}:{key.start_mark.line + 1}"
         if not isinstance(key, yaml.ScalarNode) or not isinstance(value, yaml.ScalarNode):
-            raise RecipeError(f"{where}: a list or a nested block given; expected `name: value` on a line")
+            raise RecipeError(
+                f"{where}: a list or a nested block given; expected `name: value` on a line"
+            )
         if key.value in found:
             first = found[key.value][2]
-            raise RecipeError(f"{where}: {key.value} is also given at {first}; expected one line; remove one")
+            raise RecipeError(
+                f"{where}: {key.value} is also given at {first}; expected one line; remove one"
+            )
         if not (key.value + value.value).isprintable():
             given = reprlib.repr(key.value + value.value)
             raise RecipeError(f"{where}: {given} given; expected printable text; correct the line")
@@ -147,9 +162,10 @@ def read_lines(path: Path) -> list[tuple[str, str, str]]:
 def _flatten(pairs: Iterable[tuple[yaml.Node, yaml.Node]]) -> Iterator[tuple[yaml.Node, yaml.Node]]:
     """Yield `mine: {num_negatives: 15}` as `mine.num_negatives: 15`, and plain settings unchanged."""
     for key, value in pairs:
-        for inner, own in value.value if isinstance(value, yaml.MappingNode) else ():
-            yield type(inner)(inner.tag, f"{key.value}.{inner.value}", inner.start_mark), own
-        if not isinstance(value, yaml.MappingNode):
+        if isinstance(value, yaml.MappingNode):
+            for inner, own in value.value:
+                yield type(inner)(inner.tag, f"{key.value}.{inner.value}", inner.start_mark), own
+        else:
             yield key, value
 
 
@@ -161,7 +177,10 @@ def names() -> list[str]:
 
 def job_names() -> list[str]:
     """Return the names `jobs/NAME` of Ratchet's jobs. Each job is also a recipe of one step."""
-    return [f"jobs/{name}" for name in single_job.list_jobs()]
+    found: list[str] = []
+    for name in single_job.list_jobs():
+        found.append(f"jobs/{name}")
+    return found
 
 
 def find(name: str) -> Recipe:
@@ -173,7 +192,9 @@ def find(name: str) -> Recipe:
     if name.endswith(".py"):
         path = Path(name).resolve()
         if not path.is_file():
-            raise RecipeError(f"recipe {name}: no such file; give a recipe's name ({', '.join(names())}) or a file")
+            raise RecipeError(
+                f"recipe {name}: no such file; give a recipe's name ({', '.join(names())}) or a file"
+            )
         sys.path.insert(0, str(path.parent))
         name = path.stem
         if not name.isidentifier():
@@ -196,7 +217,11 @@ def find(name: str) -> Recipe:
     declared = getattr(module, "JOB", None)
     if function is None and isinstance(declared, Job):
         return Recipe(name, single_job.make_recipe(declared))
-    if not callable(function) or inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+    if (
+        not callable(function)
+        or inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+    ):
         raise RecipeError(
             f"recipe {name}: {module.__file__} has no function {name}(); expected one that returns a Summary, or a JOB"
         )
@@ -204,27 +229,34 @@ def find(name: str) -> Recipe:
     for key, parameter in recipe.parameters.items():
         where = f"recipe {name}: parameter {key}"
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise RecipeError(f"{where}: * or ** given; expected a name, a type and a default, such as {key}: int = 2")
+            raise RecipeError(
+                f"{where}: * or ** given; expected a name, a type and a default, such as {key}: int = 2"
+            )
         if parameter.annotation is parameter.empty:
             raise RecipeError(f"{where}: no type given; expected one, such as {key}: int = 2")
     return recipe
 
 
-def build(recipe: Recipe, settings: Settings, store: Store | None = None) -> tuple[list[Step], Summary, dict[str, Any]]:
+def build(
+    recipe: Recipe, settings: Settings, store: Store | None = None
+) -> tuple[list[Step], Summary, dict[str, Any]]:
     """Return the recipe's steps with all settings applied (parents before children), its summary and its parameters.
 
     store: the store with finished runs that the recipe may use. Raises RecipeError for an unknown name, with the
     nearest known name, and for a value of the wrong type.
     """
     parameters = _parameters(recipe, settings.parameters)
-    summaries, made = [], list[str]()
+    summaries = []
+    made = list[str]()
     for values in _list_seeds(recipe, parameters, settings.seeds):
         prefix = f"seed{values['seed']}/" if settings.seeds > 1 else ""
         with record_names(prefix) as names, use_store(store):
             summaries.append(recipe.function(**values))
         made += names
         if not isinstance(summaries[-1], Summary):
-            raise RecipeError(f"recipe {recipe.name}: returned {type(summaries[-1]).__name__}; expected a Summary")
+            raise RecipeError(
+                f"recipe {recipe.name}: returned {type(summaries[-1]).__name__}; expected a Summary"
+            )
     summary = average(summaries) if len(summaries) > 1 else summaries[0]
     steps = reachable(list_goals(summary))
     for pattern, name, text in settings.steps:
@@ -233,9 +265,13 @@ def build(recipe: Recipe, settings: Settings, store: Store | None = None) -> tup
     check_outputs(steps)
     check_metrics(steps, summary.rows)
     if not steps:
-        raise RecipeError(f"recipe {recipe.name}: the Summary has no rows and no goals; expected a step to run")
+        raise RecipeError(
+            f"recipe {recipe.name}: the Summary has no rows and no goals; expected a step to run"
+        )
     reached = {s.name for s in steps}
-    summary = replace(summary, unreached=[name for name in dict.fromkeys(made) if name not in reached])
+    summary = replace(
+        summary, unreached=[name for name in dict.fromkeys(made) if name not in reached]
+    )
     return steps, summary, parameters
 
 
@@ -252,19 +288,27 @@ def _check_job_names(steps: Sequence[Step]) -> None:
         first = jobs.setdefault(s.job.name, s.job)
         if first.config is not s.job.config:
             modules = f"{first.config.__module__} and {s.job.config.__module__}"
-            raise RecipeError(f"job {s.job.name}: declared in {modules}; expected unique names; rename one")
+            raise RecipeError(
+                f"job {s.job.name}: declared in {modules}; expected unique names; rename one"
+            )
 
 
 def list_modules(recipe: Recipe, steps: Iterable[Step]) -> list[str]:
     """Return the modules of a recipe and of its jobs, which the processes of a run import."""
-    return list(dict.fromkeys([recipe.module, *(module for step in steps for module in step.job.modules)]))
+    return list(
+        dict.fromkeys([recipe.module, *(module for step in steps for module in step.job.modules)])
+    )
 
 
 def match_steps(steps: Sequence[Step], pattern: str) -> list[Step]:
     """Return the steps that the pattern in `--set pattern.field=value` selects, by step name or job name. With several
     seeds, a step name without its seed selects the step of every seed."""
-    names = [(s, (s.name, re.sub(r"^seed\d+/", "", s.name))) for s in steps]
-    return [s for s, own in names if s.job.name == pattern or any(fnmatch.fnmatchcase(n, pattern) for n in own)]
+    found: list[Step] = []
+    for s in steps:
+        without_seed = re.sub(r"^seed\d+/", "", s.name)
+        if s.job.name == pattern or fnmatch.filter([s.name, without_seed], pattern):
+            found.append(s)
+    return found
 
 
 def _list_seeds(recipe: Recipe, parameters: Mapping[str, Any], seeds: int) -> list[dict[str, Any]]:
@@ -275,7 +319,10 @@ def _list_seeds(recipe: Recipe, parameters: Mapping[str, Any], seeds: int) -> li
             f"--seeds {seeds}: recipe {recipe.name} has no parameter seed; expected one, such as seed: Seed = 42; leave"
             " --seeds out"
         )
-    return [{**parameters, "seed": parameters["seed"] + number} for number in range(seeds)]
+    found: list[dict[str, Any]] = []
+    for number in range(seeds):
+        found.append({**parameters, "seed": parameters["seed"] + number})
+    return found
 
 
 def _parameters(recipe: Recipe, given: Mapping[str, str]) -> dict[str, Any]:
@@ -289,7 +336,8 @@ def _parameters(recipe: Recipe, given: Mapping[str, str]) -> dict[str, Any]:
                 f" {', '.join(known)}, or steps.field=value{suggest(key, known)}"
             )
         values[key] = convert(text, hints[key], f"--set {key}={text}")
-    if missing := [key for key in recipe.parameters if key not in values]:
+    missing = [key for key in recipe.parameters if key not in values]
+    if missing:
         raise RecipeError(
             f"recipe {recipe.name}: {', '.join(missing)} not given; expected a value; add "
             + " ".join(f"--set {key}=..." for key in missing)
@@ -299,21 +347,31 @@ def _parameters(recipe: Recipe, given: Mapping[str, str]) -> dict[str, Any]:
 
 def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
     line = f"--set {pattern}.{name}={text}"
-    if not (matched := match_steps(steps, pattern)):
+    matched = match_steps(steps, pattern)
+    if not matched:
         known = sorted({s.name for s in steps} | {s.job.name for s in steps})
         raise RecipeError(
             f"{line}: no step matches '{pattern}'; `ratchet plan` lists the steps{suggest(pattern, known)}"
         )
     if name in {f.name for f in fields(Resources)}:  # a resource is set only for steps that use it
-        matched = [s for s in matched if s.job.resources is None or name in s.job.resources] or matched
+        matched = [
+            s for s in matched if s.job.resources is None or name in s.job.resources
+        ] or matched
     changed: dict[str, Step] = {}
     for s in matched:
-        part = "config" if any(f.name == name for f in fields(s.job.config)) else "resources"
+        if any(f.name == name for f in fields(s.job.config)):
+            part = "config"
+        else:
+            part = "resources"
         before = getattr(s, part)
         hints = get_type_hints(type(before), include_extras=True)
         if name not in hints:
-            slots = dict.fromkeys(f.name for kind in (s.job.config, Resources) for f in fields(kind))
-            raise RecipeError(f"{line}: step {s.name} has no setting '{name}'; {expect_one_of(slots, name)}")
+            slots = dict.fromkeys(
+                f.name for kind in (s.job.config, Resources) for f in fields(kind)
+            )
+            raise RecipeError(
+                f"{line}: step {s.name} has no setting '{name}'; {expect_one_of(slots, name)}"
+            )
         value = convert(text, hints[name], line)
         changed[s.name] = replace(s, **{part: replace(before, **{name: value})})
         check_resources(changed[s.name].resources, line, s.job)
@@ -333,9 +391,12 @@ def make_example_steps(found: Recipe) -> list[Step]:
     """
     before = os.environ.get("HF_HUB_OFFLINE", "")
     os.environ["HF_HUB_OFFLINE"] = "1"
-    required = [name for name, parameter in found.parameters.items() if parameter.default is parameter.empty]
+    lines = []
+    for name, parameter in found.parameters.items():
+        if parameter.default is parameter.empty:
+            lines.append(f"{name}=.")
     try:
-        return build(found, Settings.read([f"{name}=." for name in required]))[0]
+        return build(found, Settings.read(lines))[0]
     except RatchetError:
         return []
     finally:

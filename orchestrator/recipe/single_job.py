@@ -25,8 +25,14 @@ MODELS = {"model", "models", "base", "student"}
 def list_jobs() -> dict[str, str]:
     """Return job name -> dotted name of the module that declares it. These are the modules in `jobs` with a `JOB`."""
     paths = sorted(Path(ratchet.__file__).parent.glob("jobs/*/*.py"))
-    found = {path.stem: path for path in paths if "\nJOB = " in path.read_text(encoding="utf-8")}
-    return {name: f"ratchet.jobs.{path.parent.name}.{name}" for name, path in found.items()}
+    found = {}
+    for path in paths:
+        if "\nJOB = " in path.read_text(encoding="utf-8"):
+            found[path.stem] = path
+    made: dict[str, str] = {}
+    for name, path in found.items():
+        made[name] = f"ratchet.jobs.{path.parent.name}.{name}"
+    return made
 
 
 def load_job(module: str) -> Job:
@@ -39,7 +45,9 @@ def make_recipe(job: Job) -> Callable[..., Summary]:
     """Return a recipe for a job: a function with a keyword parameter for each input and each setting of the job."""
 
     def run_job(**given: Any) -> Summary:
-        values = {name: _find_inputs(name, given[name]) if name in inputs else given[name] for name in given}
+        values = {}
+        for name in given:
+            values[name] = _find_inputs(name, given[name]) if name in inputs else given[name]
         made = step(job.name, job, **values)
         return Summary([], goals=[made], results={job.name: Output(made)})
 
@@ -50,11 +58,16 @@ def make_recipe(job: Job) -> Callable[..., Summary]:
     for field in (*fields(job.inputs), *fields(job.config)):
         kind: Any = hints[field.name]
         if field.name in inputs:
-            kind = tuple[str, ...] if "tuple" in str(kind) else str if field.default is MISSING else str | None
+            if "tuple" in str(kind):
+                kind = tuple[str, ...]
+            else:
+                kind = str if field.default is MISSING else str | None
         annotation: Any = Annotated[kind, Field(description=docs.get(field.name, ""))]
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         parameters.append(
-            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+            )
         )
     made: Any = run_job
     made.__signature__ = inspect.Signature(parameters)
@@ -71,4 +84,6 @@ def _find_inputs(name: str, given: Any) -> Any:
         return given
     # Imported by name: the module imports jobs, and the orchestrator must not import jobs.
     models = importlib.import_module("ratchet.recipes.parts.models")
-    return models.find_model(given) if name in MODELS else Source.find(given, name)
+    if name in MODELS:
+        return models.choose_model(given)
+    return Source.find(given, name)

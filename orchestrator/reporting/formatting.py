@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from ratchet.orchestrator.job_interface.clean_output import clean
 from ratchet.orchestrator.job_interface.job import is_time
-from ratchet.orchestrator.job_interface.terminal import clean
 
 NOTHING = "–"
 """Text for a missing value."""
@@ -30,56 +31,61 @@ class Estimate(float):
     @classmethod
     def of_mean(cls, values: Sequence[float]) -> Estimate:
         """Return the mean of repetitions, such as seeds or folds, with the standard deviation (None for one value)."""
-        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+        if len(values) < 2:
+            return cls(values[0], None)
+        return cls(statistics.fmean(values), statistics.stdev(values))
 
 
 def judge_difference(before: float, after: float) -> str:
-    """Return `more than noise` if two estimates with deviations s and t differ by more than sqrt(s^2 + t^2), which is
-    the deviation of the difference of independent estimates; else `within noise`. Empty if a deviation is not known."""
-    widths = [one.deviation for one in (before, after) if isinstance(one, Estimate) and one.deviation is not None]
-    if len(widths) < 2:
+    """Say whether a difference of two estimates is larger than their deviations together: `more than noise` or `within
+    noise`. Empty if a deviation is not known."""
+    one = getattr(before, "deviation", None)
+    other = getattr(after, "deviation", None)
+    if one is None or other is None:
         return ""
-    return "more than noise" if abs(after - before) > math.hypot(*widths) else "within noise"
-
-
-def format_with_deviation(value: Any, format_one: Callable[[Any], str]) -> str:
-    """Format a value, and an `Estimate` as `0.412 ± 0.003`."""
-    deviation = value.deviation if isinstance(value, Estimate) else None
-    return format_one(value) + ("" if deviation is None else f" ± {format_one(deviation)}")
+    if abs(after - before) > math.hypot(one, other):
+        return "more than noise"
+    return "within noise"
 
 
 def shorten(text: str, width: int) -> str:
     """Shorten a text to `width` characters by replacing its middle with an ellipsis."""
     if len(text) <= width:
         return text
-    if width <= 1:
-        return text[:width]
     tail = (width - 1) * 3 // 5
     return text[: width - 1 - tail] + "…" + text[len(text) - tail :]
 
 
 def format_duration(seconds: float | None) -> str:
     """Format a duration: `0.42 s`, `12 s`, `2 m 05 s`, `3 h 04 m`, `2 d 03 h`; a dash for None."""
-    if seconds is None or not math.isfinite(seconds):
+    if seconds is None:
         return NOTHING
-    seconds = max(0.0, seconds)
+    if seconds < 0.995:
+        return f"{seconds:.2f} s"
     if seconds < 9.95:
-        return f"{seconds:.2f} s" if seconds < 0.995 else f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} m {whole % 60:02d} s"
-    minutes = round(seconds / 60)
-    if minutes < 24 * 60:
-        return f"{minutes // 60} h {minutes % 60:02d} m"
-    hours = round(seconds / 3600)
-    return f"{hours // 24} d {hours % 24:02d} h"
+        return f"{seconds:.1f} s"
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} m {rest:02d} s"
+    hours, rest = divmod(round(seconds / 60), 60)
+    if hours < 24:
+        return f"{hours} h {rest:02d} m"
+    days, rest = divmod(round(seconds / 3600), 24)
+    return f"{days} d {rest:02d} h"
 
 
 def format_timestamp(timestamp: float | None) -> str:
-    """Format seconds since 1970: `2025-03-01 14:02 UTC`; a dash for None."""
-    return NOTHING if timestamp is None else datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    """Format seconds since 1970 for a report: `2025-03-01 14:02 UTC`."""
+    return datetime.fromtimestamp(timestamp or 0.0, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def format_local_time(timestamp: float | None) -> str:
+    """Format seconds since 1970 for the terminal, in the local time zone; a dash for None."""
+    if timestamp is None:
+        return NOTHING
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(timestamp))
 
 
 def is_number(value: Any) -> bool:
@@ -88,29 +94,21 @@ def is_number(value: Any) -> bool:
 
 def format_compact(value: float) -> str:
     """Format a number in few characters: `4.6k`, `0.412`, `12`, `2e-05`."""
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     size = abs(value)
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if size >= limit * 0.9995:
-            scaled = value / limit
-            return f"{scaled:.1f}{suffix}" if abs(scaled) < 99.95 else f"{scaled:.0f}{suffix}"
-    if value == int(value):
-        return str(int(value))
+            return f"{value / limit:.1f}{suffix}"
+    if value == round(value, 0):
+        return f"{value:.0f}"
     if size < 1e-3:
         return f"{value:.0e}"
-    return f"{value:.3f}" if size < 10 else f"{value:.1f}"
+    if size < 10:
+        return f"{value:.3f}"
+    return f"{value:.1f}"
 
 
-def format_cells(values: Sequence[Any], column: str) -> list[str]:
-    """Format the cells of a column: seconds as durations, floats with the same number of decimals."""
-    floats = [abs(v) for v in values if isinstance(v, float) and math.isfinite(v)]
-    largest = max(floats, default=0.0)
-    decimals = 3 if largest < 10 else (2 if largest < 100 else (1 if largest < 1000 else 0))
-    return [format_with_deviation(v, lambda one: _cell(one, column, decimals)) for v in values]
-
-
-def _cell(value: Any, column: str, decimals: int) -> str:
+def format_value(value: Any, column: str = "") -> str:
+    """Format a cell of a table. column: its title; numbers of a column such as `time` are seconds."""
     if value is None:
         return NOTHING
     if not is_number(value):
@@ -119,16 +117,21 @@ def _cell(value: Any, column: str, decimals: int) -> str:
         return format_duration(float(value))
     if isinstance(value, int):
         return f"{value:,}"
+    deviation = getattr(value, "deviation", None)
+    if deviation is None:
+        return _format_float(value)
+    return f"{_format_float(value)} ± {_format_float(deviation)}"
+
+
+def _format_float(value: float) -> str:
+    size = abs(value)
     if not math.isfinite(value):
-        return format_compact(value)
-    if value and (abs(value) < 5e-4 or abs(value) >= 1e9):
+        return NOTHING
+    if size >= 1e9 or 0 < size < 5e-5:
         return f"{value:.3g}"
-    return f"{value:,.{decimals}f}"
-
-
-def format_number(value: float | int | str, name: str = "") -> str:
-    """Format a single metric; see `format_cells`."""
-    return format_cells([value], name)[0]
+    if size < 10:
+        return f"{value:z.4f}"
+    return f"{value:,.1f}".removesuffix(".0")
 
 
 def format_setting(value: Any) -> str:
@@ -146,4 +149,4 @@ def format_setting(value: Any) -> str:
 
 def pluralize(count: int, noun: str) -> str:
     """Format a count with its noun: `1 step`, `2,000 steps`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

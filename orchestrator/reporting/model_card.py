@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from ratchet.orchestrator.reporting import report_json, run_data
 from ratchet.orchestrator.reporting.report import render_template
 from ratchet.orchestrator.reporting.run_data import StepReport
@@ -14,36 +12,68 @@ from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.run_models import RunModel
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.version import VERSION
+from ratchet.serving import list_commands
 
-USES: Mapping[str, tuple[str, str, str]] = {
-    "embedder": ("sentence-transformers", "sentence-similarity", 'SentenceTransformer("{name}")'),
-    "reranker": ("sentence-transformers", "text-ranking", 'CrossEncoder("{name}")'),
-    "decoder": ("transformers", "text-generation", 'AutoModelForCausalLM.from_pretrained("{name}")'),
-    "adapter": ("peft", "text-generation", 'AutoPeftModel.from_pretrained("{name}")'),
+USES: Mapping[str, tuple[str, str, str, str]] = {
+    "embedder": ("sentence-transformers", "sentence-similarity", "SentenceTransformer", ""),
+    "reranker": ("sentence-transformers", "text-ranking", "CrossEncoder", ""),
+    "decoder": ("transformers", "text-generation", "AutoModelForCausalLM", ".from_pretrained"),
+    "adapter": ("peft", "text-generation", "AutoPeftModel", ".from_pretrained"),
 }
-"""Kind of model -> library, pipeline tag of the hub, and the call that loads the model."""
+"""Kind of model -> library, pipeline tag of the hub, and the class and the method that load the model."""
 
 
 def write_card(store: Store, made: RunModel, name: str, license: str) -> str:
     """Return the text of README.md. name: the name of the exported model. license: an identifier of the hub."""
+    from huggingface_hub import EvalResult, ModelCardData
+
     data = report_json.read(RunLog(store.local("runs", made.run_id)))
-    library, task, call = USES[made.kind]
-    front: dict[str, Any] = {"license": license, "library_name": library, "pipeline_tag": task, "tags": ["ratchet"]}
-    is_on_hub = made.base.count("/") == 1 and not made.base.startswith((".", "/", "~"))
-    if is_on_hub:
-        front["base_model"] = made.base
-    values: dict[str, Any] = {"front": yaml.safe_dump(front, sort_keys=False), "made": made, "name": name}
-    values |= {"link": f"https://huggingface.co/{made.base}" if is_on_hub else "", "version": VERSION, "data": data}
-    code = f"from {library.replace('-', '_')} import {call.partition('(')[0].partition('.')[0]}\n\n"
-    code += f"model = {call.format(name=name)}"
-    lineage = list_lineage(data.steps, made.step) if data else []
-    return render_template("card.md.j2", **values, code=code, lineage=lineage, parts=run_data)
+    library, task, loader, method = USES[made.kind]
+    results = []
+    for column, value in made.metrics.items():
+        about: dict[str, Any] = {
+            "dataset_type": made.recipe,
+            "dataset_name": f"held-out rows of {made.recipe}",
+        }
+        about |= {
+            "dataset_revision": made.data.get(column),
+            "metric_type": column.lower(),
+            "metric_name": column,
+        }
+        results.append(EvalResult(task, metric_value=value, **about))
+    front = ModelCardData(
+        license=license,
+        library_name=library,
+        pipeline_tag=task,
+        tags=["ratchet"],
+        model_name=name,
+        eval_results=results,
+    )
+    link = ""
+    if made.base.count("/") == 1 and not made.base.startswith((".", "/", "~")):
+        link = f"https://huggingface.co/{made.base}"
+        front.base_model = made.base
+    return render_template(
+        "card.md.j2",
+        front=front.to_yaml(),
+        made=made,
+        name=name,
+        link=link,
+        version=VERSION,
+        data=data,
+        code=f'from {library.replace("-", "_")} import {loader}\n\nmodel = {loader}{method}("{name}")',
+        serve="\n".join(list_commands(made.kind, name)),
+        lineage=list_lineage(data.steps, made.step) if data else [],
+        parts=run_data,
+    )
 
 
 def list_lineage(steps: Sequence[StepReport], name: str) -> list[StepReport]:
     """Return a step and all steps that it depends on, in the order of the recipe."""
-    by_name, wanted = {step.name: step for step in steps}, [name]
-    for one in wanted:
-        found = (source.partition("[")[0] for _, source, _ in by_name[one].inputs)
-        wanted += [source for source in found if source in by_name and source not in wanted]
-    return [step for step in steps if step.name in wanted]
+    wanted = {name}
+    found: list[StepReport] = []
+    for step in reversed(steps):
+        if step.name in wanted:
+            found.insert(0, step)
+            wanted |= {source.partition("[")[0] for _, source, _ in step.inputs}
+    return found

@@ -1,9 +1,9 @@
 """`report.html` and `report.md` of a run or a sweep, from the templates `run.*` and `sweep.*`.
 
-Nothing here reads a store or a clock. `report.html` is one file that contains its style, charts and script, and loads
-nothing; its content security policy forbids other scripts. The order is from the result to the evidence. For a run: the
-summary, training curves, cases, the steps, and how to repeat the run. For a sweep: the conclusion and the winner's
-settings, the trials, charts, failures, and how to repeat the sweep. Sections without data are left out.
+Nothing here reads a store or a clock. `report.html` is one file that contains its style and charts, and loads nothing;
+its content security policy forbids scripts. The order is from the result to the evidence. For a run: the summary,
+training curves, cases, the steps, and how to repeat the run. For a sweep: the conclusion and the winner's settings, the
+trials, charts, failures, and how to repeat the sweep. Sections without data are left out.
 
 HTML templates escape every value. Markdown templates escape by filters: `md` for text that keeps its line breaks,
 `inline` for text within a line, `code_block` for a block of code. Control characters are removed from all values.
@@ -11,8 +11,6 @@ HTML templates escape every value. Markdown templates escape by filters: `md` fo
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from ratchet.orchestrator.atomic_file import write_atomically
-from ratchet.orchestrator.job_interface.job import is_time
-from ratchet.orchestrator.job_interface.terminal import clean
+from ratchet.orchestrator.job_interface.clean_output import clean
 from ratchet.orchestrator.reporting import charts, formatting, report_json, run_data, sweep_data
 from ratchet.orchestrator.reporting.run_data import RunReport
 from ratchet.orchestrator.reporting.sweep_data import SweepReport
@@ -45,8 +42,9 @@ def write_report(folder: Path, data: RunReport | SweepReport) -> tuple[Path, Pat
 
 def render(data: RunReport | SweepReport, kind: str) -> str:
     """Return the report as `html` or as GitHub's Markdown (`md`). Data is escaped: `$x_1 < y$` is shown literally."""
-    name, parts = ("run", run_data) if isinstance(data, RunReport) else ("sweep", sweep_data)
-    return render_template(f"{name}.{kind}.j2", data=data, parts=parts, charts=charts)
+    if isinstance(data, RunReport):
+        return render_template(f"run.{kind}.j2", data=data, parts=run_data, charts=charts)
+    return render_template(f"sweep.{kind}.j2", data=data, parts=sweep_data, charts=charts)
 
 
 def render_template(template: str, **values: Any) -> str:
@@ -75,7 +73,7 @@ _ENVIRONMENT = Environment(
 _ENVIRONMENT.filters |= {
     "duration": formatting.format_duration,
     "timestamp": formatting.format_timestamp,
-    "number": formatting.format_number,
+    "value": formatting.format_value,
     "setting": formatting.format_setting,
     "plural": formatting.pluralize,
     "shorten": formatting.shorten,
@@ -83,10 +81,4 @@ _ENVIRONMENT.filters |= {
     "code_block": _quote_code,
     "inline": lambda text: " ".join(_escape_markdown(text).split()),
 }
-_ENVIRONMENT.tests["time"] = is_time
-_SCRIPT = (_FOLDER / "page.js").read_text(encoding="utf-8")
-_ENVIRONMENT.globals |= {
-    "style": Markup((_FOLDER / "page.css").read_text(encoding="utf-8")),
-    "script": Markup(_SCRIPT),
-    "script_hash": base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode(),
-}
+_ENVIRONMENT.globals["style"] = Markup((_FOLDER / "page.css").read_text(encoding="utf-8"))

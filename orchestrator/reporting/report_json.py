@@ -20,37 +20,56 @@ from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
 from ratchet.orchestrator.run_log import RunLog
 
-NAME, SCHEMA = "report.json", 1
+NAME = "report.json"
+SCHEMA = 1
 
 
 def write(data: RunReport) -> str:
     """Return the text of the file."""
-    rows = {label: {name: _write_cell(cell) for name, cell in row.items()} for label, row in data.rows.items()}
+    rows: dict[str, dict[str, Any]] = {}
+    for label, row in data.rows.items():
+        rows[label] = {}
+        for name, cell in row.items():
+            rows[label][name] = _write_cell(cell)
     about = asdict(replace(data, rows={}))
     return json.dumps({"schema": SCHEMA, **about, "rows": rows}, indent=1)
 
 
 def read(run_log: RunLog) -> RunReport | None:
     """Return the report of a run; None if it is not written yet. Raises DamagedError for a file of another schema."""
-    if (found := run_log.read(NAME)) is None:
+    found = run_log.read(NAME)
+    if found is None:
         return None
-    if found.pop("schema", None) != SCHEMA:
-        raise DamagedError(f"{run_log.folder / NAME}: another schema; expected {SCHEMA}; give the run's command again")
-    rows = {
-        label: {name: cell and Estimate(cell["value"], cell.get("interval")) for name, cell in row.items()}
-        for label, row in found["rows"].items()
-    }
-    steps = [StepReport(**_select_known(StepReport, step)) for step in found["steps"]]
+    if found.get("schema") != SCHEMA:
+        raise DamagedError(
+            f"{run_log.folder / NAME}: another schema; expected {SCHEMA}; give the run's command again"
+        )
+    rows: dict[str, dict[str, float | None]] = {}
+    for label, row in found["rows"].items():
+        rows[label] = {
+            name: cell and Estimate(cell["value"], cell.get("interval"))
+            for name, cell in row.items()
+        }
+    steps = []
+    for step in found["steps"]:
+        steps.append(StepReport(**_select_known(StepReport, step)))
     return RunReport(**{**_select_known(RunReport, found), "rows": rows, "steps": steps})
 
 
 def _select_known(kind: type[RunReport | StepReport], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of known fields. A newer version of Ratchet may have written more fields."""
-    return {field.name: values[field.name] for field in fields(kind) if field.name in values}
+    known = {field.name for field in fields(kind)}
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in known:
+            found[name] = value
+    return found
 
 
 def _write_cell(cell: float | None) -> dict[str, float] | None:
     if cell is None:
         return None
-    deviation = cell.deviation if isinstance(cell, Estimate) else None
-    return {"value": float(cell)} if deviation is None else {"value": float(cell), "interval": deviation}
+    deviation = getattr(cell, "deviation", None)
+    if deviation is None:
+        return {"value": float(cell)}
+    return {"value": float(cell), "interval": deviation}

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from ratchet.orchestrator.job_interface.job import infer_direction, is_time
-from ratchet.orchestrator.reporting.formatting import format_duration, format_timestamp, judge_difference, pluralize
+from ratchet.orchestrator.job_interface.job import infer_direction
+from ratchet.orchestrator.reporting.formatting import (
+    format_duration,
+    format_timestamp,
+    judge_difference,
+    pluralize,
+)
 from ratchet.orchestrator.reporting.tables import Table, build_table, collect_columns, is_finite
 
 Rows = Mapping[str, Mapping[str, float | None]]
 """Rows of the summary: label -> column -> value."""
 WORDS = {"done": "run", "hit": "reused", "failed": "failed", "pending": "not run"}
 SIGNS = {"done": "✓", "hit": "●", "failed": "✗", "pending": "○"}
-
-_ROUND = re.compile(r"^(?:iter(?:ation)?|round|cycle|generation)\W*\d+", re.IGNORECASE)
-_BASELINE = re.compile(r"bm25|zero.?shot|^nearest|baseline|random|lexical|tf.?idf|pretrained|^base\b", re.IGNORECASE)
-_KEPT = ("kept", "best", "chosen")
-
-RunStatus = Literal["finished", "failed", "interrupted"]
-StepStatus = Literal["hit", "done", "failed", "pending"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +29,8 @@ class StepReport:
     """Name in the recipe: `iter0/mine`."""
     job: str
     """Name of the job: `mine`. Curves of the same job share a chart."""
-    status: StepStatus
-    """`hit`: reused from an earlier run."""
+    status: str
+    """`done`, `failed`, `pending`, or `hit`: reused from an earlier run."""
     step_id: str = ""
     """Step id, a hex digest; empty if the inputs do not exist."""
     retries: int = 0
@@ -50,8 +47,6 @@ class StepReport:
     cases: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     message: str = ""
     """Why the step failed or was skipped, or the note of its result."""
-    lost: Sequence[Mapping[str, Any]] = ()
-    """Lost work: `what`, `amount` in `unit`s and `seconds` (None: not known)."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +56,7 @@ class RunReport:
     title: str
     """The recipe's name."""
     run_id: str
-    status: RunStatus
+    status: str
     started: float
     """Seconds since 1970."""
     seconds: float
@@ -74,6 +69,8 @@ class RunReport:
     """Description of the recipe; its first paragraph is shown below the title."""
     rows: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     """Summary: label -> column -> value. Columns called `time` or `seconds` hold seconds."""
+    baselines: Sequence[str] = ()
+    """The labels of the rows that are baselines."""
     best: Mapping[str, str] = field(default_factory=dict)
     """`Best model: NAME` or `Unchanged base: NAME` -> the line of Python that loads this model of the run."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -83,70 +80,77 @@ class RunReport:
 
 def count_steps(steps: Sequence[StepReport]) -> list[str]:
     """Return the number of steps per status as texts: `3 steps run`."""
-    counts = {word: sum(s.status == status for s in steps) for status, word in WORDS.items()}
-    return [f"{pluralize(n, 'step')} {word}" for word, n in counts.items() if n]
+    found: list[str] = []
+    for status, word in WORDS.items():
+        count = sum(step.status == status for step in steps)
+        if count:
+            found.append(f"{pluralize(count, 'step')} {word}")
+    return found
 
 
 def list_facts(data: RunReport) -> list[str]:
     """List start, duration, number of steps, and the time saved by reuse."""
-    saved = sum(s.seconds or 0 for s in data.steps if s.status == "hit")
-    facts = [format_timestamp(data.started), format_duration(data.seconds), *count_steps(data.steps)]
-    return facts + ([f"{format_duration(saved)} saved by reuse"] if saved >= 1 else [])
+    facts = [
+        format_timestamp(data.started),
+        format_duration(data.seconds),
+        *count_steps(data.steps),
+    ]
+    saved = sum(step.seconds or 0 for step in data.steps if step.status == "hit")
+    if saved >= 1:
+        facts.append(f"{format_duration(saved)} saved by reuse")
+    return facts
 
 
-def build_summary(rows: Rows) -> Table:
-    baselines = {i: "quiet" for i, label in enumerate(rows) if is_baseline(label)}
-    return build_table([{"": label, **row} for label, row in rows.items()], baselines)
+def build_summary(rows: Rows, baselines: Collection[str] = ()) -> Table:
+    quiet = {}
+    for i, label in enumerate(rows):
+        if label in baselines:
+            quiet[i] = "quiet"
+    return build_table([{"": label, **row} for label, row in rows.items()], quiet, mark_best=True)
 
 
 def collect_tables(steps: Sequence[StepReport]) -> list[tuple[str, str, Table]]:
-    """Return (step, title, table) of all tables. Rows with a true `kept`, `best` or `chosen` are marked as chosen."""
+    """Return (step, title, table) of all tables. Rows with a true `kept` are marked as chosen."""
     tables = []
     for step in steps:
         for title, rows in step.tables.items():
-            chosen = {i: "chosen" for i, row in enumerate(rows) if any(row.get(name) is True for name in _KEPT)}
-            tables += [(step.name, title, build_table(rows, chosen))] if rows else []
+            chosen = {}
+            for i, row in enumerate(rows):
+                if row.get("kept") is True:
+                    chosen[i] = "chosen"
+            if rows:
+                tables.append((step.name, title, build_table(rows, chosen, mark_best=True)))
     return tables
 
 
-def is_iteration(label: str) -> bool:
-    """Return whether the label of a row names an iteration: `iteration 0`, `iter1`, `round 2`."""
-    return bool(_ROUND.search(label))
-
-
-def strip_iteration(label: str) -> str:
-    """Return the label without its iteration, which the rows of one sequence have in common."""
-    return _ROUND.sub("", label)
-
-
-def is_baseline(label: str) -> bool:
-    """Return whether the label of a row names a baseline: BM25, zero-shot, ..."""
-    return bool(_BASELINE.search(label)) and not is_iteration(label)
-
-
-def list_headlines(rows: Rows) -> dict[str, str]:
+def list_headlines(rows: Rows, baselines: Collection[str]) -> dict[str, str]:
     """Return column -> headline, for the first two columns with a known direction, else for the first two columns."""
-    columns = [c for c in collect_columns(rows.values()) if not is_time(c)]
-    columns = [c for c in columns if any(is_finite(row.get(c)) for row in rows.values())]
-    columns = [c for c in columns if infer_direction(c)] or columns
-    return {column: format_headline(rows, column) for column in columns[:2]}
+    known = []
+    for column in collect_columns(rows.values()):
+        if column != "time" and any(is_finite(row.get(column)) for row in rows.values()):
+            known.append(column)
+    directed = [column for column in known if infer_direction(column)]
+    return {column: format_headline(rows, column, baselines) for column in (directed or known)[:2]}
 
 
-def format_headline(rows: Rows, column: str) -> str:
+def format_headline(rows: Rows, column: str, baselines: Collection[str]) -> str:
     """Compare the best row of a column with the best baseline: `0.452 at iteration 1: +0.276 against zero-shot, more
     than noise`. Empty if the column has no known direction."""
-    known: dict[str, Any] = {label: row[column] for label, row in rows.items() if is_finite(row.get(column))}
     sign = infer_direction(column)
+    known: dict[str, Any] = {
+        label: row[column] for label, row in rows.items() if is_finite(row.get(column))
+    }
     order = sorted(known, key=lambda label: -sign * known[label])
-    ours = [label for label in order if not is_baseline(label)]
-    rivals = [label for label in order if is_baseline(label)]
-    if not ours or not sign:
+    ours = next((label for label in order if label not in baselines), None)
+    rival = next((label for label in order if label in baselines), None)
+    if ours is None or not sign:
         return ""
-    against = ""
-    if rivals:
-        verdict = judge_difference(known[rivals[0]], known[ours[0]])
-        against = f": {known[ours[0]] - known[rivals[0]]:+.3f} against {rivals[0]}{f', {verdict}' if verdict else ''}"
-    return f"{known[ours[0]]:.3f} at {ours[0]}{against}"
+    headline = f"{known[ours]:.3f} at {ours}"
+    if rival is None:
+        return headline
+    headline += f": {known[ours] - known[rival]:+.3f} against {rival}"
+    verdict = judge_difference(known[rival], known[ours])
+    return f"{headline}, {verdict}" if verdict else headline
 
 
 @dataclass(frozen=True)
@@ -156,8 +160,6 @@ class Series:
     label: str
     x: Sequence[float]
     y: Sequence[float]
-    strong: bool = False
-    """Whether the line is drawn thicker and on top of the others."""
 
 
 @dataclass(frozen=True)
@@ -172,27 +174,19 @@ class Chart:
 
 def group_curves(steps: Iterable[StepReport]) -> list[Chart]:
     """Group the curves with the same job and title into charts. Curves `title | name` belong to the chart `title`."""
-    groups: dict[tuple[str, str], list[tuple[str, str, Mapping[str, Sequence[float]]]]] = {}
+    charts: dict[tuple[str, str], list[Series]] = {}
     for step in steps:
+        owner = step.name.rpartition("/")[0] or step.name
         for whole, curve in step.curves.items():
             title, _, name = whole.partition(" | ")
-            if len(curve.get("x", ())) and len(curve.get("y", ())):
-                groups.setdefault((step.job, title), []).append((step.name, name, curve))
-    made = []
-    for (job, title), curves in groups.items():
-        y_label, against, x_label = title.partition(" against ")
-        owners = list(dict.fromkeys(step for step, _, _ in curves))
-        short = dict(zip(owners, shorten_names(owners), strict=True))
-        labels = [name if name and len(owners) == 1 else f"{short[step]} {name}".strip() for step, name, _ in curves]
-        series = [Series(label, c["x"], c["y"]) for label, (_, _, c) in zip(labels, curves, strict=True)]
-        made.append(Chart(job, x_label if against else "", y_label, series))
-    return made
-
-
-def shorten_names(names: Sequence[str]) -> list[str]:
-    """Remove the last part from step names if all have the same: `iter0/train`, `iter1/train` -> `iter0`, `iter1`."""
-    heads, _, tails = zip(*(name.rpartition("/") for name in names), strict=True)
-    return list(heads if len(names) > 1 and all(heads) and len(set(tails)) == 1 else names)
+            if curve["x"]:
+                series = Series(f"{owner} {name}".rstrip(), curve["x"], curve["y"])
+                charts.setdefault((step.job, title), []).append(series)
+    found = []
+    for (job, title), lines in charts.items():
+        y_label, _, x_label = title.partition(" against ")
+        found.append(Chart(job, x_label, y_label, lines))
+    return found
 
 
 @dataclass(frozen=True)
@@ -201,40 +195,35 @@ class Case:
 
     title: str
     columns: Mapping[str, Sequence[tuple[str, bool]]]
-    left_out: int = 0
-    """Number of columns between the first and the last that are not shown."""
 
     @property
     def ranks(self) -> list[int | None]:
         """Rank (from 1) of the first correct answer in each column; None if no correct answer is shown."""
-        return [next((i for i, (_, good) in enumerate(c, 1) if good), None) for c in self.columns.values()]
+        found: list[int | None] = []
+        for answers in self.columns.values():
+            found.append(next((rank for rank, (_, good) in enumerate(answers, 1) if good), None))
+        return found
 
 
-def collect_cases(steps: Sequence[StepReport], widest: int = 3) -> dict[str, list[Case]]:
-    """Collect the cases of all steps by title, merged by query. With over `widest` columns: only the first and last."""
-    joined: dict[str, dict[str, Any]] = {}
+def collect_cases(steps: Sequence[StepReport]) -> dict[str, list[Case]]:
+    """Collect the cases of all steps by title, merged by query. Of many columns, the first and the last are shown."""
+    joined: dict[str, dict[str, dict[str, list[tuple[str, bool]]]]] = {}
     for step in steps:
-        for title, given in step.cases.items():
-            for card in given:
-                columns = joined.setdefault(title, {}).setdefault(str(card.get("title", "")), {})
-                for heading, items in card.get("columns", {}).items():
-                    found = [(str(item.get("text", "")), bool(item.get("good"))) for item in items]
-                    if columns.get(heading, found) != found:
-                        heading = f"{heading} ({step.name})"
-                    columns[heading] = found
-    for queries in joined.values():
+        for title, cards in step.cases.items():
+            for card in cards:
+                columns = joined.setdefault(title, {}).setdefault(card["title"], {})
+                for heading, items in card["columns"].items():
+                    answers = []
+                    for item in items:
+                        answers.append((item["text"], bool(item.get("good"))))
+                    columns.setdefault(heading, answers)
+    found: dict[str, list[Case]] = {}
+    for title, queries in joined.items():
         for query, columns in queries.items():
-            headings = list(columns) if len(columns) <= widest else [next(iter(columns)), next(reversed(columns))]
-            queries[query] = Case(query, {h: columns[h] for h in headings}, len(columns) - len(headings))
-    return {title: list(queries.values()) for title, queries in joined.items()}
-
-
-def build_lost_work(steps: Sequence[StepReport]) -> Table:
-    """Build the table of lost work: what was lost, and how much was repeated."""
-    rows = []
-    for step in steps:
-        for lost in step.lost:
-            repeated = None if lost["amount"] is None else f"{lost['amount']:g} {lost['unit']}"
-            row = {"step": step.name, "lost work": lost["what"], "repeated": repeated}
-            rows.append({**row, "seconds repeated": lost["seconds"]})
-    return build_table(rows, {})
+            if len(columns) > 3:
+                columns = {
+                    heading: columns[heading]
+                    for heading in (next(iter(columns)), next(reversed(columns)))
+                }
+            found.setdefault(title, []).append(Case(query, columns))
+    return found

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ratchet.orchestrator.execution.schedule import Status
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.reporting.formatting import Estimate
-from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
+from ratchet.orchestrator.reporting.run_data import WORDS, RunReport, StepReport
 from ratchet.orchestrator.run_models import read_best
 from ratchet.orchestrator.step import Metric, Output, Row, Summary
 
@@ -25,20 +24,20 @@ def build_summary_table(plan: Plan, summary: Summary) -> dict[str, dict[str, flo
     """Build the rows of the summary: label -> column -> value or None. Column `time`: total seconds of the row's steps.
     The notes of these steps follow the label, and counts (`Metric.count`) follow the titles. For a summary without
     rows: the numbers of its goals."""
+    found: dict[str, dict[str, float | None]] = {}
     if not summary.rows:
-        return {
-            f"{goal.name}: {name}": {"value": value}
-            for goal in summary.goals
-            for name, value in plan.steps[goal.name].numbers.items()
-        }
+        for goal in summary.goals:
+            for name, value in plan.steps[goal.name].numbers.items():
+                found[f"{goal.name}: {name}"] = {"value": value}
+        return found
     titles = _name_columns(plan, summary)
-    return {
-        _describe_row(plan, row): {
-            **{titles[title]: _read_cell(plan, cell) for title, cell in row.columns.items() if title in titles},
-            "time": _sum_seconds(plan, row),
-        }
-        for row in summary.rows
-    }
+    for row in summary.rows:
+        cells: dict[str, float | None] = {}
+        for title, cell in row.columns.items():
+            if title in titles:
+                cells[titles[title]] = _read_cell(plan, cell)
+        found[describe_row(plan, row)] = {**cells, "time": _sum_seconds(plan, row)}
+    return found
 
 
 def list_unreported_metrics(plan: Plan, summary: Summary) -> list[str]:
@@ -56,25 +55,37 @@ def list_unreported_metrics(plan: Plan, summary: Summary) -> list[str]:
     return lines
 
 
-def _describe_row(plan: Plan, row: Row) -> str:
+def describe_row(plan: Plan, row: Row) -> str:
+    """Return the label of a row with the notes of its steps: `iteration 0 (2 of 3: kept the base)`."""
     notes = Counter(plan.steps[step.name].result.get("note", "") for step in row.steps)
-    several = max((len(cell) for cell in row.columns.values() if not isinstance(cell, Metric)), default=1)
-    text = "; ".join(f"{n} of {several}: {note}" if several > 1 else note for note, n in notes.items() if note)
-    return f"{row.label} ({text})" if text else row.label
+    del notes[""]
+    repetitions = max(
+        (len(cell) for cell in row.columns.values() if not isinstance(cell, Metric)), default=1
+    )
+    texts = []
+    for note, count in notes.items():
+        texts.append(note if repetitions == 1 else f"{count} of {repetitions}: {note}")
+    if not texts:
+        return row.label
+    return f"{row.label} ({'; '.join(texts)})"
 
 
 def _name_columns(plan: Plan, summary: Summary) -> dict[str, str]:
     """Return column -> title with the range of its counts. Columns whose counts no step reports are left out."""
-    counts: dict[str, list[float]] = {}
-    for title, metric in (pair for row in summary.rows for pair in row.metrics):
-        numbers = plan.steps[metric.step.name].numbers
-        if not metric.count or metric.count in numbers:
-            counts.setdefault(title, []).append(numbers.get(metric.count, 0))
-    ends = {title: sorted({min(found), max(found)}) for title, found in counts.items()}
-    return {
-        title: f"{title} ({'–'.join(f'{n:,.0f}' for n in found)})" if any(found) else title
-        for title, found in ends.items()
-    }
+    counts: dict[str, set[float]] = {}
+    for row in summary.rows:
+        for title, metric in row.metrics:
+            numbers = plan.steps[metric.step.name].numbers
+            if not metric.count:
+                counts.setdefault(title, set())
+            elif metric.count in numbers:
+                counts.setdefault(title, set()).add(numbers[metric.count])
+    titles = {}
+    for title, known in counts.items():
+        ends = sorted({min(known, default=0), max(known, default=0)})
+        shown = "–".join(f"{end:,.0f}" for end in ends)
+        titles[title] = f"{title} ({shown})" if any(ends) else title
+    return titles
 
 
 def build_run_report(run: Run) -> RunReport:
@@ -90,12 +101,13 @@ def build_run_report(run: Run) -> RunReport:
         title=about["recipe"],
         doc=about["doc"],
         run_id=run.run_log.run_id,
-        status=run.word,  # type: ignore[arg-type]
+        status=run.word,
         started=about["started"],
         seconds=time.time() - about["started"],
         command=about["command"],
         parameters=about["parameters"],
         rows=build_summary_table(run.plan, run.summary),
+        baselines=[describe_row(run.plan, row) for row in run.summary.rows if row.baseline],
         best=_list_best(run),
         steps=[_build_step(run, name, last[name], retries[name]) for name in run.plan.steps],
         provenance={**about["versions"], "machine": f"{platform.system()} {platform.machine()}"},
@@ -104,7 +116,8 @@ def build_run_report(run: Run) -> RunReport:
 
 def _list_best(run: Run) -> dict[str, str]:
     """Return title -> Python line that loads the model, for the models that the run ended with."""
-    store, titles = run.plan.store, {}
+    store = run.plan.store
+    titles = {}
     for one in read_best(store, run.run_log):
         kind = "Best model" if one.changed else "Unchanged base"
         titles[f"{kind}: {one.name}"] = one.write_code(store)
@@ -113,28 +126,35 @@ def _list_best(run: Run) -> dict[str, str]:
 
 def _build_step(run: Run, name: str, last: Mapping[str, Any], retries: int) -> StepReport:
     """Build the report of a step. last: kind of event -> the step's last event of this kind."""
-    started, failed = (last[kind]["t"] if kind in last else None for kind in ("started", "failed"))
-    planned, hit = run.plan.steps[name], "hit" in last
-    seconds = failed - started if failed and started else None
-    message = f"needs {last['skipped']['because']}, which failed" if "skipped" in last else ""
-    words = {Status.DONE: "done", Status.FAILED: "failed"}
+    planned = run.plan.steps[name]
+    seconds = None
+    if planned.commit:
+        seconds = planned.commit.record["seconds"]
+    elif "failed" in last and "started" in last:
+        seconds = last["failed"]["t"] - last["started"]["t"]
+    message = run.failures.get(name) or planned.result.get("note", "")
+    if "skipped" in last:
+        message = f"needs {last['skipped']['because']}, which failed"
+    status = "hit" if "hit" in last else run.status[name].value
+    if status not in WORDS:
+        status = "pending"
     return StepReport(
         name=name,
         job=planned.step.job.name,
-        status="hit" if hit else words.get(run.status[name], "pending"),  # type: ignore[arg-type]
+        status=status,
         step_id=planned.step_id,
         retries=retries,
-        seconds=planned.commit.record["seconds"] if planned.commit else seconds,
+        seconds=seconds,
         inputs=_list_inputs(run.plan, name),
         config=asdict(planned.step.config),
         **{key: planned.result.get(key, {}) for key in ("metrics", "tables", "curves", "cases")},
-        message=run.failures.get(name, message) or planned.result.get("note", ""),
-        lost=planned.commit.record.get("lost", []) if planned.commit else [],
+        message=message,
     )
 
 
 def _list_inputs(plan: Plan, name: str) -> list[tuple[str, str, str]]:
-    step, found = plan.steps[name].step, []
+    step = plan.steps[name].step
+    found = []
     for (key, text), (_, ref) in zip(describe_inputs(step), step.references(), strict=True):
         exists = not isinstance(ref, Output) or plan.steps[ref.step.name].manifest
         found.append((key, text, plan.digest_input(ref) if exists else ""))
@@ -146,14 +166,28 @@ def _read_cell(plan: Plan, cell: Metric | Sequence[Metric]) -> float | None:
     all their steps are done."""
     if isinstance(cell, Metric):
         numbers = plan.steps[cell.step.name].numbers
-        value, interval = numbers.get(cell.name), numbers.get(f"{cell.name}/interval")
-        return value if value is None or interval is None else Estimate(value, interval)
-    planned = [(plan.steps[metric.step.name], metric.name) for metric in cell]
-    values = [step.numbers[name] for step, name in planned if name in step.numbers]
-    return Estimate.of_mean(values) if values and all(step.manifest for step, _ in planned) else None
+        value = numbers.get(cell.name)
+        interval = numbers.get(f"{cell.name}/interval")
+        if value is None or interval is None:
+            return value
+        return Estimate(value, interval)
+    values = []
+    for metric in cell:
+        planned = plan.steps[metric.step.name]
+        if planned.manifest is None:
+            return None
+        if metric.name in planned.numbers:
+            values.append(planned.numbers[metric.name])
+    if not values:
+        return None
+    return Estimate.of_mean(values)
 
 
 def _sum_seconds(plan: Plan, row: Row) -> float | None:
-    commits = [plan.steps[step.name].commit for step in row.steps]
-    known = [commit.record["seconds"] for commit in commits if commit is not None]
-    return sum(known) if known and len(known) == len(commits) else None
+    total = 0.0
+    for step in row.steps:
+        commit = plan.steps[step.name].commit
+        if commit is None:
+            return None
+        total += commit.record["seconds"]
+    return total if row.steps else None

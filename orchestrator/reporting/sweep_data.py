@@ -1,44 +1,49 @@
-"""The data of a sweep's report, and its selection for display: ranking, settings, tables, curves. No markup."""
+"""The data of a sweep's report, and its selection for display: facts, the table of trials, curves. No markup."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ratchet.orchestrator.job_interface.terminal import clean
 from ratchet.orchestrator.reporting.formatting import (
-    NOTHING,
+    Estimate,
     format_duration,
-    format_number,
     format_timestamp,
-    is_number,
     pluralize,
 )
 from ratchet.orchestrator.reporting.run_data import Chart, Series
-from ratchet.orchestrator.reporting.tables import Table, build_table, collect_columns
-from ratchet.orchestrator.sweeps.trial_log import Trial
+from ratchet.orchestrator.reporting.tables import Table, build_table
 
-DEFAULT = "default"
-"""Text for the value of a setting that a trial leaves to the recipe."""
-Value = float | str | None
-"""Value of a setting in a trial. None: the recipe's default."""
-_STATUSES = ("finished", "stopped", "failed", "unfinished")
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+STATUSES = ("finished", "stopped", "failed", "unfinished")
 
 
 @dataclass(frozen=True)
-class TrialReport(Trial):
-    """A trial in the report of a sweep. `settings`: the values of the settings in the space."""
+class Trial:
+    """A trial and its result."""
 
-    number: int = 0
-    """1, 2, ... in the order in which the trials were first started."""
-    deviation: float | None = None
-    """Standard deviation over seeds; None with one seed."""
+    settings: Mapping[str, str]
+    status: str = "unfinished"
+    """`finished`, `stopped` (early stopping), `failed`, or `unfinished`."""
+    value: float | None = None
+    """Mean objective over the seeds; for a stopped trial, the objective at its last checkpoint."""
+    values: Sequence[float] = ()
+    """Objective per seed."""
+    curve: Sequence[float] = ()
+    """Objective of the first seed after each checkpoint."""
+    reason: str = ""
+    """Why it failed."""
     note: str = ""
     """Note of the deciding step's result, such as that finetuning kept its base."""
+    seconds: float = 0.0
+    """Wall-clock seconds; 0 if it has not ended."""
+
+    @property
+    def estimate(self) -> float | None:
+        """The value, with the standard deviation over seeds."""
+        if len(self.values) > 1:
+            return Estimate.of_mean(self.values)
+        return self.value
 
 
 @dataclass(frozen=True)
@@ -60,17 +65,14 @@ class SweepReport:
     """Setting -> its distribution as written: `loguniform(1e-5, 1e-3)`."""
     fixed: Sequence[str]
     """`name=value` settings of all trials: plain values of the space, and `--set`."""
-    trials: Sequence[TrialReport]
+    trials: Sequence[Trial]
+    """The trials; trial 1 is the first of them. A trial without settings has the recipe's defaults."""
     winner: int | None
     """Number of the best trial."""
-    default: int | None
-    """Number of the trial with the recipe's defaults."""
     conclusion: str
     """One sentence on whether the winner is better than the defaults beyond noise."""
     winner_command: str
     """Command that runs the recipe with the winner's settings."""
-    importance: Mapping[str, float]
-    """Setting -> share of the metric's variance; the shares sum to 1. May be empty."""
     notes: Sequence[str] = ()
     """Notes, such as why training does not continue from fewer epochs."""
     provenance: Mapping[str, str] = field(default_factory=dict)
@@ -78,152 +80,81 @@ class SweepReport:
 
 def list_facts(data: SweepReport) -> list[str]:
     """List start, duration, and the number of trials per status."""
-    counts = {status: sum(t.status == status for t in data.trials) for status in _STATUSES}
-    words = [f"{pluralize(n, 'trial')} {status}" for status, n in counts.items() if n]
-    return [format_timestamp(data.started), format_duration(data.seconds), *(words or ["no trials"])]
+    facts = [format_timestamp(data.started), format_duration(data.seconds)]
+    for status in STATUSES:
+        count = sum(trial.status == status for trial in data.trials)
+        if count:
+            facts.append(f"{pluralize(count, 'trial')} {status}")
+    return facts
 
 
 def summarize_status(data: SweepReport) -> str:
-    statuses = {t.status for t in data.trials} or {"unfinished"}
-    return "unfinished" if "unfinished" in statuses else "failed" if statuses == {"failed"} else "finished"
+    statuses = {trial.status for trial in data.trials}
+    if not statuses or "unfinished" in statuses:
+        return "unfinished"
+    return "failed" if statuses == {"failed"} else "finished"
 
 
-def format_headline(data: SweepReport, winner: TrialReport) -> str:
-    """Format the winner's metric: `Trial 3 (winner): map@25 0.4121 ± 0.0030`."""
-    value, deviation = (format_cell(data.metric, drop_nonfinite(n), False) for n in (winner.value, winner.deviation))
-    spread = "" if deviation == NOTHING else f" ± {deviation}"
-    return f"{format_label(data, winner).capitalize()}: {data.metric} {value}{spread}"
+def format_label(data: SweepReport, number: int) -> str:
+    """Format a trial: `trial 3 (winner) (a note)`."""
+    trial = data.trials[number - 1]
+    label = f"trial {number}"
+    if number == data.winner:
+        label += " (winner)"
+    if not trial.settings:
+        label += " (defaults)"
+    if trial.note:
+        label += f" ({trial.note})"
+    return label
 
 
-def group_failures(data: SweepReport) -> dict[str, str]:
-    """Return reason of a failure -> the trials with it: `Trials 3, 5`."""
-    reasons: dict[str, list[int]] = {}
-    for trial in data.trials:
-        if trial.status == "failed":
-            reasons.setdefault(trial.reason.strip() or "no message", []).append(trial.number)
-    return {r: f"Trial{'s' if len(given) > 1 else ''} {', '.join(map(str, given))}" for r, given in reasons.items()}
+def rank_trials(data: SweepReport) -> list[int]:
+    """Return the numbers of the trials, the best first; stopped, failed and unfinished trials follow."""
+    sign = -1 if data.maximize else 1
+
+    def key(number: int) -> tuple[int, float]:
+        trial = data.trials[number - 1]
+        return STATUSES.index(trial.status), sign * (trial.value or 0.0)
+
+    return sorted(range(1, len(data.trials) + 1), key=key)
 
 
-def format_label(data: SweepReport, trial: TrialReport) -> str:
-    roles = (("winner", data.winner), ("defaults", data.default))
-    marks = [*(role for role, which in roles if which == trial.number), *filter(None, [trial.note])]
-    return f"trial {trial.number}" + "".join(f" ({mark})" for mark in marks)
-
-
-def rank_trials(data: SweepReport) -> list[TrialReport]:
-    """Sort trials by status (finished first), then by metric, the best first."""
-
-    def rank(trial: TrialReport) -> tuple[int, bool, float, bool, int]:
-        value, sign = drop_nonfinite(trial.value), -1 if data.maximize else 1
-        place = _STATUSES.index(trial.status)
-        return place, value is None, sign * (value or 0.0), trial.number != data.winner, trial.number
-
-    return sorted(data.trials, key=rank)
-
-
-def collect_importance(data: SweepReport) -> dict[str, float]:
-    short = shorten_names(data)
-    known = {short.get(name, name): share for name, share in data.importance.items()}
-    return dict(sorted(known.items(), key=lambda pair: -pair[1]))
-
-
-def shorten_names(data: SweepReport) -> dict[str, str]:
-    """Return setting -> its shortest unique ending: `finetune_embedder.learning_rate` -> `learning_rate`."""
-    names = list(dict.fromkeys([*data.space, *(name for t in data.trials for name in t.settings)]))
-    taken = {"", data.metric, "±", "status", "time"}
-    endings = {name: [name[m.end() :] for m in re.finditer(r"[./]", name)][::-1] for name in names}
-    short = {}
-    for name in names:
-        others = {ending for other in names if other != name for ending in (other, *endings[other])}
-        short[name] = next((e for e in endings[name] if e not in others | taken), name)
-        if short[name] in taken:
-            short[name] = f"{name} (setting)"
-    return short
-
-
-def collect_settings(data: SweepReport) -> dict[str, dict[int, Value]]:
-    """Return short name -> trial number -> value of the settings that vary (all if none does), parsed if numeric."""
-    short = shorten_names(data)
-    given = {name: {t.number: t.settings.get(name) for t in data.trials} for name in short}
-    given = {name: texts for name, texts in given.items() if any(text is not None for text in texts.values())}
-    varied = {name: texts for name, texts in given.items() if len(set(texts.values())) > 1}
-    return {short[name]: _parse_numbers(texts) for name, texts in (varied or given).items()}
-
-
-def format_cell(column: str, value: Value, setting: bool) -> str:
-    if value is None:
-        return DEFAULT if setting else NOTHING
-    if not is_number(value):
-        return clean(str(value))
-    if setting:
-        whole = f"{value:.12g}"  # a value of a grid in full; a value drawn from a range has too many digits
-        return str(value) if isinstance(value, int) else whole if len(whole) <= 7 else f"{value:.3g}"
-    if column == "time":
-        return format_duration(float(value)) if value else NOTHING
-    # More decimals than elsewhere: the best trials of a sweep lie close together.
-    return f"{value:.4f}" if 1e-3 <= abs(float(value)) < 10 or not value else format_number(float(value))
-
-
-def drop_nonfinite(value: float | None) -> float | None:
-    """Return the number, or None if it is NaN, infinite, or too large for a chart."""
-    return value if value is not None and math.isfinite(value) and abs(value) < 1e300 else None
-
-
-def _parse_numbers(texts: Mapping[int, str | None]) -> dict[int, Value]:
-    known = [text.strip() for text in texts.values() if text is not None]
-    if not all(_NUMBER.fullmatch(text) and drop_nonfinite(float(text)) is not None for text in known):
-        return dict(texts)
-    whole = all(re.fullmatch(r"[-+]?\d{1,15}", text) for text in known)
-    return {i: None if text is None else int(text) if whole else float(text) for i, text in texts.items()}
+def list_rows(data: SweepReport) -> list[dict[str, Any]]:
+    """Return a row per trial, the best first: label, settings that vary, the metric, status and seconds."""
+    varied = []
+    for name in data.space:
+        if len({trial.settings.get(name) for trial in data.trials}) > 1:
+            varied.append(name)
+    fields = [name.rpartition(".")[2] for name in varied]
+    rows = []
+    for number in rank_trials(data):
+        trial = data.trials[number - 1]
+        row: dict[str, Any] = {"": format_label(data, number)}
+        for name, short in zip(varied, fields, strict=True):
+            row[short if fields.count(short) == 1 else name] = trial.settings.get(name, "default")
+        rows.append(
+            row
+            | {data.metric: trial.estimate, "status": trial.status, "time": trial.seconds or None}
+        )
+    return rows
 
 
 def build_trials(data: SweepReport) -> Table:
-    """Build the table of the trials: settings that vary, the metric, status and seconds.
-
-    The best trial comes first; stopped, failed and unfinished trials follow, and are never the best. A setting is None
-    if the trial leaves it to the recipe.
-    """
-    settings, trials = collect_settings(data), rank_trials(data)
-    several = any(drop_nonfinite(t.deviation) is not None for t in trials)
-    rows: list[dict[str, Any]] = [
-        {"": format_label(data, t)}
-        | {column: given[t.number] for column, given in settings.items()}
-        | {data.metric: drop_nonfinite(t.value)}
-        | ({"±": drop_nonfinite(t.deviation)} if several else {})
-        | {"status": t.status, "time": t.seconds}
-        for t in trials
-    ]
-    columns = [column for column in collect_columns(rows) if column]
-    styles = {i: "quiet" for i, t in enumerate(trials) if t.status != "finished"}
-    return build_table(
-        rows,
-        styles | {i: "chosen" for i, t in enumerate(trials) if t.number == data.winner},
-        texts={column: [format_cell(column, row[column], column in settings) for row in rows] for column in columns},
-        directions={data.metric: 1 if data.maximize else -1},
-        contenders=range(len(trials) - len(styles)),
-    )
-
-
-def format_trials(data: SweepReport) -> dict[str, dict[str, str]]:
-    """Format the trials: label (`trial 3 (winner)`) -> column -> text (`0.0002`, `0.4121`, `2 m 05 s`)."""
-    columns = build_trials(data).columns
-    labels = columns[0].texts if columns else ()
-    return {label: {c.name: c.texts[i] for c in columns[1:]} for i, label in enumerate(labels)}
-
-
-def build_seeds(data: SweepReport) -> Table:
-    """Build the table of the metric of every seed; empty with one seed per trial."""
-    names = [f"seed {i + 1}" for i in range(max((len(t.values) for t in data.trials), default=0))]
-    trials = rank_trials(data) if len(names) > 1 else []
-    values = [dict(zip(names, map(drop_nonfinite, t.values), strict=False)) for t in trials]
-    texts = {name: [format_cell(data.metric, row.get(name), False) for row in values] for name in names}
-    rows = [{"": format_label(data, t), **dict.fromkeys(names), **row} for t, row in zip(trials, values, strict=True)]
-    return build_table(rows, {}, texts, directions={})
+    """Build the table of the trials; see `list_rows`."""
+    styles = {}
+    for i, number in enumerate(rank_trials(data)):
+        if number == data.winner:
+            styles[i] = "chosen"
+        elif data.trials[number - 1].status != "finished":
+            styles[i] = "quiet"
+    return build_table(list_rows(data), styles)
 
 
 def collect_curves(data: SweepReport) -> Chart:
-    """Return the curves of the trials. The winner and the defaults come first, to get a colour of their own."""
-    trials = [t for t in rank_trials(data) if len(t.curve)]
-    trials.sort(key=lambda t: (t.number != data.winner, t.number != data.default))
-    curves = [(format_label(data, t), range(1, len(t.curve) + 1), t.curve, t.number == data.winner) for t in trials]
-    return Chart("", "checkpoint", data.metric, [Series(*curve) for curve in curves])
+    """Return the curves of the trials, the best first, which get colours of their own."""
+    curves = []
+    for number in rank_trials(data):
+        values = data.trials[number - 1].curve
+        if values:
+            curves.append(Series(format_label(data, number), range(1, len(values) + 1), values))
+    return Chart("", "checkpoint", data.metric, curves)

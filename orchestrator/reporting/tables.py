@@ -1,4 +1,4 @@
-"""Tables of a report, without markup: columns, the texts of their cells, and the best number of each column."""
+"""Tables of reports and of the terminal, without markup: columns, their cells as text, and the best of each column."""
 
 from __future__ import annotations
 
@@ -6,21 +6,66 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len
+from rich.table import Table as Grid
+from rich.text import Text
+
+from ratchet.orchestrator.job_interface.clean_output import CleanConsole
 from ratchet.orchestrator.job_interface.job import infer_direction
-from ratchet.orchestrator.reporting.formatting import NOTHING, format_cells, is_number
+from ratchet.orchestrator.reporting.formatting import format_value, is_number
 
 
-def find_best(
-    values: Sequence[Any], column: str, sign: int | None = None, contenders: Collection[int] | None = None
-) -> set[int]:
-    """Return the positions of the best value of a column; empty if no direction is known or all values are equal.
+class Column(NamedTuple):
+    """A column: cells as texts, direction (see `infer_direction`), and positions of the best values."""
 
-    sign: overrides `infer_direction`. contenders: the positions to compare (default: all).
-    """
-    sign = infer_direction(column) if sign is None else sign
-    signed = {i: sign * v for i, v in enumerate(values) if is_finite(v) and (contenders is None or i in contenders)}
-    best = max(signed.values(), default=0)
-    return {i for i, v in signed.items() if v == best} if sign and best > min(signed.values(), default=0) else set()
+    name: str
+    texts: Sequence[str]
+    numeric: bool
+    direction: int
+    best: Collection[int]
+
+
+class Table(NamedTuple):
+    """A table. styles: position of a row -> `chosen` or `quiet` (grey)."""
+
+    columns: Sequence[Column]
+    styles: Mapping[int, str]
+
+
+def build_table(
+    rows: Sequence[Mapping[str, Any]],
+    styles: Mapping[int, str] | None = None,
+    *,
+    mark_best: bool = False,
+) -> Table:
+    """Build a table of rows (column -> value); without rows, it has no columns. mark_best: mark the best values of the
+    columns whose direction is known."""
+    columns = []
+    for name in collect_columns(rows):
+        values = [row.get(name) for row in rows]
+        texts = []
+        for value in values:
+            texts.append(format_value(value, name))
+        numeric = all(value is None or is_number(value) for value in values)
+        direction = infer_direction(name) if mark_best else 0
+        columns.append(Column(name, texts, numeric, direction, find_best(values, direction)))
+    return Table(columns, styles or {})
+
+
+def find_best(values: Sequence[Any], direction: int) -> set[int]:
+    """Return the positions of the best value; empty if there is no direction or all values are equal."""
+    known = {}
+    for i, value in enumerate(values):
+        if is_finite(value):
+            known[i] = direction * value
+    best = max(known.values(), default=0)
+    if not direction or best == min(known.values(), default=0):
+        return set()
+    found: set[int] = set()
+    for i, value in known.items():
+        if value == best:
+            found.add(i)
+    return found
 
 
 def is_finite(value: Any) -> bool:
@@ -29,44 +74,26 @@ def is_finite(value: Any) -> bool:
 
 def collect_columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return all column names, in the order of their first appearance."""
-    return list(dict.fromkeys(column for row in rows for column in row))
+    names: dict[str, None] = {}
+    for row in rows:
+        names.update(dict.fromkeys(row))
+    return list(names)
 
 
-class Column(NamedTuple):
-    """A column: values, cells as texts, direction (see `infer_direction`), and positions of the best values."""
-
-    name: str
-    values: Sequence[Any]
-    texts: Sequence[str]
-    numeric: bool
-    direction: int
-    best: Collection[int]
-
-
-class Table(NamedTuple):
-    """A table of a report. styles: position of a row -> `chosen` or `quiet` (grey)."""
-
-    columns: Sequence[Column]
-    styles: Mapping[int, str]
-
-
-def build_table(
-    rows: Sequence[Mapping[str, Any]],
-    styles: Mapping[int, str],
-    texts: Mapping[str, Sequence[str]] | None = None,
-    directions: Mapping[str, int] | None = None,
-    contenders: Collection[int] | None = None,
-) -> Table:
-    """Build a table of `rows`; without rows, it has no columns.
-
-    texts: column -> its cells. directions: column -> its direction (0 if absent). contenders: see `find_best`.
-    """
-    columns = []
-    for name in collect_columns(rows):
-        values = [row.get(name) for row in rows]
-        shown = (texts or {}).get(name) or format_cells(values, name)
-        sign = infer_direction(name) if directions is None else directions.get(name, 0)
-        winners = {i for i in find_best(values, name, sign, contenders) if shown[i] != NOTHING}
-        numeric = all(v is None or is_number(v) for v in values)
-        columns.append(Column(name, values, shown, numeric, sign, winners))
-    return Table(columns, styles)
+def print_table(table: Table) -> None:
+    """Print a table. Words are never cut: if the terminal is too narrow for the longest words, it wraps the lines."""
+    grid = Grid(box=None, pad_edge=False)
+    for column in table.columns:
+        words = " ".join([column.name, *column.texts]).split()
+        longest = max(map(cell_len, words), default=0)
+        grid.add_column(
+            Text(column.name), justify="right" if column.numeric else "left", min_width=longest
+        )
+    for row in zip(*(column.texts for column in table.columns), strict=True):
+        grid.add_row(*map(Text, row))
+    console = CleanConsole()
+    needed = CleanConsole(width=10_000).measure(grid)
+    width = needed.maximum
+    if console.is_terminal:
+        width = max(console.width, needed.minimum)
+    CleanConsole(width=width).print(grid)

@@ -1,8 +1,8 @@
 """Log a run that has ended to MLflow and Weights & Biases: settings, the final table, the report, and the steps.
 
 A service is used if its library is installed and its environment variables are set, as for training curves
-(`ratchet.jobs.training.tracking`). On MLflow, steps are nested runs, including the runs with training curves; on
-Weights & Biases, steps are rows of a table. An outage is reported, and delays the command by at most `SECONDS` each.
+(`ratchet.jobs.training.tracking`). On Weights & Biases, the steps are rows of a table. An outage is reported,
+and delays the command by at most `SECONDS` each.
 """
 
 from __future__ import annotations
@@ -16,24 +16,28 @@ from typing import Any
 
 from ratchet.orchestrator.job_interface.mlflow_runs import find_run, make_name
 from ratchet.orchestrator.reporting import report_json
-from ratchet.orchestrator.reporting.run_data import WORDS, RunReport, StepReport
+from ratchet.orchestrator.reporting.run_data import WORDS, RunReport
 
 SECONDS = 60.0
 LONGEST_VALUE = 500
 """Maximum number of characters of a parameter's value on MLflow."""
 
 
-def publish(data: RunReport, folder: Path) -> Iterator[str]:
+def send_report(data: RunReport, folder: Path) -> Iterator[str]:
     """Send a run to the configured services, and yield messages about failures. folder: the run's, with its reports."""
     services: dict[str, Callable[[RunReport, Path], None]] = {}
     if os.environ.get("MLFLOW_TRACKING_URI") and importlib.util.find_spec("mlflow"):
         services["MLflow"] = _write_mlflow
-    if (os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE")) and importlib.util.find_spec("wandb"):
+    if (
+        os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE")
+    ) and importlib.util.find_spec("wandb"):
         services["W&B"] = _write_wandb
     for name, write in services.items():
         failures = [f"not done in {SECONDS:.0f} s"]
 
-        def attempt(write: Callable[[RunReport, Path], None] = write, failures: list[str] = failures) -> None:
+        def attempt(
+            write: Callable[[RunReport, Path], None] = write, failures: list[str] = failures
+        ) -> None:
             try:
                 write(data, folder)
                 failures.clear()
@@ -48,8 +52,12 @@ def publish(data: RunReport, folder: Path) -> Iterator[str]:
 
 def list_numbers(data: RunReport) -> dict[str, float]:
     """Return the numbers of the final table by `row/column`."""
-    cells = [(label, name, value) for label, row in data.rows.items() for name, value in row.items()]
-    return {f"{label}/{name}": float(value) for label, name, value in cells if value is not None}
+    found: dict[str, float] = {}
+    for label, row in data.rows.items():
+        for name, value in row.items():
+            if value is not None:
+                found[f"{label}/{name}"] = float(value)
+    return found
 
 
 def _write_mlflow(data: RunReport, folder: Path) -> None:
@@ -57,28 +65,20 @@ def _write_mlflow(data: RunReport, folder: Path) -> None:
     _log(client, run_id, data.parameters, list_numbers(data))
     for name in ("report.html", "report.md", report_json.NAME):
         client.log_artifact(run_id, str(folder / name))
-    for step in data.steps:
-        if step.step_id and step.status != "pending":
-            _write_step(client, run_id, step)
     client.set_terminated(run_id, "FINISHED" if data.status == "finished" else "FAILED")
 
 
-def _write_step(client: Any, run_id: str, step: StepReport) -> None:
-    """Create the MLflow run of a step, or find its run with curves, and nest it. A reused step moves to this run."""
-    _, child = find_run("ratchet.step", step.step_id, step.name)
-    numbers = {name: value for name, value in step.metrics.items() if isinstance(value, int | float)}
-    _log(client, child, step.config, numbers)
-    inputs = {f"ratchet.input.{name}": f"{source} {digest}" for name, source, digest in step.inputs}
-    for tag, value in {"mlflow.parentRunId": run_id, "ratchet.job": step.job, **inputs}.items():
-        client.set_tag(child, tag, value)
-    client.set_terminated(child, "FAILED" if step.status == "failed" else "FINISHED")
-
-
-def _log(client: Any, run_id: str, settings: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
+def _log(
+    client: Any, run_id: str, settings: Mapping[str, Any], numbers: Mapping[str, float]
+) -> None:
     from mlflow.entities import Metric, Param
 
-    params = [Param(make_name(name), str(value)[:LONGEST_VALUE]) for name, value in settings.items()]
-    metrics = [Metric(make_name(name), float(value), 0, 0) for name, value in numbers.items()]
+    params = []
+    for name, value in settings.items():
+        params.append(Param(make_name(name), str(value)[:LONGEST_VALUE]))
+    metrics = []
+    for name, value in numbers.items():
+        metrics.append(Metric(make_name(name), float(value), 0, 0))
     client.log_batch(run_id, metrics=metrics, params=params)
 
 
@@ -88,15 +88,28 @@ def _write_wandb(data: RunReport, folder: Path) -> None:
     settings = wandb.Settings(console="off", silent=True, init_timeout=SECONDS / 3)
     project = os.environ.get("WANDB_PROJECT", "ratchet")
     config = {**data.parameters, "steps": {step.name: dict(step.config) for step in data.steps}}
-    about: dict[str, Any] = {"id": data.run_id, "name": f"{data.title} {data.run_id}", "dir": str(folder)}
+    about: dict[str, Any] = {
+        "id": data.run_id,
+        "name": f"{data.title} {data.run_id}",
+        "dir": str(folder),
+    }
     run: Any = wandb.init(
-        project=project, job_type=data.title, config=config, resume="allow", settings=settings, **about
+        project=project,
+        job_type=data.title,
+        config=config,
+        resume="allow",
+        settings=settings,
+        **about,
     )
     steps = []
     for step in data.steps:
         inputs = ", ".join(f"{name}: {source}" for name, source, _ in step.inputs)
-        steps.append([step.name, step.job, WORDS[step.status], step.seconds, step.step_id[:32], inputs])
-    table = wandb.Table(["step", "job", "status", "seconds", "run with the curves", "inputs"], steps)
+        steps.append(
+            [step.name, step.job, WORDS[step.status], step.seconds, step.step_id[:32], inputs]
+        )
+    table = wandb.Table(
+        ["step", "job", "status", "seconds", "run with the curves", "inputs"], steps
+    )
     run.log({"steps": table, "report": wandb.Html(str(folder / "report.html"), inject=False)})
     run.summary.update(list_numbers(data))
     run.finish(exit_code=int(data.status != "finished"))

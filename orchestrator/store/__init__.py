@@ -9,12 +9,11 @@ and runs are in the bucket.
 from __future__ import annotations
 
 import errno
-import filecmp
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,23 +24,21 @@ from ratchet.orchestrator.atomic_file import make_folder, replace, sync, sync_tr
 from ratchet.orchestrator.canonical_json import canonical_json
 from ratchet.orchestrator.fingerprint import SCHEMA
 from ratchet.orchestrator.job_interface.job import Result
-from ratchet.orchestrator.store import audit_log
-from ratchet.orchestrator.store.announcement import is_announced
-from ratchet.orchestrator.store.backend import FORMAT_NAME, Backend, attempt_key, create_format, find_format
+from ratchet.orchestrator.store.backend import (
+    FORMAT_NAME,
+    Backend,
+    attempt_key,
+    create_format,
+    find_format,
+)
 from ratchet.orchestrator.store.bucket import SCHEMES, Bucket
-from ratchet.orchestrator.store.manifest import NAME, Manifest, Stamp, list_below, refuse_newer
+from ratchet.orchestrator.store.manifest import NAME, Manifest, Stamp, refuse_newer
 from ratchet.orchestrator.store.read_only import (
-    allow_writing,
     make_read_only,
     remove_empty_folders,
     remove_tree,
     set_read_only,
 )
-
-MAX_PATH_BYTES = 3000
-"""Longest path of a store. Linux allows 4,096 bytes for the path of a file."""
-PLACE_TRIES = 5
-"""Maximum number of repairs of a damaged object while a result is moved to its address."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class Commit:
     attempt: int
     fingerprint: Mapping[str, Any]
     record: Mapping[str, Any]
-    """Data about the attempt: name of the step, seconds, retries, lost work, library versions."""
+    """Data about the attempt: name of the step, seconds, retries, library versions."""
 
 
 class Store:
@@ -72,7 +69,9 @@ class Store:
                 " gs://BUCKET/PREFIX or az://ACCOUNT/CONTAINER/PREFIX; check --store and RATCHET_STORE"
             )
         self.backend = Backend(Path(path).absolute()) if local else Bucket(str(prefix))
-        self.root, self.where, self.read_only = self.backend.root, self.backend.where, read_only
+        self.root = self.backend.root
+        self.where = self.backend.where
+        self.read_only = read_only
         self._verified: dict[Path, Stamp] = {}
 
     @classmethod
@@ -84,12 +83,6 @@ class Store:
         exclusive creation.
         """
         store = cls(prefix, read_only=False)
-        length = len(os.fsencode(store.root))
-        if length > MAX_PATH_BYTES:
-            raise StoreError(
-                f"store {str(store.root)[:60]}...: a path of {length:,} bytes given; expected at most"
-                f" {MAX_PATH_BYTES:,}, since files in it have longer paths; choose a shorter one"
-            )
         try:
             if not find_format(store.backend):
                 if not create:
@@ -126,6 +119,13 @@ class Store:
             f" {FORMAT_NAME}; check --store"
         )
 
+    @property
+    def places(self) -> list[Backend]:
+        """The storages that hold steps and objects: the store itself and, for a bucket, the local copies."""
+        if self.backend.downloads:
+            return [self.backend, Backend(self.root)]
+        return [self.backend]
+
     def local(self, *parts: str) -> Path:
         """Return a path in the store's local folder."""
         return self.root.joinpath(*parts)
@@ -143,7 +143,8 @@ class Store:
 
     def read(self, key: str) -> Any:
         """Return a control object, or None. Raises DamagedError if it is not JSON."""
-        if (text := self.backend.read(key)) is None:
+        text = self.backend.read(key)
+        if text is None:
             return None
         try:
             return json.loads(text)
@@ -169,7 +170,8 @@ class Store:
     def read_all(self, key: str) -> Iterator[tuple[str, Any]]:
         """Yield (name, content) of the control objects directly below a key, without those that were cut off."""
         for name in self.list_names(key):
-            if (value := self.read_if_whole(f"{key}/{name}")) is not None:
+            value = self.read_if_whole(f"{key}/{name}")
+            if value is not None:
                 yield name, value
 
     def list_names(self, key: str) -> list[str]:
@@ -188,7 +190,12 @@ class Store:
         if not end or "commit" not in end:
             return None
         commit = Commit(**end["commit"])
-        refuse_newer(f"step {step_id[:12]}", "schema of a fingerprint", commit.fingerprint.get("schema"), SCHEMA)
+        refuse_newer(
+            f"step {step_id[:12]}",
+            "schema of a fingerprint",
+            commit.fingerprint.get("schema"),
+            SCHEMA,
+        )
         return commit
 
     def use(self, step_id: str) -> Commit | None:
@@ -197,7 +204,8 @@ class Store:
         if self.read_only:
             return self.lookup(step_id)
         _touch(self.root / "steps" / step_id)
-        if (commit := self.lookup(step_id)) is not None:
+        commit = self.lookup(step_id)
+        if commit is not None:
             _touch(self.root / "objects" / commit.manifest)
         return commit
 
@@ -220,11 +228,14 @@ class Store:
         """
         self.verified(digest, part, full=full)
         folder = self.root / "objects" / digest
-        return folder if part is None else folder / part
+        if part is None:
+            return folder
+        return folder / part
 
     def verified(self, digest: str, part: str | None = None, *, full: bool = False) -> Manifest:
         """Verify an artifact as `path` does and return its manifest. Files missing locally are downloaded first."""
-        manifest, folder = self.manifest(digest), self.root / "objects" / digest
+        manifest = self.manifest(digest)
+        folder = self.root / "objects" / digest
         with self.report_full_disk(folder):
             self.backend.download(manifest, part, folder)
         manifest.verify(folder, part=part, full=full, known=self._verified)
@@ -238,7 +249,9 @@ class Store:
         folder.mkdir(parents=True)
         for left in parent.iterdir():
             number = left.name.partition("-")[0]
-            if not number.isdecimal() or int(number) < attempt:  # not later ones, if this process was suspended
+            if (
+                not number.isdecimal() or int(number) < attempt
+            ):  # not later ones, if this process was suspended
                 gone = parent / f".gone-{uuid.uuid4().hex}"
                 with suppress(OSError):  # another process removes it
                     left.rename(gone)
@@ -251,20 +264,15 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def add_object(self, staging: Path, result: Result, mark: Callable[[str], None]) -> Manifest:
+    def add_object(self, staging: Path, result: Result) -> Manifest:
         """Turn a staging folder into an object, synced to disk, and return its manifest. No step points to it yet.
 
-        mark: called with the address before the object exists, so that `gc` keeps the object (see `announcement`).
         Raises StoreError if the disk is full, for links, and for file names that are not portable.
         """
         with self.report_full_disk(staging):
             canonical_json(result, "result")  # raises for NaN and for what is not plain data
             remove_empty_folders(staging)
             manifest = Manifest.build(staging, json.loads(json.dumps(asdict(result))))
-            mark(manifest.digest)
-            if is_announced(self, manifest.digest):
-                manifest = Manifest(manifest.files, {**manifest.result, "salt": uuid.uuid4().hex})
-                mark(manifest.digest)
             (staging / NAME).write_bytes(manifest.to_bytes())
             make_read_only(staging)
             sync_tree(staging)
@@ -272,9 +280,9 @@ class Store:
         self.backend.upload(self.root / "objects" / manifest.digest, manifest)
         return manifest
 
-    def publish(self, folder: Path) -> None:
+    def upload_folder(self, folder: Path) -> None:
         """Make the current content of a folder of the store, such as a run's, visible to other machines."""
-        self.backend.publish(folder, folder.relative_to(self.root).as_posix())
+        self.backend.upload_folder(folder, folder.relative_to(self.root).as_posix())
 
     def pull(self, name: str) -> None:
         """Download what other machines published below a name."""
@@ -297,17 +305,19 @@ class Store:
         # Reported before the withdrawal, so that every later attempt sees the report. Nothing is removed: while this
         # process is suspended here, others may withdraw and replace the object.
         self.backend.report_damage(commit.manifest, self.root / "objects" / commit.manifest)
-        if self.create(f"{attempt_key(commit.step_id, commit.attempt + 1)}/end", {"withdrawn": commit.attempt}):
-            audit_log.record(self, "withdraw", about=commit, name=commit.record.get("name"))
+        self.create(
+            f"{attempt_key(commit.step_id, commit.attempt + 1)}/end", {"withdrawn": commit.attempt}
+        )
 
     def _place(self, staging: Path, manifest: Manifest) -> None:
-        """Move a staging folder to its address. If the object exists, replace its damaged files."""
+        """Move a staging folder to its address. If the object exists, it stays, unless it is damaged."""
         target = self.root / "objects" / manifest.digest
-        for _ in range(PLACE_TRIES):
+        while True:
             try:
                 staging.rename(target)
-                with suppress(FileNotFoundError):  # `gc` has moved it to check it
-                    set_read_only(target)  # after the move, which needs the permission to write the folder
+                set_read_only(
+                    target
+                )  # after the move, which needs the permission to write the folder
                 break
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
@@ -317,11 +327,8 @@ class Store:
                 self.manifest(manifest.digest).verify(target, full=True)
                 break
             except DamagedError:
-                # Meanwhile, the local copy of a bucket's object may be removed, or another process may repair it.
-                with suppress(FileNotFoundError, PermissionError):
-                    _replace_damaged(target, staging, manifest)
-        else:
-            raise DamagedError(f"{target}: damaged again after {PLACE_TRIES} repairs; expected a disk that keeps files")
+                with suppress(FileNotFoundError):  # another process repairs it
+                    target.rename(target.with_name(f".aside-{uuid.uuid4().hex}"))
         sync(target.parent)
 
     @contextmanager
@@ -351,21 +358,3 @@ def _touch(folder: Path) -> None:
     """Set the modification time of a folder to now, if the folder exists and belongs to this user."""
     with suppress(FileNotFoundError, PermissionError):
         os.utime(folder)
-
-
-def _replace_damaged(target: Path, staging: Path, manifest: Manifest) -> None:
-    """Replace the damaged files of an object with those of a staging folder, each atomically; remove other files."""
-    allow_writing(target)
-    for stray in reversed(manifest.find_strays(*list_below(target, target))):
-        (target / stray).rmdir() if stray.endswith("/") else (target / stray).unlink()
-    for name in [*(file.path for file in manifest.files), NAME]:
-        source, path = staging / name, target / name
-        if path.is_file() and filecmp.cmp(source, path, shallow=False):
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-        os.link(source, fresh)
-        fresh.replace(path)
-        sync(path.parent)
-    make_read_only(target)
-    set_read_only(target)

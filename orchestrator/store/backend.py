@@ -7,14 +7,18 @@ files. A folder that has other files but no FORMAT is not a store: nothing is wr
 from __future__ import annotations
 
 import json
+import math
 import os
-from dataclasses import dataclass
+import uuid
+from collections.abc import Container, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from ratchet.errors import DamagedError, StoreError
 from ratchet.orchestrator import atomic_file
 from ratchet.orchestrator.job_interface.digests import compute_sha256
 from ratchet.orchestrator.store.manifest import NAME, File, Manifest, list_below, refuse_newer
+from ratchet.orchestrator.store.read_only import remove_tree
 from ratchet.orchestrator.version import VERSION
 
 FORMAT = 1
@@ -28,29 +32,6 @@ def attempt_key(step_id: str, number: int) -> str:
     return f"steps/{step_id}/attempts/{number}"
 
 
-@dataclass(frozen=True)
-class Garbage:
-    """A folder of the store that is no longer needed or, if `remote`, a prefix of its bucket."""
-
-    kind: str
-    """`steps` or `objects`."""
-    name: str
-    """The step id or address."""
-    why: str
-    bytes: int
-    inside: str = ""
-    """The name of a folder in a step, such as `work`. Empty: the whole step."""
-    remote: bool = False
-
-    @property
-    def key(self) -> str:
-        return "/".join(filter(None, [self.kind, self.name, self.inside]))
-
-    def __str__(self) -> str:
-        place = "/".join(filter(None, [self.kind, self.name[:16], self.inside]))
-        return f"{self.bytes / 1e6:10.1f} MB  {place}  {self.why}{', in the bucket' * self.remote}"
-
-
 class Backend:
     """Storage of small control objects by key, and transfer of artifacts to and from the store's local folder. This
     class is for a local or shared folder; its transfers do nothing. See `bucket.Bucket` for object storage."""
@@ -61,13 +42,16 @@ class Backend:
     """Whether the local folder only holds copies of artifacts, which are downloaded when they are read."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.where = root, str(root)
+        self.root = root
+        self.where = str(root)
 
     def is_empty(self) -> bool:
         """Return whether nothing is stored, so that a store can be created here."""
         # Ignored: the folder `lost+found` of a new disk, and the temporary file of a process that creates FORMAT.
         names = os.listdir(self.root) if self.root.exists() else []
-        return not [name for name in names if name != "lost+found" and not name.startswith(".FORMAT.")]
+        return not [
+            name for name in names if name != "lost+found" and not name.startswith(".FORMAT.")
+        ]
 
     def create(self, key: str, value: bytes) -> bool:
         """Create a control object durably. Returns False if it exists already. No two values may be equal; see
@@ -98,6 +82,10 @@ class Backend:
         except FileNotFoundError:
             return []
 
+    def has_object(self, digest: str) -> bool:
+        """Return whether an object, damaged or not, is in the storage itself."""
+        return (self.root / "objects" / digest).is_dir()
+
     def manifest(self, digest: str) -> bytes | None:
         """Return the manifest of an object in the storage itself (not of a local copy), or None."""
         return self.read(f"objects/{digest}/{NAME}")
@@ -112,6 +100,28 @@ class Backend:
         """Return the SHA-256 (hex) of a file of an object in the storage itself, not of a local copy."""
         return compute_sha256(self.root / "objects" / digest / file.path)
 
+    def list_entries(self, kind: str, skip: Container[str]) -> Iterator[tuple[str, int, float]]:
+        """Yield (name, bytes, time of the newest change) of the steps or the objects that are not in `skip`. kind:
+        `steps` or `objects`."""
+        with suppress(FileNotFoundError):
+            for name in os.listdir(self.root / kind):
+                if name not in skip:
+                    yield name, *measure(self.root / kind / name)
+
+    def remove_entry(self, kind: str, name: str, before: float) -> bool:
+        """Remove a step or an object; return False if it was changed at or after `before`, or is gone."""
+        folder = self.root / kind / name
+        gone = folder.with_name(f".gone-{uuid.uuid4().hex}")
+        if measure(folder)[1] >= before:
+            return False
+        with suppress(FileNotFoundError):  # another process removes it
+            folder.rename(
+                gone
+            )  # hides it from all processes at once, so that none reads a half-removed folder
+            remove_tree(gone)
+            return True
+        return False
+
     def upload(self, folder: Path, manifest: Manifest) -> None:
         """Upload an object that is complete in the local folder."""
 
@@ -121,7 +131,7 @@ class Backend:
     def report_damage(self, digest: str, copy: Path) -> None:
         """Make the next upload of a damaged object replace all of its files. copy: the local copy of the object."""
 
-    def publish(self, folder: Path, key: str) -> None:
+    def upload_folder(self, folder: Path, key: str) -> None:
         """Make the current content of a folder visible to other machines."""
 
     def pull(self, key: str, folder: Path) -> None:
@@ -130,11 +140,13 @@ class Backend:
 
 def find_format(backend: Backend) -> bool:
     """Return whether there is a store. Raises StoreError if its format is newer than this Ratchet's."""
-    if (text := backend.read(FORMAT_NAME)) is None:
+    text = backend.read(FORMAT_NAME)
+    if text is None:
         return False
     try:
         document = json.loads(text)
-        number, version = int(document["format"]), str(document["ratchet"])
+        number = int(document["format"])
+        version = str(document["ratchet"])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise DamagedError(
             f"{backend.where}/{FORMAT_NAME}: {len(text)} bytes that are not a store's format; expected"
@@ -153,3 +165,23 @@ def create_format(backend: Backend) -> None:
         )
     backend.create(FORMAT_NAME, json.dumps({"format": FORMAT, "ratchet": VERSION}).encode())
     find_format(backend)  # another process may have created it
+
+
+def measure(path: Path) -> tuple[int, float]:
+    """Return the total bytes of a folder, and the time of the newest change in it; infinity if it is removed
+    meanwhile."""
+    size = 0
+    try:
+        newest = path.stat().st_mtime
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    more, changed = measure(Path(entry.path))
+                else:
+                    stat = entry.stat(follow_symlinks=False)
+                    more, changed = stat.st_size, stat.st_mtime
+                size += more
+                newest = max(newest, changed)
+    except FileNotFoundError:
+        return 0, math.inf
+    return size, newest

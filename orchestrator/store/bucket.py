@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -61,21 +61,28 @@ class Bucket(Backend):
 
     def __init__(self, url: str) -> None:
         """Does not access the network. Raises StoreError for an unsupported URL, and for a URL with a key or token."""
-        if (parts := urlsplit(url)).query or parts.password:
+        parts = urlsplit(url)
+        if parts.query or parts.password:
             raise StoreError(
                 f"store {parts.scheme}://{parts.hostname}{parts.path}: a key or token given in the URL; expected none,"
                 " since URLs are shown in plans and reports; set the library's variables, or give the machine a role"
             )
         self.where = url.rstrip("/")
         # An endpoint without TLS is allowed if the user gives one explicitly.
-        plain = any(own.startswith("http://") for name, own in os.environ.items() if name.startswith("AWS_ENDPOINT"))
+        plain = any(
+            own.startswith("http://")
+            for name, own in os.environ.items()
+            if name.startswith("AWS_ENDPOINT")
+        )
         client: Any = {**PATIENCE["client"], "allow_http": plain}
         # All machines of a cluster share the folder RATCHET_CACHE.
         cache = os.environ.get("RATCHET_CACHE") or Path.home() / ".cache" / "ratchet"
         self.root = Path(cache, hashlib.sha256(self.where.encode()).hexdigest()[:16]).absolute()
         self._records = self.root / "synced"
         try:
-            self.control = from_url(self.where, client_options=client, retry_config=PATIENCE["retry"])
+            self.control = from_url(
+                self.where, client_options=client, retry_config=PATIENCE["retry"]
+            )
         except (BaseError, ValueError) as error:
             raise StoreError(
                 f"store {url}: {_first_line(error)}; expected s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or"
@@ -124,13 +131,19 @@ class Bucket(Backend):
         paths = [*(meta["path"] for meta in found["objects"]), *found["common_prefixes"]]
         return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in paths)
 
+    def has_object(self, digest: str) -> bool:
+        return bool(self._sizes(f"objects/{digest}"))
+
     def list_sizes(self, digest: str) -> tuple[dict[str, int], list[str]]:
         prefix = f"objects/{digest}"
-        names = {key.removeprefix(f"{prefix}/"): size for key, size in self._sizes(prefix).items()}
+        names = {}
+        for key, size in self._sizes(prefix).items():
+            names[key.removeprefix(f"{prefix}/")] = size
         return {name: size for name, size in names.items() if not name.startswith(DAMAGED)}, []
 
     def hash_file(self, digest: str, file: File) -> str:
-        key, found = f"objects/{digest}/{file.path}", hashlib.sha256()
+        key = f"objects/{digest}/{file.path}"
+        found = hashlib.sha256()
         with self.report_unreachable(key):
             for piece in self._read_pieces(key, file.bytes):
                 found.update(piece)
@@ -141,13 +154,26 @@ class Bucket(Backend):
         reported. The manifest is always sent, which restarts the grace period of `gc`."""
         prefix = f"objects/{manifest.digest}"
         sizes = self._sizes(prefix)
-        marks = [key for key in sizes if key.startswith(f"{prefix}/{DAMAGED}")]
-        missing = [file for file in manifest.files if marks or sizes.get(f"{prefix}/{file.path}") != file.bytes]
+        marks = []
+        for key in sizes:
+            if key.startswith(f"{prefix}/{DAMAGED}"):
+                marks.append(key)
+        missing = [
+            file
+            for file in manifest.files
+            if marks or sizes.get(f"{prefix}/{file.path}") != file.bytes
+        ]
         with ThreadPoolExecutor(TRANSFERS) as pool:
-            list(pool.map(lambda file: self._send(folder / file.path, f"{prefix}/{file.path}"), missing))
-        sizes = self._sizes(prefix) if missing else sizes
+            list(
+                pool.map(
+                    lambda file: self._send(folder / file.path, f"{prefix}/{file.path}"), missing
+                )
+            )
+        if missing:
+            sizes = self._sizes(prefix)
         for file in manifest.files:
-            if (found := sizes.get(f"{prefix}/{file.path}")) != file.bytes:
+            found = sizes.get(f"{prefix}/{file.path}")
+            if found != file.bytes:
                 raise UnreachableError(
                     f"{self.where}/{prefix}/{file.path}: {found} bytes after upload; expected {file.bytes}"
                 )
@@ -161,7 +187,12 @@ class Bucket(Backend):
         prefix = f"objects/{manifest.digest}"
         with ThreadPoolExecutor(TRANSFERS) as pool:
             missing = manifest.missing(folder, part)
-            list(pool.map(lambda file: self._fetch(f"{prefix}/{file.path}", file, folder / file.path), missing))
+            list(
+                pool.map(
+                    lambda file: self._fetch(f"{prefix}/{file.path}", file, folder / file.path),
+                    missing,
+                )
+            )
 
     def report_damage(self, digest: str, copy: Path) -> None:
         # Nothing is removed from the bucket: another machine may have replaced the object meanwhile.
@@ -169,20 +200,37 @@ class Bucket(Backend):
         with suppress(FileNotFoundError):
             copy.rename(copy.with_name(f".aside-{uuid.uuid4().hex}"))
 
-    def clear(self, prefix: str, before: float, name: str = "") -> bool:
-        """Remove all keys below a prefix, or only its file `name`, and return True. If one of them was written since
-        `before` (seconds since 1970), remove nothing and return False."""
-        found = [meta for meta in self.list_objects(prefix) if not name or meta["path"] == f"{prefix}/{name}"]
+    def list_entries(self, kind: str, skip: Container[str]) -> Iterator[tuple[str, int, float]]:
+        sizes: dict[str, int] = {}
+        newest: dict[str, float] = {}
+        for meta in self.list_objects(kind):
+            name = meta["path"].split("/")[1]
+            sizes[name] = sizes.get(name, 0) + meta["size"]
+            newest[name] = max(newest.get(name, 0.0), meta["last_modified"].timestamp())
+        for name, size in sizes.items():
+            if name not in skip:
+                yield name, size, newest[name]
+
+    def remove_entry(self, kind: str, name: str, before: float) -> bool:
+        prefix = f"{kind}/{name}"
+        found = list(self.list_objects(prefix))
         if any(meta["last_modified"].timestamp() >= before for meta in found):
             return False
-        if found:
+        # If it is killed in between, an object has no manifest, and an old commit does not become the newest end.
+        keys = sorted(
+            (meta["path"] for meta in found),
+            key=lambda key: (not key.endswith(NAME), len(key), key),
+        )
+        for start in range(0, len(keys), 1000):
             with self.report_unreachable(prefix):
-                obstore.delete(self.control, [meta["path"] for meta in found])
+                obstore.delete(self.control, keys[start : start + 1000])
         return True
 
-    def publish(self, folder: Path, key: str) -> None:
+    def upload_folder(self, folder: Path, key: str) -> None:
         """Upload the files of a folder that changed since they were published or pulled."""
-        for path in sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")):
+        for path in sorted(
+            path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")
+        ):
             name = f"{key}/{path.relative_to(folder).as_posix()}"
             stamp = _stamp(path)
             if self._read_synced(name)[1] != stamp:
@@ -196,11 +244,14 @@ class Bucket(Backend):
 
         def update(meta: Any) -> None:
             name = meta["path"]
-            version = meta["e_tag"] or f"{meta['size']} {meta['last_modified']}"  # not every storage has ETags
+            version = (
+                meta["e_tag"] or f"{meta['size']} {meta['last_modified']}"
+            )  # not every storage has ETags
             path, (known, before) = folder / name.removeprefix(f"{key}/"), self._read_synced(name)
             if known == version and path.exists():
                 return
-            if (content := self.read(name)) is None:
+            content = self.read(name)
+            if content is None:
                 return  # it was removed since it was listed
             has_changed = path.exists() and _stamp(path) != before
             if not has_changed or not path.read_bytes().startswith(content):
@@ -234,11 +285,17 @@ class Bucket(Backend):
                 yield from page
 
     def _sizes(self, prefix: str) -> dict[str, int]:
-        return {meta["path"]: meta["size"] for meta in self.list_objects(prefix)}
+        found: dict[str, int] = {}
+        for meta in self.list_objects(prefix):
+            found[meta["path"]] = meta["size"]
+        return found
 
     def _send(self, path: Path, key: str) -> str:
         with self.report_unreachable(key):
-            return obstore.put(self.control, key, path, chunk_size=PIECE, max_concurrency=2)["e_tag"] or ""
+            return (
+                obstore.put(self.control, key, path, chunk_size=PIECE, max_concurrency=2)["e_tag"]
+                or ""
+            )
 
     def _read_synced(self, name: str) -> tuple[str, list[int]]:
         """Return a published file's version (its ETag) and its local file's stamp at the last upload or download. The
@@ -269,11 +326,15 @@ class Bucket(Backend):
                 os.fsync(file.fileno())
             if digest.hexdigest() != expected.sha256:
                 given = f"content {digest.hexdigest()[:12]}"
-                raise DamagedError(describe_damage(f"{self.where}/{key}", given, expected.sha256[:12]))
+                raise DamagedError(
+                    describe_damage(f"{self.where}/{key}", given, expected.sha256[:12])
+                )
             set_read_only(fresh)
             fresh.replace(target)
         except FileNotFoundError:
-            raise DamagedError(describe_damage(f"{self.where}/{key}", "missing", f"{expected.bytes} bytes")) from None
+            raise DamagedError(
+                describe_damage(f"{self.where}/{key}", "missing", f"{expected.bytes} bytes")
+            ) from None
         finally:
             fresh.unlink(missing_ok=True)
 

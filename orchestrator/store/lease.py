@@ -13,7 +13,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 
 from ratchet.errors import DamagedError, LeaseLost
 from ratchet.orchestrator.job_interface.job import Result
-from ratchet.orchestrator.store import Commit, Store, audit_log
+from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.backend import attempt_key
 
 TTL = 60.0
@@ -53,7 +53,11 @@ class Lease:
     attempt: int
 
     def commit(
-        self, staging: Path, result: Result, fingerprint: Mapping[str, Any], record: Mapping[str, Any]
+        self,
+        staging: Path,
+        result: Result,
+        fingerprint: Mapping[str, Any],
+        record: Mapping[str, Any],
     ) -> Commit:
         """Make a staging folder the step's result and end the attempt. The result becomes visible atomically.
 
@@ -61,16 +65,14 @@ class Lease:
         either error, no result is visible.
         """
         store = self.leases.store
-        manifest = store.add_object(staging, result, self._announce)
-        # `gc` may have removed the step after a day without a heartbeat; the staging folder may then be incomplete.
-        if (store.read_if_whole(f"{self._key}/lease") or {}).get("run") != self.leases.run_id:
-            raise LeaseLost(f"step {self.step_id[:12]}, attempt {self.attempt}: removed by a garbage collection")
+        manifest = store.add_object(staging, result)
         commit = Commit(self.step_id, manifest.digest, self.attempt, fingerprint, record)
         with store.report_full_disk(staging):
             if not self._create_end({"commit": asdict(commit)}):
                 owner = (store.read(f"{self._key}/end") or {}).get("revoked_by", "another process")
-                raise LeaseLost(f"step {self.step_id[:12]}, attempt {self.attempt}: taken over by {owner}")
-        audit_log.record(store, "commit", self.leases.run_id, commit, name=record.get("name"), bytes=manifest.size)
+                raise LeaseLost(
+                    f"step {self.step_id[:12]}, attempt {self.attempt}: taken over by {owner}"
+                )
         store.clear(self.step_id)
         return commit
 
@@ -81,28 +83,16 @@ class Lease:
             return self._create_end({"failed": reason})
         return True
 
-    def keep_step(self, step_id: str) -> None:
-        """Make `gc` keep another step while this attempt runs. A later call replaces the step."""
-        self.leases.store.overwrite(_open_key(self.step_id, self.attempt), {"step": step_id})
-
-    def _announce(self, digest: str) -> None:
-        """Name the object that this attempt is about to commit, so that `gc` keeps it."""
-        self.leases.store.overwrite(_open_key(self.step_id, self.attempt), {"object": digest})
-
     @property
     def _key(self) -> str:
         return attempt_key(self.step_id, self.attempt)
 
     def _create_end(self, how: Mapping[str, Any]) -> bool:
-        store = self.leases.store
         try:
-            ended = store.create(f"{self._key}/end", {**how, "at": time.time()})
+            return self.leases.store.create(f"{self._key}/end", dict(how))
         finally:
             with self.leases._lock:
                 self.leases._held.discard(self)  # ends its heartbeat
-        if ended:
-            store.remove(_open_key(self.step_id, self.attempt))
-        return ended
 
 
 class Leases:
@@ -148,9 +138,9 @@ class Leases:
                     continue
             # Reuse an attempt without a lease: its process was killed while it created the attempt.
             number = attempt if attempt and end is None else attempt + 1
-            # `create` keeps an existing mark: another process may have this attempt, and its mark may name an object.
-            self.store.create(_open_key(step_id, number), {})
-            if self.store.create(f"{attempt_key(step_id, number)}/lease", describe_process(self.run_id)):
+            if self.store.create(
+                f"{attempt_key(step_id, number)}/lease", describe_process(self.run_id)
+            ):
                 lease = Lease(self, step_id, number)
                 with self._lock:
                     self._held.add(lease)
@@ -158,8 +148,7 @@ class Leases:
 
     def _revoke(self, step_id: str, attempt: int) -> None:
         by = _describe_owner(describe_process(self.run_id))
-        if self.store.create(f"{attempt_key(step_id, attempt)}/end", {"revoked_by": by}):
-            self.store.remove(_open_key(step_id, attempt))
+        self.store.create(f"{attempt_key(step_id, attempt)}/end", {"revoked_by": by})
 
     def _is_lost(self, step_id: str, attempt: int, owner: Mapping[str, Any]) -> bool:
         """Return whether the owner's process ended, or its heartbeat has not changed for `ttl` seconds."""
@@ -182,74 +171,18 @@ class Leases:
             for lease in held:
                 # A full or unreachable disk must not end the thread.
                 with suppress(OSError):
-                    beat = {"count": count, "at": time.time()}
-                    self.store.overwrite(f"{lease._key}/heartbeat", beat, durable=False)
-
-
-@dataclass(frozen=True)
-class OpenAttempt:
-    """An attempt that has not ended."""
-
-    step_id: str
-    owner: Mapping[str, Any] | None
-    """None: the attempt has no lease, or its lease cannot be read."""
-    at: float
-    """Time of its last heartbeat, else of its lease, in seconds since 1970; infinity if it has neither."""
-    object: str | None
-    """Address of the object that it is about to commit, if any."""
-    continued: str | None
-    """Id of the step whose training state it continues, if any."""
-
-
-def list_open_attempts(store: Store) -> Iterator[OpenAttempt]:
-    """Yield the attempts that have not ended. Incomplete files that killed processes left behind are ignored."""
-    for name in store.list_names("open_attempts"):
-        step_id, _, number = name.rpartition(".")
-        if not number.isdecimal():
-            continue
-        # Read the mark before the end: an attempt removes its mark after it has ended.
-        mark = store.read_if_whole(f"open_attempts/{name}") or {}
-        key = attempt_key(step_id, int(number))
-        if store.read_if_whole(f"{key}/end") is not None:
-            store.remove(f"open_attempts/{name}")  # the process that ended it was killed before this line
-            continue
-        owner = store.read_if_whole(f"{key}/lease")
-        beat = store.read_if_whole(f"{key}/heartbeat") or {"at": owner["since"] if owner else math.inf}
-        yield OpenAttempt(step_id, owner, beat["at"], mark.get("object"), mark.get("step"))
-
-
-def list_lease_holders(store: Store) -> list[tuple[str, str]]:
-    """Return (step id, owner) of every attempt that has not ended. The owner may be lost."""
-    held = [(attempt.step_id, attempt.owner) for attempt in list_open_attempts(store) if attempt.owner is not None]
-    return [(step_id, _describe_owner(owner) + ", which is gone" * is_gone(owner)) for step_id, owner in held]
-
-
-def _open_key(step_id: str, attempt: int) -> str:
-    return f"open_attempts/{step_id}.{attempt}"
-
-
-def find_failed_attempts(store: Store, step_id: str, attempt: int) -> list[tuple[int, str, float]]:
-    """Return (number, reason, seconds) of the consecutive attempts without a result before `attempt`, oldest first.
-
-    If the process of an attempt was lost, its duration ends at the last heartbeat.
-    """
-    found = []
-    for number in range(attempt - 1, 0, -1):
-        key = attempt_key(step_id, number)
-        owner, end = store.read_if_whole(f"{key}/lease"), store.read(f"{key}/end") or {}
-        if owner is None or "commit" in end:
-            break
-        beat = store.read_if_whole(f"{key}/heartbeat") or {"at": owner["since"]}
-        ended = beat["at"] if "revoked_by" in end else end.get("at", beat["at"])
-        why = "its driver was lost" if "revoked_by" in end else end.get("failed", "it was stopped")
-        found.append((number, why, round(ended - owner["since"], 3)))
-    return found[::-1]
+                    self.store.overwrite(f"{lease._key}/heartbeat", {"count": count}, durable=False)
 
 
 def describe_process(run_id: str) -> dict[str, Any]:
     """Return the fields that identify this process in leases and marks of runs."""
     process = {"host": platform.node(), "machine": _machine_id(), "pid": os.getpid()}
-    return {**process, "pid_started": _process_start(os.getpid()), "run": run_id, "since": time.time()}
+    return {
+        **process,
+        "pid_started": _process_start(os.getpid()),
+        "run": run_id,
+        "since": time.time(),
+    }
 
 
 def _describe_owner(owner: Mapping[str, Any]) -> str:
@@ -271,7 +204,8 @@ def _machine_id() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
-        boot, namespace = "", ""
+        boot = ""
+        namespace = ""
     return f"{platform.node()} {boot} {namespace}"
 
 
@@ -288,4 +222,6 @@ def _process_start(pid: int) -> str | None:
             pass
         return HIDDEN
     fields = stat.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else fields[19]
+    if fields[0] == "Z":
+        return None
+    return fields[19]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,7 +16,6 @@ from typing import Any
 from ratchet.errors import CanonicalError, DamagedError, StoreError
 from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.job_interface.digests import compute_sha256
-from ratchet.orchestrator.store.file_names import check_portable, check_safe
 
 NAME = "MANIFEST.json"
 SCHEMA = 1
@@ -46,17 +46,21 @@ class Manifest:
 
     @classmethod
     def build(cls, folder: Path, result: Mapping[str, Any]) -> Manifest:
-        """Hash every file below `folder`. Raises StoreError for links and for file names that are not portable."""
+        """Hash every file below `folder`. Raises StoreError for links and for paths that `check_safe` refuses."""
         paths = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
         names = [path.relative_to(folder).as_posix() for path in paths]
         for path, name in zip(paths, names, strict=True):
             if path.is_symlink() or not path.is_file():
-                raise StoreError(f"{path}: a link or special file given; expected plain files; copy what it points to")
+                raise StoreError(
+                    f"{path}: a link or special file given; expected plain files; copy what it points to"
+                )
             check_safe(name, NAME)
-        check_portable(names)
         with ThreadPoolExecutor(max_workers=8) as pool:
             sums = list(pool.map(compute_sha256, paths))
-        files = (File(name, path.stat().st_size, value) for name, path, value in zip(names, paths, sums, strict=True))
+        files = (
+            File(name, path.stat().st_size, value)
+            for name, path, value in zip(names, paths, sums, strict=True)
+        )
         return cls(tuple(files), result)
 
     @classmethod
@@ -82,7 +86,9 @@ class Manifest:
         with suppress(CanonicalError):
             if manifest.digest == address:
                 return manifest
-        raise DamagedError(f"{where}: changed after the commit; expected digest {address[:12]}; {REPAIR}")
+        raise DamagedError(
+            f"{where}: changed after the commit; expected digest {address[:12]}; {REPAIR}"
+        )
 
     @property
     def size(self) -> int:
@@ -92,7 +98,11 @@ class Manifest:
     @property
     def document(self) -> dict[str, Any]:
         """The manifest as plain JSON values."""
-        return {"schema": SCHEMA, "files": [asdict(file) for file in self.files], "result": self.result}
+        return {
+            "schema": SCHEMA,
+            "files": [asdict(file) for file in self.files],
+            "result": self.result,
+        }
 
     def to_bytes(self) -> bytes:
         """Return the content of MANIFEST.json. Metrics and columns keep the job's order, which the address ignores."""
@@ -110,41 +120,66 @@ class Manifest:
         file or folder.
         """
         start = 0 if part is None else len(part.rstrip("/")) + 1
-        inside = [[file.path[start:], file.sha256] for file in self.of_part(part)]
+        inside = []
+        for file in self.of_part(part):
+            inside.append([file.path[start:], file.sha256])
         if part is not None and not inside:
             parts = sorted({file.path.split("/")[0] for file in self.files})
-            raise StoreError(f"artifact: '{part}' given; expected one of {', '.join(parts) or 'none'}")
+            raise StoreError(
+                f"artifact: '{part}' given; expected one of {', '.join(parts) or 'none'}"
+            )
         return digest(inside)
 
     def of_part(self, part: str | None) -> list[File]:
         """Return the file `part`, or the files below the folder `part`; None: all files."""
         prefix = "" if part is None else part.rstrip("/") + "/"
-        return [file for file in self.files if file.path.startswith(prefix) or file.path == part]
+        found: list[File] = []
+        for file in self.files:
+            if file.path.startswith(prefix) or file.path == part:
+                found.append(file)
+        return found
 
     def missing(self, folder: Path, part: str | None = None) -> list[File]:
         """Return the files of `part` (None: all) that are missing in `folder`, or have another size there."""
         inside = self.of_part(part)
-        return [f for f in inside if not (folder / f.path).exists() or (folder / f.path).stat().st_size != f.bytes]
+        found: list[File] = []
+        for f in inside:
+            if not (folder / f.path).exists() or (folder / f.path).stat().st_size != f.bytes:
+                found.append(f)
+        return found
 
     def find_strays(self, paths: Iterable[str], folders: Iterable[str] = ()) -> list[str]:
         """Return the files and folders, among these paths relative to the object, that do not belong to it."""
         files = {file.path for file in self.files} | {NAME}
-        parents = {str(parent) for path in files for parent in PurePosixPath(path).parents}
-        unknown = [path for path in paths if path not in files and _PARTIAL.sub(r"\1\2", path) not in files]
+        parents = set()
+        for path in files:
+            for parent in PurePosixPath(path).parents:
+                parents.add(str(parent))
+        unknown = []
+        for path in paths:
+            if path not in files and _PARTIAL.sub(r"\1\2", path) not in files:
+                unknown.append(path)
         return sorted([*unknown, *(f"{folder}/" for folder in folders if folder not in parents)])
 
     def verify(
-        self, folder: Path, *, full: bool, part: str | None = None, known: MutableMapping[Path, Stamp] | None = None
+        self,
+        folder: Path,
+        *,
+        full: bool,
+        part: str | None = None,
+        known: MutableMapping[Path, Stamp] | None = None,
     ) -> None:
         """Raise DamagedError, naming the file, if a file below `folder` is missing, has another size or (if `full`)
         another content, or does not belong there. Raises StoreError if there is no such part.
 
         known: stamps of files that were hashed before, which are not hashed again; updated.
         """
-        known = {} if known is None else known
+        if known is None:
+            known = {}
         self.part_digest(part)
         start = folder if part is None else folder / part
-        if strays := self.find_strays(*list_below(start, folder)):
+        strays = self.find_strays(*list_below(start, folder))
+        if strays:
             raise DamagedError(describe_damage(f"{folder}/{strays[0]}", *STRAY))
         unread: list[tuple[Path, Stamp, File]] = []
         for file in self.of_part(part):
@@ -152,9 +187,13 @@ class Manifest:
             try:
                 stat = path.stat()
             except (FileNotFoundError, NotADirectoryError):
-                raise DamagedError(describe_damage(str(path), "missing", f"{file.bytes} bytes")) from None
+                raise DamagedError(
+                    describe_damage(str(path), "missing", f"{file.bytes} bytes")
+                ) from None
             if stat.st_size != file.bytes:
-                raise DamagedError(describe_damage(str(path), f"{stat.st_size} bytes", f"{file.bytes}"))
+                raise DamagedError(
+                    describe_damage(str(path), f"{stat.st_size} bytes", f"{file.bytes}")
+                )
             stamp = stat.st_ino, stat.st_size, stat.st_mtime_ns
             if full and known.get(path) != stamp:
                 unread.append((path, stamp, file))
@@ -162,7 +201,9 @@ class Manifest:
             sums = pool.map(compute_sha256, [path for path, _, _ in unread])
             for (path, stamp, file), found in zip(unread, sums, strict=True):
                 if found != file.sha256:
-                    raise DamagedError(describe_damage(str(path), f"content {found[:12]}", f"{file.sha256[:12]}"))
+                    raise DamagedError(
+                        describe_damage(str(path), f"content {found[:12]}", f"{file.sha256[:12]}")
+                    )
                 known[path] = stamp
 
 
@@ -173,7 +214,9 @@ _PARTIAL = re.compile(r"(^|.*/)\.([^/]+)\.[0-9a-f]{8,12}$", re.DOTALL)
 def refuse_newer(where: str, what: str, given: Any, known: int, by: str = "") -> None:
     """Raise StoreError if the number of a format is larger than the number that this version knows."""
     if isinstance(given, int) and given > known:
-        raise StoreError(f"{where}: {what} {given}{by} given; this Ratchet reads {what} {known}; upgrade Ratchet")
+        raise StoreError(
+            f"{where}: {what} {given}{by} given; this Ratchet reads {what} {known}; upgrade Ratchet"
+        )
 
 
 def list_below(start: Path, root: Path) -> tuple[list[str], list[str]]:
@@ -191,3 +234,14 @@ def list_below(start: Path, root: Path) -> tuple[list[str], list[str]]:
 def describe_damage(path: str, given: str, expected: str) -> str:
     """Return the message for a file of an object: what was found, what was committed, what to do."""
     return f"{path}: {given}; expected {expected}: it was changed after the commit; {REPAIR}"
+
+
+def check_safe(name: str, reserved: str) -> None:
+    """Raise StoreError if a relative POSIX path leaves its folder, is `reserved`, or has control characters."""
+    parts = PurePosixPath(name).parts
+    has_control = any(unicodedata.category(character) == "Cc" for character in name)
+    unsafe = name.startswith("/") or ".." in parts or "\\" in name or has_control
+    if unsafe or name in ("", ".", reserved):
+        raise StoreError(
+            f"artifact file {name!r}: a path that leaves its folder or is reserved; expected a plain relative path"
+        )

@@ -27,7 +27,8 @@ class OpenRun:
     """The mark of this driver. Use as a context manager around planning and execution."""
 
     def __init__(self, store: Store) -> None:
-        self.store, self.key = store, f"open_runs/{uuid.uuid4().hex}"
+        self.store = store
+        self.key = f"open_runs/{uuid.uuid4().hex}"
         self.folder: str | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="open run", daemon=True)

@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import track
 
-from ratchet.orchestrator.job_interface.terminal import CleanConsole
-
-MOST = 200
-"""Maximum number of items per task: the granularity of interruption and of progress."""
+from ratchet.orchestrator.job_interface.clean_output import CleanConsole
 
 T = TypeVar("T")
 F = TypeVar("F")
 
 
-def map_parallel(threads: int, do: Callable[[T], Iterable[F]], items: Sequence[T], what: str) -> list[F]:
-    """Return the concatenated results of `do(item)` for all items, in order. `do` is called and iterated in a thread.
+def map_parallel(threads: int, do: Callable[[T], F], items: Sequence[T], what: str) -> list[F]:
+    """Return `do(item)` for all items, in order; `do` is called in threads.
 
     what: label of the progress bar, which is drawn only if the standard error is a terminal.
     """
-
-    def task(some: Sequence[T]) -> list[F]:
-        return [found for item in some for found in do(item)]
-
-    size = min(MOST, len(items) // (4 * threads) + 1)  # small tasks if there are few items, so that all threads work
-    tasks = [items[start : start + size] for start in range(0, len(items), size)]
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = CleanConsole(stderr=True)
-    all_found: list[F] = []
-    with (
-        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars,
-        ThreadPoolExecutor(threads) as pool,
-    ):
-        bar = bars.add_task(what, total=len(items))
-        for given, found in zip(tasks, pool.map(task, tasks), strict=True):
-            all_found += found
-            bars.advance(bar, len(given))
-    return all_found
+    with ThreadPoolExecutor(threads) as pool:
+        found = pool.map(do, items)
+        hidden = not console.is_terminal
+        return list(
+            track(found, what, total=len(items), console=console, transient=True, disable=hidden)
+        )

@@ -12,20 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.errors import RunError
-from ratchet.orchestrator.cli import console
-from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.address import check_cluster_address
 from ratchet.orchestrator.execution.cluster import Cluster
-from ratchet.orchestrator.job_interface.terminal import print_clean
+from ratchet.orchestrator.execution.live_view import LiveView
+from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
 from ratchet.orchestrator.promotion import check_name
 from ratchet.orchestrator.recipe import list_modules
 from ratchet.orchestrator.reporting.report import write_report
-from ratchet.orchestrator.reporting.sweep_data import SweepReport, build_trials
+from ratchet.orchestrator.reporting.sweep_data import SweepReport, build_trials, list_rows
+from ratchet.orchestrator.reporting.tables import print_table
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.open_runs import OpenRun
 from ratchet.orchestrator.sweeps import results
 from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep
-from ratchet.orchestrator.sweeps.trial_log import compute_key
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,14 +46,15 @@ class Sweep:
         """A row per trial, the best first: settings that vary, the metric, status and seconds."""
         import pandas as pd
 
-        columns = build_trials(self.data).columns
-        return pd.DataFrame({c.name: c.values for c in columns[1:]}, index=columns[0].texts if columns else ())
+        return pd.DataFrame(list_rows(self.data)).set_index("")
 
     @property
     def settings(self) -> Mapping[str, str]:
         """The winner's values of the settings in the space. Raises RunError if no trial finished."""
         if self.data.winner is None:
-            raise RunError(f"sweep {self.data.sweep_id}: no trial finished; expected one; see {self.report}")
+            raise RunError(
+                f"sweep {self.data.sweep_id}: no trial finished; expected one; see {self.report}"
+            )
         return self.data.trials[self.data.winner - 1].settings
 
     @property
@@ -70,40 +70,66 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
     store = Store.open(arguments.store)
     with OpenRun(store) as open_run:
         check_cluster_address(arguments.address or os.environ.get("RAY_ADDRESS"))
-        options = {name: getattr(arguments, name) for name in IN_SWEEP_ID}
+        options = {}
+        for name in IN_SWEEP_ID:
+            options[name] = getattr(arguments, name)
         command = shlex.join(argv)
-        sweep = plan_sweep(arguments.recipe, lines, arguments.space, arguments.metric, store, options, command)
-        open_run.set_folder(sweep.trial_log.folder)
-        with closing(Cluster(arguments.address, list_modules(sweep.recipe, sweep.steps))) as cluster:
+        sweep = plan_sweep(
+            arguments.recipe, lines, arguments.space, arguments.metric, store, options, command
+        )
+        folder = sweep.run_log.folder
+        open_run.set_folder(folder)
+        with closing(
+            Cluster(arguments.address, list_modules(sweep.recipe, sweep.steps))
+        ) as cluster:
             finished = _run_trials(sweep, arguments, cluster, store)
-        report = results.build_sweep_report(sweep, store, command)
-        console.print_sweep(report)
-        if (best := results.find_winner(list(sweep.trial_log.trials.values()), sweep.objective.maximize)) is not None:
+        report = results.build_sweep_report(sweep, command)
+        _print_report(report)
+        if report.winner is not None:
+            best = report.trials[report.winner - 1]
             print_clean(f"winner: {report.winner_command}")
-            winner_file = results.write_winner(sweep, best)
-            print_clean(f"   or: ratchet run {sweep.given} --settings {winner_file}")
+            print_clean(
+                f"   or: ratchet run {sweep.given} --settings {results.write_winner(sweep, best)}"
+            )
             if arguments.promote:
-                note = results.read_note(sweep, best, store)
                 path = results.promote_winner(sweep, best, store, arguments.promote)
-                print_clean(f"model:  {path}{f' ({note})' if note else ''}")
-        print_clean(f"report: {write_report(sweep.trial_log.folder, report)[0]}")
-        store.publish(sweep.trial_log.folder)
+                print_clean(f"model:  {path}{f' ({best.note})' if best.note else ''}")
+        print_clean(f"report: {write_report(folder, report)[0]}")
+        store.upload_folder(folder)
     if not finished:
         print_clean("give the same command again to continue")
-    return Sweep(sweep.trial_log.folder, report, not finished)
+    return Sweep(folder, report, not finished)
 
 
-def _run_trials(sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluster, store: Store) -> bool:
+def _print_report(report: SweepReport) -> None:
+    """Print the table of trials, the failures, and the comparison with the defaults."""
+    print_table(build_trials(report))
+    for number, trial in enumerate(report.trials, 1):
+        if trial.reason:
+            print_error(f"trial {number} failed: {trial.reason}")
+    print_clean(report.conclusion)
+
+
+def _run_trials(
+    sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluster, store: Store
+) -> bool:
     """Run the trials that have no result yet, and return whether all trials ended. Ray is started only if needed."""
-    trial_log, settled = sweep.trial_log, sweep.trial_log.select_settled()
+    ended = []
+    for trial in results.read_trials(sweep.run_log):
+        if trial.status in ("finished", "stopped"):
+            ended.append(trial)
+    missing = arguments.trials - len(ended)
     if arguments.searcher == "random":
-        points = sweep.space.draw_points(arguments.trials, arguments.seed)
-        missing = sum(compute_key(point) not in settled for point in points)
-    else:
-        missing = arguments.trials - len(settled)
+        known = [trial.settings for trial in ended]
+        missing = sum(
+            point not in known
+            for point in sweep.space.draw_points(arguments.trials, arguments.seed)
+        )
     if missing <= 0:
         return True
-    with LiveView([""] * arguments.trials, f"sweep {sweep.recipe.name}", trial_log.id, noun="trial") as view:
+    with LiveView(
+        missing, f"sweep {sweep.recipe.name}", sweep.run_log.run_id, noun="trial"
+    ) as view:
         for note in sweep.notes:
             view.message(note)
         view.message("starting Ray" if not cluster.address else f"connecting to {cluster.address}")
@@ -111,8 +137,10 @@ def _run_trials(sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluste
         from ratchet.orchestrator.sweeps.search import Search, compute_max_concurrent
         from ratchet.orchestrator.sweeps.trial import TrialSpec
 
-        spec = TrialSpec(sweep, Path.cwd(), arguments.seeds, store.where, settled, cluster.progress_actor)
+        spec = TrialSpec(sweep, Path.cwd(), arguments.seeds, store.where, cluster.progress_actor)
         most = compute_max_concurrent(sweep.steps, cluster)
         max_concurrent = arguments.max_concurrent or most
-        view.message(f"objective: {sweep.objective.name} of {sweep.objective.step}; {max_concurrent} trials at once")
-        return Search(spec, arguments, max_concurrent, view).run()
+        view.message(
+            f"objective: {sweep.objective.name} of {sweep.objective.step}; {max_concurrent} trials at once"
+        )
+        return Search(spec, arguments, max_concurrent, view).run(missing)

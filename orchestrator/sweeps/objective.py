@@ -49,7 +49,9 @@ class Objective:
         """Return the objective after each checkpoint, from a table in the result of the finished step."""
         for rows in result.get("tables", {}).values() if self.trained else ():
             if rows and self.name in rows[0]:
-                return [float(row[self.name]) for row in rows[1:]]  # the first row is before training
+                return [
+                    float(row[self.name]) for row in rows[1:]
+                ]  # the first row is before training
         return []
 
 
@@ -60,7 +62,9 @@ def find_changed_steps(default: Iterable[Step], variants: Iterable[Iterable[Step
         return asdict(step.config), describe_inputs(step)
 
     before = {step.name: describe(step) for step in default}
-    return {step.name for steps in variants for step in steps if before.get(step.name) != describe(step)}
+    return {
+        step.name for steps in variants for step in steps if before.get(step.name) != describe(step)
+    }
 
 
 def select_needed_steps(steps: Sequence[Step], goal: str) -> list[Step]:
@@ -72,53 +76,80 @@ def select_needed_steps(steps: Sequence[Step], goal: str) -> list[Step]:
     return [step for step in steps if step.name in wanted]
 
 
-def find_objective(metric: str, steps: Sequence[Step], summary: Summary, touched: set[str]) -> Objective:
+def find_objective(
+    metric: str, steps: Sequence[Step], summary: Summary, touched: set[str]
+) -> Objective:
     """Find the objective `METRIC` or `STEP.METRIC`. steps: parents first. touched: names of steps the space changes.
 
     Raises RecipeError if no step that depends on the space reports the metric.
     """
     named, dot, name = metric.rpartition(".")
-    reached, every = set(touched), steps
+    reached = set(touched)
     for step in steps:
         if any(parent.name in reached for parent in step.parents):
             reached.add(step.name)
-    reached_of_all = reached
+    among = match_steps(steps, named) if dot else list(steps)
+    if not among:
+        known = sorted({step.name for step in steps} | {step.job.name for step in steps})
+        raise RecipeError(f"--metric {metric}: no step '{named}'; {expect_one_of(known, named)}")
+    among = [step for step in among if step.name in reached]
+    if not among:
+        raise RecipeError(
+            f"--metric {metric}: the space changes nothing that {named} depends on; expected a step that it changes"
+        )
+    training = [step for step in among if _get_training_metric(step) == name]
+    changed = [step for step in training if step.name in touched]
+    if training:
+        return Objective((changed or training)[-1].name, f"valid/{name}", metric, trained=True)
+    evaluated = [(among[-1], name)]
     if dot:
-        if not (of_name := match_steps(steps, named)):
-            known = sorted({step.name for step in steps} | {step.job.name for step in steps})
-            raise RecipeError(f"--metric {metric}: no step '{named}'; {expect_one_of(known, named)}")
-        steps, reached = of_name, {step.name for step in of_name} & reached
-        if not reached:
-            raise RecipeError(
-                f"--metric {metric}: the space changes nothing that {named} depends on; expected a step that it changes"
-            )
-    training = [step for step in steps if _get_training_metric(step) == name]
-    for among in (touched, reached):
-        if found := [step for step in training if step.name in among]:
-            return Objective(found[-1].name, f"valid/{name}", metric, trained=True)
-    if dot:
-        last = [step for step in steps if step.name in reached][-1]
-        check_metric(last, name, f"--metric {metric}")
-        _check_held_out(metric, last, name, every, reached_of_all)
-        return Objective(last.name, name, metric, trained=False)
-    numbers = [pair for row in summary.rows for pair in row.metrics]
-    shown = [number for column, number in numbers if name in (column, number.name) and number.step.name in reached]
-    if not shown:
-        known = sorted({value for step in steps if step.name in reached and (value := _get_training_metric(step))})
-        known += sorted({column for row in summary.rows for column in row.columns})
+        check_metric(among[-1], name, f"--metric {metric}")
+    else:
+        columns = []
+        for row in summary.rows:
+            for pair in row.metrics:
+                columns.append(pair)
+        shown = []
+        for title, number in columns:
+            if name in (title, number.name):
+                shown.append(number)
+        evaluated = []
+        for number in shown:
+            if number.step.name in reached:
+                evaluated.append((number.step, number.name))
+    if not evaluated:
+        known = [_get_training_metric(step) or "" for step in among] + [
+            title for title, _ in columns
+        ]
         raise RecipeError(
             f"--metric {metric}: no step that depends on the space reports it;"
-            f" {expect_one_of(dict.fromkeys(known), name)}; write STEP.NAME for the metric of another step"
+            f" {expect_one_of(sorted({*known} - {''}), name)}; write STEP.NAME for the metric of another step"
         )
-    last = shown[-1].step
-    _check_held_out(metric, last, shown[-1].name, steps, reached)
-    return Objective(last.name, shown[-1].name, metric, trained=False)
+    last, name = evaluated[-1]
+    if reads_test_split(last):
+        known = []
+        for step in steps:
+            if step.name not in reached:
+                continue
+            if step.job is last.job and not reads_test_split(step):
+                known.append(f"{step.name}.{name}")
+            elif _get_training_metric(step):
+                known.append(f"{step.name}.{_get_training_metric(step)}")
+        expected = (
+            ", ".join(known) or "held-out rows for valid, in the data or by validation_fraction"
+        )
+        raise RecipeError(
+            f"--metric {metric}: step {last.name} measures it on the test split; expected a metric of the valid split,"
+            f" since a sweep that selects by test rows overestimates its winner; give {expected}"
+        )
+    return Objective(last.name, name, metric, trained=False)
 
 
 def reads_test_split(step: Step) -> bool:
     """Return whether a step evaluates the output `test` of another step: it has this input, or a step that it depends
     on has it. What a training step reads does not count, since it reports metrics of `valid` and of its training."""
-    seen, left = {step.name}, [step]
+    seen = {step.name}
+    left = [step]
     while left:
         current = left.pop()
         for _, ref in current.references():
@@ -132,22 +163,8 @@ def reads_test_split(step: Step) -> bool:
     return False
 
 
-def _check_held_out(metric: str, step: Step, name: str, steps: Sequence[Step], reached: set[str]) -> None:
-    """Raise RecipeError if a step measures the metric on the test split."""
-    if not reads_test_split(step):
-        return
-    others = []
-    for other in steps:
-        if other.job is step.job and other.name in reached and not reads_test_split(other):
-            others.append(f"{other.name}.{name}")
-    known = sorted({f"{one.name}.{own}" for one in steps if one.name in reached and (own := _get_training_metric(one))})
-    expected = ", ".join([*others, *known]) or "held-out rows for valid, in the data or by validation_fraction"
-    raise RecipeError(
-        f"--metric {metric}: step {step.name} measures it on the test split; expected a metric of the valid split,"
-        f" since a sweep that selects by test rows overestimates its winner; give {expected}"
-    )
-
-
 def _get_training_metric(step: Step) -> str | None:
     """Return the held-out metric by which a step selects its best checkpoint; None without one or without `valid`."""
-    return None if step.inputs.get("valid", step) is None else getattr(step.config, "metric", None)
+    if step.inputs.get("valid", step) is None:
+        return None
+    return getattr(step.config, "metric", None)

@@ -1,8 +1,9 @@
-"""The plan of a sweep: the search space, the objective and the trial log, checked before anything is started."""
+"""The plan of a sweep: the search space and the objective, checked before anything is started."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,17 +11,22 @@ from typing import Any
 
 from ratchet.errors import InputError, RatchetError, RecipeError
 from ratchet.orchestrator import recipe
+from ratchet.orchestrator.atomic_file import make_folder
 from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.fingerprint import build_fingerprint
 from ratchet.orchestrator.job_interface.code import read_code
 from ratchet.orchestrator.job_interface.job import Resources
 from ratchet.orchestrator.plan import Plan, describe_inputs
-from ratchet.orchestrator.reporting.formatting import format_setting
+from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.step import Source, Step
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.sweeps.objective import Objective, find_changed_steps, find_objective, select_needed_steps
+from ratchet.orchestrator.sweeps.objective import (
+    Objective,
+    find_changed_steps,
+    find_objective,
+    select_needed_steps,
+)
 from ratchet.orchestrator.sweeps.space import Dimension, Space
-from ratchet.orchestrator.sweeps.trial_log import TrialLog
 
 
 @dataclass(frozen=True)
@@ -40,14 +46,19 @@ class SweepPlan:
     objective: Objective
     seeded_steps: tuple[str, ...]
     """Names of the steps whose `seed` setting differs between the seeds of a trial."""
-    defaults: Mapping[str, str]
-    """Setting in the space -> the recipe's value as text, if all steps with the setting have the same value."""
-    trial_log: TrialLog
+    run_log: RunLog
+    """The folder of the sweep."""
     notes: tuple[str, ...]
 
 
 def plan_sweep(
-    name: str, lines: Iterable[str], path: Path, metric: str, store: Store, options: Mapping[str, Any], command: str
+    name: str,
+    lines: Iterable[str],
+    path: Path,
+    metric: str,
+    store: Store,
+    options: Mapping[str, Any],
+    command: str,
 ) -> SweepPlan:
     """Build and check a sweep. path: the file of the space. options: searcher, seeds, ..., part of the sweep's id.
 
@@ -57,81 +68,111 @@ def plan_sweep(
     found = recipe.find(name)
     space = Space.read(path)
     if not space.dimensions:
-        raise RecipeError(f"space {path}: no distribution given; expected a line such as `epochs: choice(1, 2)`")
+        raise RecipeError(
+            f"space {path}: no distribution given; expected a line such as `epochs: choice(1, 2)`"
+        )
     lines = (*space.fixed, *lines)
-    steps, summary, parameters = recipe.build(found, recipe.Settings.read(list(lines)), store)
-    variants = [(d, [_vary(found, lines, d, value, store) for value in d.values]) for d in space.dimensions]
-    for dimension, made in variants:
-        if dimension.name.rpartition(".")[2] in vars(Resources()) and not find_changed_steps(steps, made):
+    steps, summary, _ = recipe.build(found, recipe.Settings.read(list(lines)), store)
+    variants: dict[Dimension, list[list[Step]]] = {}
+    changed: dict[Dimension, set[str]] = {}
+    for dimension in space.dimensions:
+        variants[dimension] = [
+            _vary(found, lines, dimension, value, store) for value in dimension.values
+        ]
+        changed[dimension] = find_changed_steps(steps, variants[dimension])
+        if dimension.name.rpartition(".")[2] in vars(Resources()) and not changed[dimension]:
             raise RecipeError(
                 f"{dimension.where}: {dimension.name} is a resource: it changes the speed and no result; expected a"
                 f" setting; give it with --set {dimension.name}=..."
             )
         _check_whole_numbers(found, lines, dimension, store)
-    touched = {name for _, made in variants for name in find_changed_steps(steps, made)}
+    touched = set().union(*changed.values())
     objective = find_objective(metric, steps, summary, touched)
     needed = select_needed_steps(steps, objective.step)
     names = {step.name for step in needed}
-    for dimension, made in variants:
-        if not find_changed_steps(steps, made) & names:
+    planned = Plan(needed, store)
+    planned.check()
+    # Some steps, or inputs of steps, exist only for other values of a setting.
+    distinct = {_key(step): step for step in needed}
+    for dimension, made in variants.items():
+        if not changed[dimension] & names:
             raise RecipeError(
                 f"{dimension.where}: {dimension.name} changes nothing that {objective.step} depends on; expected a"
                 f" setting that changes {objective.name}; leave it out, or name a later step:"
                 f" --metric STEP.{metric.rpartition('.')[2]}"
             )
-    planned = Plan(needed, store)
-    planned.check()
-    for dimension, made in variants:
-        _check_values(dimension.where, [step for changed in made for step in changed if step.name in names])
-    varied = touched | {objective.step}
-    seeded_steps = tuple(step.name for step in needed if step.name in varied and hasattr(step.config, "seed"))
-    # Some steps, or inputs of steps, exist only for other values of a setting.
-    every = [needed, *(select_needed_steps(other, objective.step) for _, made in variants for other in made)]
-    distinct = {(step.name, step.config, *describe_inputs(step)): step for some in every for step in some}
+        for varied in made:
+            _check_values(dimension.where, [step for step in varied if step.name in names])
+            distinct |= {_key(step): step for step in select_needed_steps(varied, objective.step)}
+    seeded = []
+    for step in needed:
+        if step.name in {*touched, objective.step} and hasattr(step.config, "seed"):
+            seeded.append(step.name)
     document = {
         "recipe": found.name,
         "lines": list(lines),
         "space": {dimension.name: dimension.written for dimension in space.dimensions},
         "objective": asdict(objective),
         "options": dict(options),
-        "steps": sorted(digest([step.name, _describe_step(step, planned)]) for step in distinct.values()),
+        "steps": sorted(
+            digest([step.name, _describe_step(step, planned)]) for step in distinct.values()
+        ),
     }
     planned.sources.save()  # including sources of other values: large models are not read again
     about = {"command": command, "inputs": {step.name: describe_inputs(step) for step in needed}}
-    trial_log = TrialLog(store, found.name, document, about)
-    texts = {d.name: _format_default(d.name, steps, parameters) for d in space.dimensions}
-    defaults = {name: text for name, text in texts.items() if text is not None}
-    notes = (*planned.warnings, *_explain_no_warm_start(needed, touched, space))
-    finished = {step.name: step for step in distinct.values() if step.finished}
-    return SweepPlan(name, found, lines, space, needed, finished, objective, seeded_steps, defaults, trial_log, notes)
+    run_log = _begin(store, found.name, f"{found.name}-{digest(document)[:12]}", about)
+    finished = {}
+    for step in distinct.values():
+        if step.finished:
+            finished[step.name] = step
+    notes = tuple(planned.warnings)
+    return SweepPlan(
+        name, found, lines, space, needed, finished, objective, tuple(seeded), run_log, notes
+    )
+
+
+def _begin(store: Store, recipe_name: str, sweep_id: str, about: Mapping[str, Any]) -> RunLog:
+    """Create the folder of the sweep, or find it. about: information for users; each command replaces it."""
+    store.pull(f"sweeps/{sweep_id}")
+    run_log = RunLog(store.local("sweeps", sweep_id))
+    make_folder(run_log.folder)
+    started = (run_log.read("about.json") or {}).get("started", time.time())
+    run_log.write("about.json", {"recipe": recipe_name, "started": started, **about})
+    return run_log
+
+
+def _key(step: Step) -> tuple[Any, ...]:
+    return (step.name, step.config, *describe_inputs(step))
 
 
 def _describe_step(step: Step, planned: Plan) -> dict[str, Any]:
     """Return what the results of a step depend on. Inputs from other steps, which may not exist yet, are only named."""
-    inputs = {
-        f"{field} {number}": planned.sources.digest(ref) if isinstance(ref, Source) else str(ref)
-        for number, (field, ref) in enumerate(step.references())
+    inputs = {}
+    for number, (field, ref) in enumerate(step.references()):
+        if isinstance(ref, Source):
+            inputs[f"{field} {number}"] = planned.sources.digest(ref)
+        else:
+            inputs[f"{field} {number}"] = str(ref)
+    return {
+        **build_fingerprint(step.job, read_code(step.job), step.config, inputs),
+        "finished": step.finished,
     }
-    return {**build_fingerprint(step.job, read_code(step.job), step.config, inputs), "finished": step.finished}
 
 
-def _format_default(name: str, steps: Sequence[Step], parameters: Mapping[str, Any]) -> str | None:
-    pattern, dot, field = name.rpartition(".")
-    if not dot:
-        return format_setting(parameters[name])
-    configs = [step.config for step in recipe.match_steps(steps, pattern) if hasattr(step.config, field)]
-    found = {format_setting(getattr(config, field)) for config in configs}
-    return found.pop() if len(found) == 1 else None
-
-
-def _vary(found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, value: str, store: Store) -> list[Step]:
+def _vary(
+    found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, value: str, store: Store
+) -> list[Step]:
     try:
-        return recipe.build(found, recipe.Settings.read([*lines, f"{dimension.name}={value}"]), store)[0]
+        return recipe.build(
+            found, recipe.Settings.read([*lines, f"{dimension.name}={value}"]), store
+        )[0]
     except InputError as error:
         raise RecipeError(f"{dimension.where}: {error}") from None
 
 
-def _check_whole_numbers(found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, store: Store) -> None:
+def _check_whole_numbers(
+    found: recipe.Recipe, lines: Iterable[str], dimension: Dimension, store: Store
+) -> None:
     """Raise RecipeError if a range draws fractions for a setting that only takes whole numbers."""
     if dimension.kind not in ("uniform", "loguniform"):
         return
@@ -151,18 +192,6 @@ def _check_values(where: str, steps: Iterable[Step]) -> None:
         if step.job.check is not None:
             nothing = step.job.inputs(**dict.fromkeys(step.inputs))
             try:
-                step.job.check(step.config, nothing)
+                step.job.check(step.config, nothing, {})
             except RatchetError as error:
                 raise RecipeError(f"{where}: step {step.name}: {error}") from None
-
-
-def _explain_no_warm_start(needed: Sequence[Step], touched: set[str], space: Space) -> Iterable[str]:
-    """Yield a note, with the reason, for each step that cannot start from the state of a shorter step."""
-    for step in needed:
-        if step.job.warm_start is None or step.name not in touched:
-            continue
-        name = step.job.warm_start.setting
-        varied = [dimension.name for dimension in space.dimensions if dimension.name.rpartition(".")[2] == name]
-        reason = step.job.warm_start.blocked_by(step.config)
-        if varied and reason:
-            yield f"{step.name}: trials with more {name} train from the start: {reason}"

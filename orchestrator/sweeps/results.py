@@ -1,4 +1,4 @@
-"""Results of a sweep: the winner, its comparison with the defaults, and the report."""
+"""Results of a sweep: its trials, the winner, its comparison with the defaults, and the report."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shlex
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,44 +16,46 @@ import yaml
 from ratchet.orchestrator.atomic_file import write_atomically
 from ratchet.orchestrator.execution.executor import versions
 from ratchet.orchestrator.promotion import promote
-from ratchet.orchestrator.reporting.formatting import Estimate
-from ratchet.orchestrator.reporting.sweep_data import SweepReport, TrialReport
+from ratchet.orchestrator.reporting.sweep_data import SweepReport, Trial
+from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.sweeps.plan import SweepPlan
-from ratchet.orchestrator.sweeps.space import format_settings
-from ratchet.orchestrator.sweeps.trial_log import Trial
-
-MIN_TRIALS = 4
-"""Minimum number of finished trials to compute importances."""
+from ratchet.orchestrator.sweeps.space import compute_key, format_settings
 
 
-def build_sweep_report(sweep: SweepPlan, store: Store, command: str) -> SweepReport:
-    """Build the report from the trial log, the run logs of the trials, and the store."""
-    trial_log, objective = sweep.trial_log, sweep.objective
-    trials = []
-    for number, trial in enumerate(trial_log.trials.values(), 1):
-        found: dict[str, Any] = {**vars(trial), "settings": trial.settings or sweep.defaults, "number": number}
-        deviation = Estimate.of_mean(trial.values).deviation if trial.values else None
-        trials.append(TrialReport(**found, deviation=deviation, note=read_note(sweep, trial, store)))
-    best = find_winner(list(trial_log.trials.values()), objective.maximize)
-    note = "" if best is None else read_note(sweep, best, store)
-    default = next((trial for trial in trial_log.trials.values() if not trial.settings), None)
+def read_trials(run_log: RunLog) -> list[Trial]:
+    """Read the trials of a sweep, in the order in which they were first started."""
+    return [Trial(**trial) for trial in run_log.trials()]
+
+
+def write_trials(run_log: RunLog, trials: Sequence[Trial]) -> None:
+    run_log.write("trials.json", {"trials": [asdict(trial) for trial in trials]})
+
+
+def build_sweep_report(sweep: SweepPlan, command: str) -> SweepReport:
+    """Build the report from the trials so far."""
+    objective = sweep.objective
+    trials = read_trials(sweep.run_log)
+    best = find_winner(trials, objective.maximize)
+    default = next((trial for trial in trials if not trial.settings), None)
+    conclusion = compare_with_defaults(best, default, objective.metric)
+    if best is not None and best.note:
+        conclusion += f"; the winner {best.note}"
+    started = (sweep.run_log.read("about.json") or {})["started"]
     return SweepReport(
         recipe=sweep.recipe.name,
-        sweep_id=trial_log.id,
+        sweep_id=sweep.run_log.run_id,
         metric=objective.metric,
         maximize=objective.maximize,
-        started=trial_log.started,
-        seconds=time.time() - trial_log.started,
+        started=started,
+        seconds=time.time() - started,
         command=command,
         space={dimension.name: dimension.written for dimension in sweep.space.dimensions},
         fixed=sweep.lines,
         trials=trials,
-        winner=None if best is None else trial_log.get_number(best.settings),
-        default=None if default is None else trial_log.get_number(default.settings),
-        conclusion=compare_with_defaults(best, default, objective.metric) + (f"; the winner {note}" if note else ""),
-        winner_command="" if best is None else shlex.join(_build_command(sweep, best)),
-        importance=compute_importance(sweep, list(trial_log.trials.values())),
+        winner=trials.index(best) + 1 if best else None,
+        conclusion=conclusion,
+        winner_command=_write_command(sweep, best) if best else "",
         notes=(f"objective: {objective.name} of {objective.step}", *sweep.notes),
         provenance=versions(),
     )
@@ -60,7 +63,7 @@ def build_sweep_report(sweep: SweepPlan, store: Store, command: str) -> SweepRep
 
 def find_winner(trials: Sequence[Trial], maximize: bool) -> Trial | None:
     """Return the best finished trial, and the first one of equal trials, so that the defaults win ties."""
-    finished = [trial for trial in trials if trial.status == "finished" and trial.value is not None]
+    finished = [trial for trial in trials if trial.status == "finished"]
     sign = 1 if maximize else -1
     return max(finished, key=lambda trial: sign * (trial.value or 0.0), default=None)
 
@@ -73,48 +76,23 @@ def compare_with_defaults(best: Trial | None, default: Trial | None, metric: str
         return "no trial finished"
     if default is None or default.value is None or default.status != "finished":
         return (
-            f"the best {metric} is {best.value:.4f}; the defaults did not finish, so there is nothing to compare with"
+            f"the best {metric} is {best.value:.4f}; the defaults did not finish, so there is nothing to compare"
+            " with"
         )
-    if best.key == default.key:
+    if best.settings == default.settings:
         return f"nothing was better than the recipe's defaults ({metric} {best.value:.4f})"
     gain = abs(best.value - default.value)
     sentence = f"{metric} {best.value:.4f} against {default.value:.4f} with the recipe's defaults"
     if len(best.values) < 2 or len(default.values) < 2:
         return f"{sentence}; one seed per trial cannot show whether this is noise; use --seeds 3"
-    error = math.sqrt(sum(statistics.variance(trial.values) / len(trial.values) for trial in (best, default)))
+    variances = []
+    for trial in (best, default):
+        variances.append(statistics.variance(trial.values) / len(trial.values))
+    error = math.sqrt(sum(variances))
     found = "within noise" if gain <= 2 * error else "more than noise"
-    return f"{sentence}: {found} (a difference of {gain:.4f}, two standard errors are {2 * error:.4f})"
-
-
-def read_note(sweep: SweepPlan, trial: Trial, store: Store) -> str:
-    """Return the note of the deciding step of a finished trial, such as that it kept its base; empty without one."""
-    notes: dict[str, None] = {}
-    for run_log in sweep.trial_log.list_runs(trial) if trial.status == "finished" else ():
-        ids = (step["step_id"] for step in run_log.steps() if step["name"] == sweep.objective.step)
-        commits = [store.lookup(step_id) for step_id in ids if step_id]
-        notes |= dict.fromkeys(store.manifest(c.manifest).result.get("note", "") for c in commits if c is not None)
-    return "; ".join(filter(None, notes))
-
-
-def compute_importance(sweep: SweepPlan, trials: Sequence[Trial]) -> dict[str, float]:
-    """Return each setting's share of the metric's variance, by Optuna's PED-ANOVA (Watanabe et al. 2023).
-
-    Empty if there are too few trials.
-    """
-    finished = [t for t in trials if t.status == "finished" and t.settings and t.value is not None]
-    if len(finished) < MIN_TRIALS or len({trial.value for trial in finished}) < 2:
-        return {}
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(direction="maximize" if sweep.objective.maximize else "minimize")
-    spread = {d.name: d.to_optuna_distribution() for d in sweep.space.dimensions}
-    for trial in finished:
-        values = {d.name: d.to_optuna(trial.settings[d.name]) for d in sweep.space.dimensions}
-        study.add_trial(optuna.trial.create_trial(params=values, distributions=spread, value=trial.value))
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    found = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return {name: float(share) for name, share in found.items() if math.isfinite(share)}
+    return (
+        f"{sentence}: {found} (a difference of {gain:.4f}, two standard errors are {2 * error:.4f})"
+    )
 
 
 def write_winner(sweep: SweepPlan, best: Trial) -> Path:
@@ -124,24 +102,29 @@ def write_winner(sweep: SweepPlan, best: Trial) -> Path:
         name, _, value = line.partition("=")
         settings.pop(name, None)  # the last of overlapping patterns counts, so it must stay last
         settings[name] = value
-    path = sweep.trial_log.folder / "winner.yaml"
-    number = sweep.trial_log.get_number(best.settings)
-    about = f"# {sweep.objective.metric} {best.value:.6g}, trial {number} of {sweep.trial_log.id}\n"
-    write_atomically(path, about + (yaml.safe_dump(settings, sort_keys=False) if settings else "{}\n"))
+    path = sweep.run_log.folder / "winner.yaml"
+    about = (
+        f"# {sweep.objective.metric} {best.value:.6g}, the best trial of {sweep.run_log.run_id}\n"
+    )
+    write_atomically(path, about + yaml.safe_dump(settings, sort_keys=False))
     return path
 
 
 def promote_winner(sweep: SweepPlan, best: Trial, store: Store, name: str) -> Path:
     """Promote the output of the winner's deciding step (first seed) as `promoted/NAME`, and return this link."""
-    (run_log, *_) = sweep.trial_log.list_runs(best)
-    step_id = next(s["step_id"] for s in run_log.steps() if s["name"] == sweep.objective.step)
+    run_log = RunLog(sweep.run_log.folder / "trials" / compute_key(best.settings) / "seed-0")
+    step_id = next(
+        step["step_id"] for step in run_log.steps() if step["name"] == sweep.objective.step
+    )
     commit = store.use(step_id)
     assert commit is not None  # the trial finished
-    about: dict[str, Any] = {"sweep": sweep.trial_log.id, "settings": dict(best.settings)}
-    about |= {"metric": sweep.objective.metric, "value": best.value, "note": read_note(sweep, best, store)}
-    return promote(store, name, commit, sweep.trial_log.id, about)
+    about: dict[str, Any] = {"sweep": sweep.run_log.run_id, "settings": dict(best.settings)}
+    about |= {"metric": sweep.objective.metric, "value": best.value, "note": best.note}
+    return promote(store, name, commit, sweep.run_log.run_id, about)
 
 
-def _build_command(sweep: SweepPlan, trial: Trial) -> list[str]:
-    settings = [*sweep.lines, *format_settings(trial.settings)]
-    return ["ratchet", "run", sweep.given, *(part for line in settings for part in ("--set", line))]
+def _write_command(sweep: SweepPlan, trial: Trial) -> str:
+    command = ["ratchet", "run", sweep.given]
+    for line in (*sweep.lines, *format_settings(trial.settings)):
+        command += ["--set", line]
+    return shlex.join(command)

@@ -1,7 +1,7 @@
 """The driver of a sweep: runs the trials in Ray Tune.
 
-Tune selects and stops trials; its own checkpoints are not used. When a sweep continues, every trial in the trial log is
-given to Tune again and replays its reports, so that the new searcher and scheduler get the whole history.
+Tune selects and stops trials; its own checkpoints are not used. A sweep that continues runs only the trials without a
+result. Optuna's searcher gets the results of the earlier trials.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
-from ratchet.orchestrator.cli.live_view import LiveView
 from ratchet.orchestrator.execution.cluster import Cluster
+from ratchet.orchestrator.execution.live_view import LiveView
 from ratchet.orchestrator.job_interface.placement import count_fitting
+from ratchet.orchestrator.reporting.sweep_data import Trial
 from ratchet.orchestrator.step import Step
-from ratchet.orchestrator.sweeps.space import Point
+from ratchet.orchestrator.sweeps.results import read_trials, write_trials
+from ratchet.orchestrator.sweeps.space import Point, compute_key
 from ratchet.orchestrator.sweeps.trial import TrialActor, TrialSpec
-from ratchet.orchestrator.sweeps.trial_log import Trial, compute_key
 
 POLL_INTERVAL = 0.5
 """Seconds between polls of the trials' progress."""
@@ -47,52 +48,69 @@ def compute_max_concurrent(steps: Sequence[Step], cluster: Cluster) -> int:
 
     Raises InputError, with the numbers, if not even one trial fits.
     """
-    machines, asked = cluster.machines(), [cluster.place(step) for step in steps]
-    return max(1, min((count_fitting(machines, one) // (one.workers or 1) for one in asked), default=1))
+    machines = cluster.machines()
+    most = []
+    for step in steps:
+        asked = cluster.place(step)
+        most.append(count_fitting(machines, asked) // (asked.workers or 1))
+    return max(1, min(most))
 
 
 class Search:
     """Driver of the trials of a sweep that have no result yet."""
 
-    def __init__(self, spec: TrialSpec, options: argparse.Namespace, max_concurrent: int, view: LiveView) -> None:
+    def __init__(
+        self, spec: TrialSpec, options: argparse.Namespace, max_concurrent: int, view: LiveView
+    ) -> None:
         """options: the command's options for selecting and stopping trials."""
-        self.spec, self.sweep, self.options = spec, spec.sweep, options
-        self.max_concurrent, self.view = max_concurrent, view
+        self.spec = spec
+        self.sweep = spec.sweep
+        self.options = options
+        self.max_concurrent = max_concurrent
+        self.view = view
         self.mode = "max" if spec.sweep.objective.maximize else "min"
+        trials = read_trials(self.sweep.run_log)
+        self.ended = [trial for trial in trials if trial.status in ("finished", "stopped")]
 
-    def run(self) -> bool:
+    def run(self, missing: int) -> bool:
         """Run the trials, and return whether all ended. False: the sweep was interrupted."""
         for name, value in TUNE_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        trials = self.options.trials
+        known = [trial.settings for trial in self.ended]
         if self.options.searcher == "random":
-            return self._run_tune(self.sweep.space.draw_points(trials, self.options.seed))
-        # The defaults may lie outside the space, so they are not given to Optuna.
-        if not self._run_tune([{}]):
-            return False
-        return trials == 1 or self._run_tune([], self._make_optuna_search(), trials - 1)
+            points = self.sweep.space.draw_points(self.options.trials, self.options.seed)
+            return self._run_tune([point for point in points if point not in known])
+        if (
+            {} not in known
+        ):  # the defaults may lie outside the space, so they are not given to Optuna
+            if not self._run_tune([{}]):
+                return False
+            missing -= 1
+        return missing == 0 or self._run_tune([], self._make_optuna_search(), missing)
 
     def _run_tune(self, points: Sequence[Point], searcher: Any = None, drawn: int = 0) -> bool:
         """Run a trial for each point, or `drawn` trials of a searcher, and return whether all ended."""
         spec = replace(self.spec, points=tuple(points))
         callback = TrialCallback(spec, self.view)
-        trainable = tune.with_parameters(TrialActor, spec=spec)
-        asha = ASHAScheduler(
-            time_attr="checkpoint",
-            max_t=1 << 20,
-            grace_period=self.options.grace_period,
-            reduction_factor=self.options.reduction_factor,
-        )
-        folder = self.sweep.trial_log.folder / "tune"
+        scheduler = None
+        if self.options.stopping == "asha" and self.sweep.objective.trained:
+            factors = {}
+            for name in ("grace_period", "reduction_factor"):
+                factors[name] = getattr(self.options, name)
+            scheduler = ASHAScheduler(time_attr="checkpoint", max_t=1 << 20, **factors)
+        folder = self.sweep.run_log.folder / "tune"
         tuner = tune.Tuner(
-            tune.with_resources(trainable, tune.PlacementGroupFactory([TRIAL_RESOURCES])),
+            tune.with_resources(
+                tune.with_parameters(TrialActor, spec=spec),
+                tune.PlacementGroupFactory([TRIAL_RESOURCES]),
+            ),
             param_space={} if searcher else {"number": tune.grid_search(list(range(len(points))))},
             tune_config=tune.TuneConfig(
                 metric="value",
                 mode=self.mode,
                 search_alg=searcher,
-                scheduler=asha if self.options.stopping == "asha" and self.sweep.objective.trained else None,
-                num_samples=drawn if searcher else 1,
+                scheduler=scheduler,
+                num_samples=drawn or 1,
                 max_concurrent_trials=self.max_concurrent,
                 reuse_actors=True,
             ),
@@ -112,29 +130,37 @@ class Search:
         return callback.ended >= (drawn or len(points))
 
     def _make_optuna_search(self) -> Any:
-        """Create Optuna's TPE searcher (Bergstra et al. 2011). It replays the trials in the trial log first."""
+        """Create Optuna's TPE searcher (Bergstra et al. 2011), with the earlier trials."""
         from ray.tune.search.optuna import OptunaSearch
 
         dimensions = self.sweep.space.dimensions
-        before = [
-            {str(i): d.to_optuna(trial.settings[d.name]) for i, d in enumerate(dimensions)}
-            for trial in self.sweep.trial_log.trials.values()
-            if trial.settings
-        ]
+        points = []
+        rewards = []
+        for trial in self.ended:
+            if trial.settings and trial.value is not None:
+                points.append(
+                    {str(i): d.to_optuna(trial.settings[d.name]) for i, d in enumerate(dimensions)}
+                )
+                rewards.append(trial.value)
         return OptunaSearch(
             {str(i): dimension.to_optuna_distribution() for i, dimension in enumerate(dimensions)},
             metric="value",
             mode=self.mode,
-            points_to_evaluate=before or None,
-            seed=self.options.seed + len(before),  # with an equal seed, it would draw equal points again
+            points_to_evaluate=points or None,
+            evaluated_rewards=rewards or None,
+            seed=self.options.seed
+            + len(points),  # with an equal seed, it would draw equal points again
         )
 
 
 class TrialCallback(tune.Callback):
-    """Tune callback that updates the trial log and the live view."""
+    """Tune callback that records the trials and updates the live view."""
 
     def __init__(self, spec: TrialSpec, view: LiveView) -> None:
-        self.spec, self.trial_log, self.view = spec, spec.sweep.trial_log, view
+        self.spec = spec
+        self.run_log = spec.sweep.run_log
+        self.view = view
+        self.trials = {compute_key(trial.settings): trial for trial in read_trials(self.run_log)}
         self.ended = 0
         self.started: dict[str, float] = {}
         self.curves: dict[str, list[float]] = {}
@@ -144,58 +170,72 @@ class TrialCallback(tune.Callback):
         return tune.Callback, ()  # Tune pickles its state; it is never read
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        settings = self.spec.get_settings(trial.config)
-        self.started[trial.trial_id] = time.monotonic()
-        self.curves[trial.trial_id] = []
-        self.trial_log.record_start(settings)
-        if compute_key(settings) in self.spec.known:
-            self.view.hit(self._format_trial(settings))
-        else:
-            self.view.started(self._format_trial(settings), 1)
+        key = self._record(trial)
+        self.started[key] = time.monotonic()
+        self.curves[key] = []
+        self.view.started(self._format_trial(key), 1)
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: Mapping[str, Any], **info: Any
     ) -> None:
-        if "value" in result and "ended" not in result:  # the value of a checkpoint, not of the trial
-            self.curves[trial.trial_id].append(result["value"])
+        if (
+            "value" in result and "ended" not in result
+        ):  # the value of a checkpoint, not of the trial
+            self.curves[compute_key(self.spec.get_settings(trial.config))].append(result["value"])
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        last, curve = trial.last_result or {}, self.curves[trial.trial_id]
+        last = trial.last_result or {}
+        curve = self.curves[compute_key(self.spec.get_settings(trial.config))]
         if last.get("failed"):
-            self._end(trial, status="failed", reason=last["failed"], curve=tuple(curve))
+            self._end(trial, status="failed", reason=last["failed"], curve=curve)
         elif last.get("ended"):
-            found = {"value": last["value"], "values": tuple(last["values"]), "curve": tuple(last["curve"])}
-            self._end(trial, status=last["ended"], **found)
+            self._end(
+                trial,
+                status="finished",
+                **{name: last[name] for name in ("value", "values", "curve", "note")},
+            )
         else:
-            self._end(trial, status="stopped", value=curve[-1] if curve else None, curve=tuple(curve))
+            self._end(trial, status="stopped", value=curve[-1] if curve else None, curve=curve)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._end(trial, status="failed", reason=f"{trial.get_error() or 'the process was lost'}".strip())
+        self._end(
+            trial, status="failed", reason=f"{trial.get_error() or 'the process was lost'}".strip()
+        )
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         if time.monotonic() - self.last_poll < POLL_INTERVAL:
             return
         self.last_poll = time.monotonic()
         for key, progress in ray.get(self.spec.progress_actor.take.remote()).items():
-            if key in self.trial_log.trials:
-                self.view.progress(self._format_trial(self.trial_log.trials[key].settings), progress)
+            if key in self.trials:
+                self.view.progress(self._format_trial(key), progress)
 
     def _end(self, trial: Any, **found: Any) -> None:
-        settings = self.spec.get_settings(trial.config)
         self.ended += 1
-        if compute_key(settings) in self.spec.known:
-            return  # the first result counts, even if the trial would be stopped now
-        seconds = time.monotonic() - self.started.get(trial.trial_id, time.monotonic())
-        result = Trial(settings, seconds=seconds, **found)
-        self.trial_log.record_end(result)
+        key = compute_key(self.spec.get_settings(trial.config))
+        seconds = time.monotonic() - self.started[key]
+        self._record(trial, seconds=seconds, **found)
+        result = self.trials[key]
         if result.status == "failed":
-            self.view.failed(self._format_trial(settings), result.reason)
-        else:
-            word = f"{'' if result.status == 'finished' else 'stopped early at '}{self.spec.sweep.objective.metric}"
-            values = {} if result.value is None else {word: result.value}
-            self.view.finished(self._format_trial(settings), seconds, values)
+            self.view.failed(self._format_trial(key), result.reason)
+            return
+        metric = self.spec.sweep.objective.metric
+        if result.status == "stopped":
+            metric = f"stopped early at {metric}"
+        self.view.finished(
+            self._format_trial(key), seconds, {} if result.value is None else {metric: result.value}
+        )
 
-    def _format_trial(self, settings: Mapping[str, str]) -> str:
+    def _record(self, trial: Any, **found: Any) -> str:
+        """Record what is known of a trial, and return its key."""
+        settings = self.spec.get_settings(trial.config)
+        key = compute_key(settings)
+        self.trials[key] = Trial(settings, **found)
+        write_trials(self.run_log, list(self.trials.values()))
+        return key
+
+    def _format_trial(self, key: str) -> str:
         """Format a trial: `trial 3 (learning_rate=0.0002, lora_r=8)`."""
+        settings = self.trials[key].settings
         short = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in settings.items())
-        return f"trial {self.trial_log.get_number(settings)} ({short or 'defaults'})"
+        return f"trial {list(self.trials).index(key) + 1} ({short or 'defaults'})"

@@ -13,17 +13,18 @@ settings are drawn for each combination. A plain value holds for all trials; `--
 
 from __future__ import annotations
 
-import ast
+import csv
 import itertools
 import math
 import random
-import warnings
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ratchet.errors import RecipeError
+from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.recipe import read_lines
 
 RANGES = ("loguniform", "uniform", "randint")
@@ -71,7 +72,11 @@ class Dimension:
 
     def to_optuna(self, text: str) -> Any:
         """Convert a value from text to the type that Optuna uses."""
-        return text if self.kind not in RANGES else int(text) if self.kind == "randint" else float(text)
+        if self.kind not in RANGES:
+            return text
+        if self.kind == "randint":
+            return int(text)
+        return float(text)
 
 
 @dataclass(frozen=True)
@@ -85,9 +90,15 @@ class Space:
     @classmethod
     def read(cls, path: Path) -> Space:
         """Read a file. Raises RecipeError, with file and line, for an invalid line."""
-        lines = [(f"{name}={value}", _parse_dimension(where, name, value)) for name, value, where in read_lines(path)]
-        dimensions = [dimension for _, dimension in lines if dimension is not None]
-        return cls(dimensions, fixed=[line for line, dimension in lines if dimension is None])
+        dimensions = []
+        fixed = []
+        for name, value, where in read_lines(path):
+            dimension = _parse_dimension(where, name, value)
+            if dimension is None:
+                fixed.append(f"{name}={value}")
+            else:
+                dimensions.append(dimension)
+        return cls(dimensions, fixed)
 
     def draw_points(self, trials: int, seed: int) -> list[Point]:
         """Draw the settings of each trial, without duplicates. The first point is empty: the recipe's defaults.
@@ -104,47 +115,60 @@ class Space:
 
     def _draw_all(self, seed: int) -> Iterator[Point]:
         """Yield points with possible duplicates, endlessly unless all dimensions are grids."""
-        grids = [dimension for dimension in self.dimensions if dimension.kind == "grid"]
+        grids = []
+        for dimension in self.dimensions:
+            if dimension.kind == "grid":
+                grids.append(dimension)
         combinations = itertools.product(*(grid.values for grid in grids))
         only_grids = len(grids) == len(self.dimensions)
-        for trial, values in enumerate(combinations if only_grids else itertools.cycle(combinations)):
-            point = {grid.name: value for grid, value in zip(grids, values, strict=True)}
-            yield {d.name: point[d.name] if d.kind == "grid" else d.draw(seed, trial) for d in self.dimensions}
+        for trial, values in enumerate(
+            combinations if only_grids else itertools.cycle(combinations)
+        ):
+            point = {}
+            for dimension in self.dimensions:
+                point[dimension.name] = dimension.draw(seed, trial)
+            for grid, value in zip(grids, values, strict=True):
+                point[grid.name] = value
+            yield point
 
 
 def format_settings(point: Point) -> list[str]:
     """Format the settings of a point as `name=value` texts for `--set`."""
-    return [f"{name}={value}" for name, value in point.items()]
+    found: list[str] = []
+    for name, value in point.items():
+        found.append(f"{name}={value}")
+    return found
+
+
+def compute_key(point: Point) -> str:
+    """Return the key of a trial: a digest of its settings."""
+    return digest(dict(point))[:12]
 
 
 def _parse_dimension(where: str, name: str, written: str) -> Dimension | None:
     """Parse a value. Returns None for a plain value."""
     shown = written if len(written) <= 100 else f"{written[:100]}..."
-    try:
-        with warnings.catch_warnings(action="ignore"):  # Python warns of `1or 2`
-            call = ast.parse(written, mode="eval").body
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+    call = re.fullmatch(r"(\w+)\s*\((.*)\)", written)
+    if call is None:
         if written.partition("(")[0].strip() in KINDS:
             raise RecipeError(
-                f"{where}: {shown} given, which cannot be read ({getattr(error, 'msg', error)}); expected values"
-                " separated by commas, such as loguniform(1e-5, 1e-3)"
-            ) from None
+                f"{where}: {shown} given, which cannot be read; expected values separated by commas, such as"
+                " loguniform(1e-5, 1e-3)"
+            )
         return None
-    if not isinstance(call, ast.Call):
-        return None
-    kind = call.func.id if isinstance(call.func, ast.Name) else ""
-    if kind not in KINDS or call.keywords:
-        raise RecipeError(f"{where}: {shown} given; expected one of {', '.join(f'{k}(...)' for k in KINDS)}")
-    values = tuple(
-        argument.value
-        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
-        else (ast.get_source_segment(written, argument) or "")
-        for argument in call.args
-    )
+    kind = call[1]
+    if kind not in KINDS:
+        raise RecipeError(
+            f"{where}: {shown} given; expected one of {', '.join(f'{k}(...)' for k in KINDS)}"
+        )
+    items = next(csv.reader([call[2]], skipinitialspace=True), [])
+    values = tuple(item.strip().strip("'") for item in items)
     if kind in RANGES:
         _check_range(where, shown, kind, values)
     if not values or (kind not in RANGES and len(set(values)) < len(values)):
-        raise RecipeError(f"{where}: {shown} given; expected at least one value in the brackets, each once")
+        raise RecipeError(
+            f"{where}: {shown} given; expected at least one value in the brackets, each once"
+        )
     return Dimension(name, kind, values, where, written)
 
 
@@ -157,12 +181,16 @@ def _check_range(where: str, written: str, kind: str, values: Sequence[str]) -> 
         fits = whole = False
     if not (fits and whole) or (kind == "loguniform" and low <= 0):
         ends = {"randint": "whole numbers", "loguniform": "numbers above 0"}.get(kind, "numbers")
-        raise RecipeError(f"{where}: {written} given; expected {kind}(low, high) with {ends}, low below high")
+        raise RecipeError(
+            f"{where}: {written} given; expected {kind}(low, high) with {ends}, low below high"
+        )
 
 
 def format_value(value: Any) -> str:
     """Format a searcher's value as text; floats are rounded to four significant digits."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
 def _round_to_range(value: float, low: float, high: float) -> str:

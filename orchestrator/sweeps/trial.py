@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,8 +33,7 @@ from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.open_runs import OpenRun
 from ratchet.orchestrator.sweeps.objective import select_needed_steps
 from ratchet.orchestrator.sweeps.plan import SweepPlan
-from ratchet.orchestrator.sweeps.space import Point, format_settings, format_value
-from ratchet.orchestrator.sweeps.trial_log import Trial, compute_key
+from ratchet.orchestrator.sweeps.space import Point, compute_key, format_settings, format_value
 
 STOP_TIMEOUT = 60.0
 """Seconds to wait for the steps of a trial that is stopped."""
@@ -49,8 +48,6 @@ class TrialSpec:
     """Working directory of the command. Paths in settings are relative to it."""
     seeds: int
     store: str
-    known: Mapping[str, Trial]
-    """Key -> trial that has ended, which only replays its reports."""
     progress_actor: Any
     """Actor that the driver polls for the progress of trials."""
     points: tuple[Point, ...] = ()
@@ -60,16 +57,23 @@ class TrialSpec:
         """Return the settings of the trial with this Tune config."""
         if "number" in config:
             return self.points[int(config["number"])]
-        return {d.name: format_value(config[str(i)]) for i, d in enumerate(self.sweep.space.dimensions)}
+        found = {}
+        for i, d in enumerate(self.sweep.space.dimensions):
+            found[d.name] = format_value(config[str(i)])
+        return found
 
     def build(self, point: Point, seed: int, store: Store) -> list[Step]:
         """Build the steps of a trial for seed number `seed` (0: the recipe's own seed)."""
-        sweep, lines = self.sweep, [*self.sweep.lines, *format_settings(point)]
+        sweep = self.sweep
+        lines = [*sweep.lines, *format_settings(point)]
         steps, _, _ = build(sweep.recipe, Settings.read(lines), store)
         if seed:
-            more = [f"{step.name}.seed={step.config.seed + seed}" for step in steps if step.name in sweep.seeded_steps]
-            steps, _, _ = build(sweep.recipe, Settings.read([*lines, *more]), store)
-        return [sweep.finished.get(step.name, step) for step in select_needed_steps(steps, sweep.objective.step)]
+            for step in steps:
+                if step.name in sweep.seeded_steps:
+                    lines.append(f"{step.name}.seed={step.config.seed + seed}")
+            steps, _, _ = build(sweep.recipe, Settings.read(lines), store)
+        needed = select_needed_steps(steps, sweep.objective.step)
+        return [sweep.finished.get(step.name, step) for step in needed]
 
 
 class TrialActor(tune.Trainable):
@@ -79,14 +83,15 @@ class TrialActor(tune.Trainable):
         if spec is not None:
             self.spec = spec
             os.chdir(spec.working_folder)
-        self.thread = TrialThread(self.spec, self.spec.get_settings(config))
+        self.trial = TrialRun(self.spec, self.spec.get_settings(config))
+        self.thread = threading.Thread(target=self.trial.run, name="trial", daemon=True)
         self.thread.start()
 
     def step(self) -> dict[str, Any]:
-        return self.thread.reports.get()
+        return self.trial.reports.get()
 
     def cleanup(self) -> None:
-        self.thread.stopping.set()
+        self.trial.stopping.set()
         self.thread.join(STOP_TIMEOUT)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -95,50 +100,62 @@ class TrialActor(tune.Trainable):
         return True
 
 
-class TrialThread(threading.Thread):
-    """Thread of one trial. If it ends late, its reports are ignored: the actor's next trial has its own thread."""
+class TrialRun(RunListener):
+    """The run of one trial. If it ends late, its reports are ignored: the actor's next trial has its own queue. As a
+    listener, it sends the progress to the driver, and the objective of the first seed at checkpoints to Tune."""
 
     def __init__(self, spec: TrialSpec, settings: Point) -> None:
-        super().__init__(name="trial", daemon=True)
-        self.spec, self.settings = spec, settings
+        self.spec = spec
+        self.settings = settings
         self.reports: queue.Queue[dict[str, Any]] = queue.Queue()
         self.stopping = threading.Event()
+        self.reported = 0
+        self.is_first_seed = True
+        self.send = ProgressReporter(spec.progress_actor, compute_key(settings))
 
     def run(self) -> None:
         """Run the trial. The last report is always `done`, even after an error, since `step` waits for it."""
         try:
-            end = self._run_or_replay()
+            end = self._run_seeds()
         except Interrupted:
             end = {}
         except Exception as error:
             end = {"failed": describe(error)}
         self.reports.put({**end, "done": True})
 
-    def _run_or_replay(self) -> dict[str, Any]:
-        """Run the trial, or replay its reports if it has ended before."""
-        if (known := self.spec.known.get(compute_key(self.settings))) is not None:
-            for number, value in enumerate(known.curve, 1):
-                self.reports.put({"checkpoint": number, "value": value})
-            return {} if known.value is None else {"checkpoint": max(1, len(known.curve)), "value": known.value}
-        values, (curve, *_) = zip(*map(self._run_seed, range(self.spec.seeds)), strict=True)
-        end = {"checkpoint": max(1, len(curve)), "value": sum(values) / len(values)}
-        return {**end, "ended": "finished", "values": values, "curve": curve}
+    def _run_seeds(self) -> dict[str, Any]:
+        values = []
+        first: dict[str, Any] = {}
+        for seed in range(self.spec.seeds):
+            self.is_first_seed = seed == 0
+            value, about = self._run_seed(seed)
+            values.append(value)
+            first = first or about
+        checkpoint = max(1, len(first["curve"]))
+        end = {
+            "checkpoint": checkpoint,
+            "value": sum(values) / len(values),
+            "values": values,
+            "ended": True,
+        }
+        return {**first, **end}
 
-    def _run_seed(self, seed: int) -> tuple[float, list[float]]:
-        """Run one seed and return (value, curve). Only the first seed reports its checkpoints to Tune."""
-        spec, sweep, objective = self.spec, self.spec.sweep, self.spec.sweep.objective
+    def _run_seed(self, seed: int) -> tuple[float, dict[str, Any]]:
+        """Run one seed and return its value, and the curve and the note of the deciding step."""
+        spec = self.spec
+        sweep = spec.sweep
         store = Store.open(spec.store, create=False)
         steps = spec.build(self.settings, seed, store)
-        key = compute_key(self.settings)
-        run_log = RunLog(store.local("sweeps", sweep.trial_log.id, "trials", key, f"seed-{seed}"))
+        run_log = RunLog(
+            sweep.run_log.folder / "trials" / compute_key(self.settings) / f"seed-{seed}"
+        )
         # This name is shown to other drivers that wait for a step of this run.
-        run_log.run_id = f"{sweep.trial_log.id} with {', '.join(format_settings(self.settings)) or 'the defaults'}"
+        run_log.run_id = f"{sweep.run_log.run_id} with {', '.join(format_settings(self.settings)) or 'the defaults'}"
         make_folder(run_log.folder)
-        listener = TrialListener(self, report_to_tune=seed == 0)
         with OpenRun(store) as open_run, closing(Cluster()) as cluster:
             plan = Plan(steps, store)
             plan.check()
-            run = Run(sweep.recipe, Summary(()), plan, cluster, run_log, listener, self.stopping)
+            run = Run(sweep.recipe, Summary(()), plan, cluster, run_log, self, self.stopping)
             run.write_plan()  # before its folder is named: the folder may hold the plan of an earlier run
             open_run.set_folder(run_log.folder)
             run.execute()
@@ -146,31 +163,26 @@ class TrialThread(threading.Thread):
             raise Interrupted(f"trial {self.settings}: stopped")
         if run.failures:
             raise JobError("; ".join(f"{name}: {reason}" for name, reason in run.failures.items()))
-        deciding = plan.steps[objective.step]
-        points = objective.read_curve(deciding.result)
-        if seed == 0:
-            listener.report_checkpoints(points)
-        return objective.read_value(deciding.numbers), points
+        deciding = plan.steps[sweep.objective.step]
+        curve = sweep.objective.read_curve(deciding.result)
+        self.report_checkpoints(curve)
+        return sweep.objective.read_value(deciding.numbers), {
+            "curve": curve,
+            "note": deciding.result.get("note", ""),
+        }
 
-
-class TrialListener(RunListener):
-    """Listener that sends the progress of a trial's run to the driver, and the objective at checkpoints to Tune."""
-
-    def __init__(self, trial: TrialThread, report_to_tune: bool) -> None:
-        self.trial, self.report_to_tune, self.reported = trial, report_to_tune, 0
-        self.send = ProgressReporter(trial.spec.progress_actor, compute_key(trial.settings))
+    def report_checkpoints(self, values: Sequence[float]) -> None:
+        """Report the objective at the checkpoints of the first seed that have not been reported yet."""
+        if self.is_first_seed:
+            for value in values[self.reported :]:
+                self.reported += 1
+                self.reports.put({"checkpoint": self.reported, "value": value})
 
     def progress(self, name: str, progress: Progress) -> None:
         self.send(replace(progress, stage=f"{name} {progress.stage}".rstrip()))
-        objective = self.trial.spec.sweep.objective
-        if self.report_to_tune and name == objective.step and objective.trained:
+        objective = self.spec.sweep.objective
+        if name == objective.step and objective.trained:
             self.report_checkpoints(progress.evaluations)
-
-    def report_checkpoints(self, values: Any) -> None:
-        """Report the values that have not been reported yet."""
-        for value in values[self.reported :]:
-            self.reported += 1
-            self.trial.reports.put({"checkpoint": self.reported, "value": value})
 
     def started(self, name: str, attempt: int) -> None:
         self.send(Progress(0, stage=f"{name} starting"))

@@ -17,35 +17,64 @@ from ratchet.jobs.answers import (
     teacher_logprobs,
 )
 from ratchet.orchestrator.step import Output, Row, Source, Step, Summary, step
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.models import choose_model
 
 Model = Source | Output
 
 
 def prepare_samples(name: str, data: str | Output, test: str, **settings: Any) -> Step:
     """Split a task's file into train, valid and test. test: the official test file; empty: a part of `data`."""
-    source = Source.find(data) if isinstance(data, str) else data
-    return step(name, prepare_tasks.JOB, data=source, test=Source.find(test, "test") if test else None, **settings)
+    given: Source | Output
+    if isinstance(data, str):
+        given = Source.find(data)
+    else:
+        given = data
+    return step(
+        name,
+        prepare_tasks.JOB,
+        data=given,
+        test=Source.find(test, "test") if test else None,
+        **settings,
+    )
 
 
 def generate_answers(name: str, *, num_completions: int, **values: Any) -> Step:
     """Generate completions: at temperature 0.7, or greedily if `num_completions` is 1."""
-    temperature = 0.7 if num_completions > 1 else 0.0
-    return step(name, generate.JOB, num_completions=num_completions, temperature=temperature, **values)
+    if num_completions > 1:
+        temperature = 0.7
+    else:
+        temperature = 0.0
+    return step(
+        name, generate.JOB, num_completions=num_completions, temperature=temperature, **values
+    )
 
 
 def evaluate_model(
-    name: str, model: Model, adapter: Output | None, samples: Output, *, num_completions: int = 1, **sampling: Any
+    name: str,
+    model: Model,
+    adapter: Output | None,
+    samples: Output,
+    *,
+    num_completions: int = 1,
+    **sampling: Any,
 ) -> Step:
     """Generate a model's answers to the samples and verify them."""
     inputs: dict[str, Any] = {"model": model, "adapter": adapter, "samples": samples}
-    answers = generate_answers(f"{name}/generate", num_completions=num_completions, **inputs, **sampling)
+    answers = generate_answers(
+        f"{name}/generate", num_completions=num_completions, **inputs, **sampling
+    )
     ks = sorted({*evaluate_answers.Config.k, num_completions})
     return step(f"{name}/evaluate", evaluate_answers.JOB, completions=answers, k=tuple(ks))
 
 
 def learn_from_teacher(
-    teacher: str, student: Model, samples: Output, *, num_completions: int, ce_weight: float, **sampling: Any
+    teacher: str,
+    student: Model,
+    samples: Output,
+    *,
+    num_completions: int,
+    ce_weight: float,
+    **sampling: Any,
 ) -> dict[str, Any]:
     """Return the arguments train, teacher and ce_weight of `sft`.
 
@@ -59,23 +88,35 @@ def learn_from_teacher(
             f"teacher: '{teacher}' given, and nothing is learned from it; expected teacher_completions of 1 or more, or"
             " ce_weight below 1"
         )
-    model = find_model(teacher)
+    model = choose_model(teacher)
     train: Output | Step = samples
     if num_completions:
         answers = generate_answers(
-            "teacher/generate", num_completions=num_completions, model=model, samples=samples, **sampling
+            "teacher/generate",
+            num_completions=num_completions,
+            model=model,
+            samples=samples,
+            **sampling,
         )
-        train = step("teacher/rejection_sample", rejection_sample.JOB, completions=answers, samples=samples)
+        train = step(
+            "teacher/rejection_sample", rejection_sample.JOB, completions=answers, samples=samples
+        )
     if ce_weight >= 1:
         return {"train": train, "teacher": None, "ce_weight": 1.0}
-    logprobs = step("teacher/logprobs", teacher_logprobs.JOB, model=model, student=student, samples=train)
+    logprobs = step(
+        "teacher/logprobs", teacher_logprobs.JOB, model=model, student=student, samples=train
+    )
     return {"train": train, "teacher": logprobs, "ce_weight": ce_weight}
 
 
-def select_model(base: Model, training: Step, checkpoint: str | None = None) -> tuple[Model, Output | None]:
+def select_model(
+    base: Model, training: Step, checkpoint: str | None = None
+) -> tuple[Model, Output | None]:
     """Return (model, adapter or None) made by `sft` or `grpo`: the best ones, or those of a checkpoint."""
     made = take_result(training, checkpoint)
-    return (made, None) if training.config.method == "full" else (base, made)
+    if training.config.method == "full":
+        return (made, None)
+    return (base, made)
 
 
 def take_result(training: Step, name: str | None = None) -> Output:
@@ -108,7 +149,10 @@ def finetune_and_compare(
     learned = learn_from_teacher(teacher, model, prepared["train"], **distilled)
     training = step("sft", sft.JOB, base=model, valid=prepared["valid"], **learned, **settings)
     steps = settings.get("checkpoints", ())
-    best = "best" if "checkpoints" in settings else "trained"
+    if "checkpoints" in settings:
+        best = "best"
+    else:
+        best = "trained"
     models: dict[str, tuple[str, Model, Output | None]] = {"untrained": ("start", model, None)}
     for name in (f"checkpoint-{number}" for number in steps):
         models[name.replace("checkpoint-", "step ")] = (name, *select_model(model, training, name))
@@ -139,21 +183,46 @@ def finetune_and_compare(
         models["GRPO"] = ("grpo/best", *select_model(base, policy))
         compared.append(("grpo/", policy, best, tuple(grpo_steps)))
     if teacher:
-        models["teacher"] = ("teacher/test", find_model(teacher), None)
-    models |= {name: (f"baseline-{number}", find_model(name), None) for number, name in enumerate(baselines)}
-    rows, found = [], dict[str, Step]()
+        models["teacher"] = ("teacher/test", choose_model(teacher), None)
+    models |= {
+        name: (f"baseline-{number}", choose_model(name), None)
+        for number, name in enumerate(baselines)
+    }
+    rows = []
+    found = dict[str, Step]()
     for task, samples in {"": prepared["test"], **(others or {})}.items():
-        prefix, suffix = (f"{task}/", f", as {task}") if task else ("", "")
+        if task:
+            prefix = f"{task}/"
+            suffix = f", as {task}"
+        else:
+            prefix = ""
+            suffix = ""
         options = {"num_completions": num_completions, "allow_other_task": bool(task), **sampling}
         for label, (name, chosen, adapter) in models.items():
-            evaluation = found[prefix + name] = evaluate_model(prefix + name, chosen, adapter, samples, **options)
-            columns = {f"pass@{k}": evaluation.metric(f"pass@{k}") for k in dict.fromkeys((1, num_completions))}
-            made = [*([made_by[label]] if label in made_by else []), *evaluation.parents, evaluation]
+            evaluation = found[prefix + name] = evaluate_model(
+                prefix + name, chosen, adapter, samples, **options
+            )
+            columns = {}
+            for k in dict.fromkeys((1, num_completions)):
+                columns[f"pass@{k}"] = evaluation.metric(f"pass@{k}")
+            made = [
+                *([made_by[label]] if label in made_by else []),
+                *evaluation.parents,
+                evaluation,
+            ]
             taken = adapter or (chosen if label != "untrained" else None)
-            rows.append(Row(label + suffix, columns, steps=made, model=taken if isinstance(taken, Output) else None))
+            model_made = taken if isinstance(taken, Output) else None
+            is_baseline = label == "untrained" or label in baselines
+            rows.append(Row(label + suffix, columns, made, model_made, is_baseline))
     goals = []
     for prefix, source, before, numbers in compared:
         evaluations = tuple(found[f"{prefix}checkpoint-{number}"] for number in numbers)
-        given: dict[str, Any] = {"training": source, "evaluations": evaluations, "before": found[before]}
+        given: dict[str, Any] = {
+            "training": source,
+            "evaluations": evaluations,
+            "before": found[before],
+        }
         goals.append(step(f"{prefix}checkpoints", compare_checkpoints.JOB, **given, steps=numbers))
-    return Summary(rows, goals=goals, best={"model": take_result(made_by["GRPO" if grpo_steps else best])})
+    return Summary(
+        rows, goals=goals, best={"model": take_result(made_by["GRPO" if grpo_steps else best])}
+    )

@@ -11,7 +11,7 @@ from ratchet.orchestrator.finished_run import find_model_input, find_model_outpu
 from ratchet.orchestrator.step import Output, Source, Step, step
 
 
-def find_model(name: str) -> Source | Output:
+def choose_model(name: str) -> Source | Output:
     """Return a model given by the user: a folder, a hub id, or a model of a run (`ratchet models` lists them).
 
     A hub id is read from the hub's cache, or downloaded. Raises ModelError if neither works, and InputError for an
@@ -22,14 +22,31 @@ def find_model(name: str) -> Source | Output:
 def make_export(name: str, model: str, *, adapter: bool = False, **settings: Any) -> Step:
     """Return the step that writes a model for other libraries, or with `adapter` only its LoRA adapter. If a model of a
     run is an adapter, it is merged into its base, unless `adapter` is true."""
-    inputs: dict[str, Any] = {"model": find_model(model), "adapter": None}
-    if made := find_run_model(model):
-        found = inputs["model"] if made.kind == "adapter" else find_model_input(made, "adapter") if adapter else None
+    inputs: dict[str, Any] = {"model": choose_model(model), "adapter": None}
+    made = find_run_model(model)
+    if made:
+        if made.kind == "adapter":
+            found = inputs["model"]
+        else:
+            if adapter:
+                found = find_model_input(made, "adapter")
+            else:
+                found = None
         if found is not None:
-            if (base := find_model_input(made, "base")) is None:
-                raise InputError(f"model {model}: an adapter without a known base; expected one that a run trained")
-            inputs = {"model": find_model(base) if isinstance(base, str) else base, "adapter": found}
+            base = find_model_input(made, "base")
+            if base is None:
+                raise InputError(
+                    f"model {model}: an adapter without a known base; expected one that a run trained"
+                )
+            inputs = {
+                "model": choose_model(base) if isinstance(base, str) else base,
+                "adapter": found,
+            }
             settings |= {"base_name": made.base}
     if adapter and inputs["adapter"] is None:
-        raise InputError(f"adapter: true given, for {model}, which has none; expected a model of LoRA; leave it out")
-    return step(name, export_model.JOB, **inputs, form="adapter" if adapter else "model", **settings)
+        raise InputError(
+            f"adapter: true given, for {model}, which has none; expected a model of LoRA; leave it out"
+        )
+    return step(
+        name, export_model.JOB, **inputs, form="adapter" if adapter else "model", **settings
+    )

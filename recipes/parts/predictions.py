@@ -19,7 +19,9 @@ TrainingQueries = tuple[Step | Output, Step]
 
 def prepare_new_queries(queries: str, parameter: str, readings: Sequence[str]) -> Step:
     """Read new queries, with or without labels, with the options of the data (see `find_queries`)."""
-    return step("predict/prepare_queries", prepare_queries.JOB, **find_queries(queries, parameter, readings))
+    return step(
+        "predict/prepare_queries", prepare_queries.JOB, **find_queries(queries, parameter, readings)
+    )
 
 
 def rank_by_bm25(queries: Step | Output | None, corpus: Output, split: str) -> Step:
@@ -55,45 +57,79 @@ def rank_queries(
     whose folder has none. train: training queries and their embeddings by the same embedder."""
     inputs: dict[str, Any] = {"queries": queries, "corpus": corpus}
     asked: dict[str, Any] = {"model": embedder, "texts": queries, "examples": examples}
-    own: dict[str, Any] = {"query_embeddings": step(f"{name}/embed_queries", embed.JOB, **asked, role="query")}
+    own: dict[str, Any] = {
+        "query_embeddings": step(f"{name}/embed_queries", embed.JOB, **asked, role="query")
+    }
     dense: dict[str, Any] = {**inputs, **own, "corpus_embeddings": vectors}
     found = {"": step(f"{name}/rank", evaluate_retrieval.JOB, **dense, tag="embedder")}
     if reranker is not None:
         scored = score_lists(f"{name}/rerank", reranker, found[""]["ranking"], corpus, depth=depth)
-        reranked: dict[str, Any] = {**inputs, "scored": scored, "system": "reranked", "tag": "reranked"}
+        reranked: dict[str, Any] = {
+            **inputs,
+            "scored": scored,
+            "system": "reranked",
+            "tag": "reranked",
+        }
         found["_reranked"] = step(f"{name}/rank_reranked", evaluate_retrieval.JOB, **reranked)
     if train:
         nearest: dict[str, Any] = {**inputs, **own, "train": train[0], "train_embeddings": train[1]}
-        found["_knn"] = step(f"{name}/rank_knn", evaluate_retrieval.JOB, **nearest, system="knn", tag="knn")
+        found["_knn"] = step(
+            f"{name}/rank_knn", evaluate_retrieval.JOB, **nearest, system="knn", tag="knn"
+        )
     return found
 
 
-def list_systems(name: str, ranked: Mapping[str, Step | None], valid: Mapping[str, Step | None]) -> Systems:
+def list_systems(
+    name: str, ranked: Mapping[str, Step | None], valid: Mapping[str, Step | None]
+) -> Systems:
     """Return the systems that ranked the queries. ranked, valid: suffix of the system's name -> evaluation."""
-    return {f"{name}{end}": (valid.get(end), evaluated) for end, evaluated in ranked.items() if evaluated is not None}
+    found = {}
+    for end, evaluated in ranked.items():
+        if evaluated is not None:
+            found[f"{name}{end}"] = (valid.get(end), evaluated)
+    return found
 
 
 def fuse_rankings(systems: Systems, valid: Output | None) -> tuple[Output, list[Row]]:
     """Return (the fused ranking, rows with the held-out MAP@25 of each system and of the fusion).
 
     Without evaluations on held-out queries, the ranking of the last system is returned, not fused."""
-    judged = {name: (held_out, ranked) for name, (held_out, ranked) in systems.items() if held_out is not None}
-    rows = [Row(name, {"held-out MAP@25": held_out.metric("map@25")}) for name, (held_out, _) in judged.items()]
+    judged = {}
+    for name, (held_out, ranked) in systems.items():
+        if held_out is not None:
+            judged[name] = (held_out, ranked)
+    rows = []
+    for name, (held_out, _) in judged.items():
+        rows.append(Row(name, {"held-out MAP@25": held_out.metric("map@25")}))
     if len(judged) < 2:
         return [ranked["ranking"] for _, ranked in (judged or systems).values()][-1], rows
     fused = fuse_evaluations("fuse", valid, judged)
-    return fused["ranking"], [*rows, Row("fused", {"held-out MAP@25": fused.metric("valid/map@25")}, steps=[fused])]
+    return fused["ranking"], [
+        *rows,
+        Row("fused", {"held-out MAP@25": fused.metric("valid/map@25")}, steps=[fused]),
+    ]
 
 
-def fuse_evaluations(name: str, valid: Output | None, systems: Mapping[str, tuple[Step, Step]]) -> Step:
+def fuse_evaluations(
+    name: str, valid: Output | None, systems: Mapping[str, tuple[Step, Step]]
+) -> Step:
     """Fuse the rankings of several systems. systems: name -> (evaluation on the held-out queries, which choose the
     weights; evaluation on the queries to rank)."""
-    rankings = [[evaluated["ranking"] for evaluated in own] for own in zip(*systems.values(), strict=True)]
-    inputs: dict[str, Any] = {"valid": valid, "valid_rankings": rankings[0], "rankings": rankings[1]}
+    rankings = []
+    for own in zip(*systems.values(), strict=True):
+        rankings.append([evaluated["ranking"] for evaluated in own])
+    inputs: dict[str, Any] = {
+        "valid": valid,
+        "valid_rankings": rankings[0],
+        "rankings": rankings[1],
+    }
     return step(name, fuse.JOB, **inputs, names=tuple(systems))
 
 
 def write_files(ranking: Output, corpus: Output) -> Mapping[str, Output]:
     """Write the best documents of each query. Return file name -> output, for `Summary.files`."""
     written = step("predict/write", write_predictions.JOB, ranking=ranking, corpus=corpus)
-    return {name: written[name] for name in write_predictions.FILES}
+    found = {}
+    for name in write_predictions.FILES:
+        found[name] = written[name]
+    return found

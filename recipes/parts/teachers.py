@@ -8,43 +8,47 @@ from typing import Literal
 
 from ratchet.errors import ModelError
 from ratchet.orchestrator.step import Output, Source, Step
-from ratchet.recipes.parts.models import find_model
+from ratchet.recipes.parts.models import choose_model
 from ratchet.recipes.parts.predictions import score_lists
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """Rerankers whose scores are distilled."""
+    """A reranker whose scores are distilled."""
 
-    models: tuple[Source | Output | str, ...]
-    """Models, or URLs (str) of rerank APIs: one for all queries, or two, for the first and the second half of them."""
+    model: Source | Output | str
+    """A model, or the URL (str) of a rerank API."""
     gate: Output | None = None
     """The output `teacher_gate` of a `finetune_reranker` step. None: the teacher is always used."""
 
     def score(self, name: str, mined: Step | Output, corpus: Output) -> Step | Output:
         """Add the teacher's scores to the mined lists."""
-        gate = {} if self.gate is None else {"teacher_gate": self.gate}
-        if len(self.models) == 1:
-            return score_lists(name, self.models[0], mined, corpus, **gate)
-        for half, model in zip(("first", "second"), self.models, strict=True):
-            mined = score_lists(f"{name}_{half}", model, mined, corpus, half=half, **gate)
-        return mined
+        if self.gate is None:
+            gate = {}
+        else:
+            gate = {"teacher_gate": self.gate}
+        return score_lists(name, self.model, mined, corpus, **gate)
 
 
 def choose_teacher(name: str) -> Teacher | None:
     """Convert the recipe parameter `teacher`: empty, the URL of a rerank API, or a model."""
     if not name:
         return None
-    return Teacher((name if name.startswith(("http://", "https://")) else find_model(name),))
+    return Teacher(name if name.startswith(("http://", "https://")) else choose_model(name))
 
 
 def choose_reranker(name: str) -> Source | Output | Literal["embedder"] | None:
     """Convert the recipe parameter `reranker`: none, embedder, or a model."""
     if name in ("none", "embedder"):
-        return None if name == "none" else "embedder"
+        if name == "none":
+            return None
+        return "embedder"
     try:
-        return find_model(name)
+        return choose_model(name)
     except ModelError as error:
         near = difflib.get_close_matches(name, ("none", "embedder"), n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
+        if near:
+            hint = f"; did you mean '{near[0]}'?"
+        else:
+            hint = ""
         raise ModelError(f"reranker: {error}; none and embedder are possible too{hint}") from None

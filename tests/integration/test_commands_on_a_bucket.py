@@ -32,11 +32,20 @@ def ratchet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ratchet]:
     """Runs a command with an empty cache of its own, and returns what it says."""
     folder, numbers = tmp_path_factory.mktemp("bucket"), itertools.count()
     with serve_s3() as port:
-        environment = {**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ALLOW_HTTP": "true"}
+        environment = {
+            **KEYS,
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ALLOW_HTTP": "true",
+        }
 
         def run(*arguments: str) -> str:
-            cache = {"RATCHET_CACHE": str(folder / f"machine{next(numbers)}"), "RATCHET_STORE": "s3://kept/team"}
-            status, output = command.run(*arguments, environment={**environment, **cache}, timeout=400)
+            cache = {
+                "RATCHET_CACHE": str(folder / f"machine{next(numbers)}"),
+                "RATCHET_STORE": "s3://kept/team",
+            }
+            status, output = command.run(
+                *arguments, environment={**environment, **cache}, timeout=400
+            )
             assert status == 0, output
             return output
 
@@ -46,7 +55,10 @@ def ratchet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ratchet]:
 @pytest.fixture(scope="module")
 def runs(ratchet: Ratchet, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Two small runs of the quickstart with a tiny model, the older one first."""
-    folder, words = tmp_path_factory.mktemp("models") / "bert", {"vocab_size": 30_522, "pad_token_id": 0}
+    folder, words = (
+        tmp_path_factory.mktemp("models") / "bert",
+        {"vocab_size": 30_522, "pad_token_id": 0},
+    )
     base = make("bert", transformers.AutoModel, folder, resolve(MINILM), **words)
     for epochs in ("1", "2"):
         settings = ("questions=60", f"base={base}", f"finetune_embedder.epochs={epochs}")
@@ -55,7 +67,9 @@ def runs(ratchet: Ratchet, tmp_path_factory: pytest.TempPathFactory) -> list[str
     return sorted({one["run_id"] for one in found})
 
 
-def test_a_model_is_listed_exported_and_used(ratchet: Ratchet, runs: list[str], tmp_path: Path) -> None:
+def test_a_model_is_listed_exported_and_used(
+    ratchet: Ratchet, runs: list[str], tmp_path: Path
+) -> None:
     model, documents = f"{runs[1]}:embedder", tmp_path / "documents.txt"
     documents.write_text("\n".join(DOCUMENTS) + "\n")
     assert model in ratchet("models", runs[1])
@@ -69,7 +83,9 @@ def test_a_model_is_listed_exported_and_used(ratchet: Ratchet, runs: list[str], 
     assert [one["text"] for one in answer] == [DOCUMENTS[1]]
 
 
-def test_runs_are_compared_and_a_model_gets_a_name(ratchet: Ratchet, runs: list[str], tmp_path: Path) -> None:
+def test_runs_are_compared_and_a_model_gets_a_name(
+    ratchet: Ratchet, runs: list[str], tmp_path: Path
+) -> None:
     said = ratchet("diff", *runs, "--html", str(tmp_path / "diff.html"))
     assert "finetune_embedder" in said
     assert "epochs" in (tmp_path / "diff.html").read_text()
@@ -77,6 +93,8 @@ def test_runs_are_compared_and_a_model_gets_a_name(ratchet: Ratchet, runs: list[
     assert "zero_shot/embed_test" in ratchet("plan", "quickstart", "--set", "base=mine")
     rows = [{"query": f"a mistake: {text}", "positive": text} for text in DOCUMENTS]
     (tmp_path / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert "difference of MAP@25" in ratchet("evaluate", "bm25", "mine", "--data", str(tmp_path / "new.jsonl"))
+    assert "difference of MAP@25" in ratchet(
+        "evaluate", "bm25", "mine", "--data", str(tmp_path / "new.jsonl")
+    )
     assert runs[1] in ratchet("status")
     assert "MAP@25" in ratchet("report", runs[1])

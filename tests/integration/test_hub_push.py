@@ -44,14 +44,22 @@ class Hub:
 
     def preupload(self, owner: str, name: str) -> Any:
         paths = [one["path"] for one in request.get_json()["files"]]
-        return {"files": [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]}
+        return {
+            "files": [
+                {"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths
+            ]
+        }
 
     def commit(self, owner: str, name: str) -> Any:
         for line in request.get_data().splitlines():
             row = json.loads(line)
             if row["key"] == "file":
                 self.files[row["value"]["path"]] = base64.b64decode(row["value"]["content"])
-        return {"success": True, "commitOid": "0" * 40, "commitUrl": f"{self.url}/{owner}/{name}/commit/0"}
+        return {
+            "success": True,
+            "commitOid": "0" * 40,
+            "commitUrl": f"{self.url}/{owner}/{name}/commit/0",
+        }
 
 
 @pytest.fixture
@@ -71,7 +79,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def push(hub: Hub, store: str, target: Path, token: str, **environment: str) -> tuple[int, str]:
     words = ("export", MINILM, str(target), "--push", "me/mine", "--store", store)
-    return command.run(*words, environment={"HF_ENDPOINT": hub.url, "HF_TOKEN": token, **environment})
+    return command.run(
+        *words, environment={"HF_ENDPOINT": hub.url, "HF_TOKEN": token, **environment}
+    )
 
 
 def test_the_exported_folder_is_the_commit(hub: Hub, store: str, tmp_path: Path) -> None:
@@ -80,8 +90,16 @@ def test_the_exported_folder_is_the_commit(hub: Hub, store: str, tmp_path: Path)
     assert status == 0, output
     assert f"pushed: {hub.url}/me/mine/commit/0" in output
     (repository,) = hub.repositories
-    assert (repository["organization"], repository["name"], repository["visibility"]) == ("me", "mine", "private")
-    written = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert (repository["organization"], repository["name"], repository["visibility"]) == (
+        "me",
+        "mine",
+        "private",
+    )
+    written = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
     assert hub.files == written
 
 

@@ -42,10 +42,18 @@ def test_a_task_of_mteb_scores_an_exported_folder(tmp_path: Path) -> None:
     status, output = command.run("export", MINILM, str(folder), "--store", str(tmp_path / "store"))
     assert status == 0, output
     columns = dict(zip(("sentence1", "sentence2", "score"), zip(*PAIRS, strict=True), strict=True))
-    with serve_hub("mteb/stsbenchmark-sts", "data/test-00000-of-00001.parquet", pa.table(columns)) as (address, _):
-        env = os.environ | {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+    with serve_hub(
+        "mteb/stsbenchmark-sts", "data/test-00000-of-00001.parquet", pa.table(columns)
+    ) as (address, _):
+        env = os.environ | {
+            "HF_ENDPOINT": address,
+            "HF_HOME": str(tmp_path / "home"),
+            "HF_HUB_OFFLINE": "0",
+        }
         asked = [sys.executable, "-c", CODE, str(folder)]
-        done = subprocess.run(asked, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            asked, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300
+        )
         assert done.returncode == 0, done.stderr[-3000:]
     scores = json.loads(done.stdout.splitlines()[-1])
     one = encoder.load(folder, device="cpu")

@@ -26,7 +26,7 @@ DETERMINISTIC = (
 )
 
 
-def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path: Path) -> None:
+def test_killed_run_resumes_to_its_report(tmp_path: Path) -> None:
     """Takes a minute or more: one iteration of the recipe with MiniLM, killed once, and the same commands again."""
     process = start(tmp_path, "run", "quickstart", *SMALL)
     wait_for(started(tmp_path, "iter0/finetune_embedder"), "training was never started", 900)
@@ -41,7 +41,13 @@ def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path
     after = addresses(tmp_path)
     assert {"iter0/evaluate", "zero_shot/evaluate"} <= set(after)
     assert {name: after[name] for name in before} == before, "a finished step was done again"
-    for label in ("BM25", "zero-shot", "nearest training queries", "iteration 0", "iteration 0, fused"):
+    for label in (
+        "BM25",
+        "zero-shot",
+        "nearest training queries",
+        "iteration 0",
+        "iteration 0, fused",
+    ):
         assert label in output
     newest = sorted(tmp_path.glob("runs/*"))[-1]
     page = (newest / "report.html").read_text()
@@ -52,7 +58,9 @@ def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path
     assert status == 0
     assert "starting Ray" not in again
 
-    status, explained = run(tmp_path, "plan", "quickstart", "--explain", *SMALL, "--set", "iter0/mine.num_negatives=3")
+    status, explained = run(
+        tmp_path, "plan", "quickstart", "--explain", *SMALL, "--set", "iter0/mine.num_negatives=3"
+    )
     assert status == 0
     assert "setting num_negatives: 8 -> 3" in explained
     status, shown = run(tmp_path, "status")
@@ -68,7 +76,9 @@ def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path
         "--set",
         "write_predictions.columns=id,ids",
     )
-    status, predicted = run(tmp_path, "run", "predict", *options, "--set", f"queries={tmp_path / 'new.txt'}")
+    status, predicted = run(
+        tmp_path, "run", "predict", *options, "--set", f"queries={tmp_path / 'new.txt'}"
+    )
     assert status == 0, predicted
     assert {"bm25/rank_queries", "model/rank_knn", "fuse"} <= set(addresses(tmp_path))
     assert not set(addresses(tmp_path)) & {"model/embed_corpus"}, "the corpus was embedded again"
@@ -88,7 +98,9 @@ def test_killed_in_training_it_goes_on_and_ends_in_a_table_and_a_report(tmp_path
 
 def broken(folder: Path, what: str) -> Sequence[str]:
     file = folder / "x.jsonl"
-    rows = "".join(json.dumps({"query": f"q{i}", "pos": [f"p{i}"], "neg": []}) + "\n" for i in range(30))
+    rows = "".join(
+        json.dumps({"query": f"q{i}", "pos": [f"p{i}"], "neg": []}) + "\n" for i in range(30)
+    )
     options = {
         "json": lambda: file.write_text(rows + '{"query": "q", "pos": ["p"]\n'),
         "positives": lambda: file.write_text(rows + '{"query": "q", "pos": []}\n'),

@@ -17,11 +17,16 @@ def settings(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> list[s
     """The tiny BERT, and 60 queries of 12 concepts."""
     file = tmp_path_factory.mktemp("data") / "pairs.jsonl"
     rows = [
-        {"query": f"q{q % 12}x{q % 5} q{q % 12}x{q % 3} n{q % 40} n{q // 2}", "pos": [f"t{q % 12}x0 t{q % 12}x1"]}
+        {
+            "query": f"q{q % 12}x{q % 5} q{q % 12}x{q % 3} n{q % 40} n{q // 2}",
+            "pos": [f"t{q % 12}x0 t{q % 12}x1"],
+        }
         for q in range(60)
     ]
     file.write_text("".join(json.dumps({**row, "neg": ["t1x7 t2x7"]}) + "\n" for row in rows))
-    return [part for line in (f"data={file}", f"base={concepts / 'base'}") for part in ("--set", line)]
+    return [
+        part for line in (f"data={file}", f"base={concepts / 'base'}") for part in ("--set", line)
+    ]
 
 
 def test_two_folds_end_in_one_table(settings: list[str], tmp_path: Path) -> None:
@@ -42,11 +47,21 @@ def test_two_folds_end_in_one_table(settings: list[str], tmp_path: Path) -> None
 
 @pytest.mark.soak
 def test_everything_is_trained_on_for_a_submission(settings: list[str], tmp_path: Path) -> None:
-    nothing = ("test_fraction=0", "validation_fraction=0", "iterations=1", "finetune_embedder.epochs=1", "mining=given")
-    status, output = run(tmp_path, "run", "retriever", *settings, *(part for s in nothing for part in ("--set", s)))
+    nothing = (
+        "test_fraction=0",
+        "validation_fraction=0",
+        "iterations=1",
+        "finetune_embedder.epochs=1",
+        "mining=given",
+    )
+    status, output = run(
+        tmp_path, "run", "retriever", *settings, *(part for s in nothing for part in ("--set", s))
+    )
     assert status == 0, output
     assert set(results(tmp_path)) == {"prepare", "iter0/finetune_embedder", "iter0/merge_embedder"}
     (row,) = [line for line in output.splitlines() if line.startswith("iteration 0")]
-    assert row.startswith("iteration 0 (kept the last epoch: nothing is held out, nothing was compared)")
+    assert row.startswith(
+        "iteration 0 (kept the last epoch: nothing is held out, nothing was compared)"
+    )
     (report,) = tmp_path.glob("runs/*/report.md")
     assert "nothing was compared" in report.read_text()

@@ -32,25 +32,29 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_the_wheel_holds_every_module_and_every_asset_and_nothing_else(wheel: Path) -> None:
+def test_wheel_contents(wheel: Path) -> None:
     expected = {f"ratchet/{path.name}" for path in (ROOT / "ratchet").glob("*.py")}
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and path.suffix in (".py", ".css", ".js", ".j2", ".yaml"):
+            if path.is_file() and path.suffix in (".py", ".css", ".js", ".j2", ".yaml", ".jsonl"):
                 expected.add(f"ratchet/{path.relative_to(ROOT)}")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert any(name.endswith(".html.j2") for name in expected)
 
 
-def test_the_installed_package_runs_beside_a_users_own_data_module(wheel: Path, tmp_path: Path) -> None:
+def test_wheel_beside_a_users_data_module(wheel: Path, tmp_path: Path) -> None:
     """`data.py` and `jobs.py` are names that users give their own files."""
     installed, cwd = tmp_path / "installed", tmp_path / "cwd"
-    done = subprocess.run([*PIP, "install", "--no-deps", "--target", str(installed), str(wheel)], capture_output=True)
+    done = subprocess.run(
+        [*PIP, "install", "--no-deps", "--target", str(installed), str(wheel)], capture_output=True
+    )
     assert done.returncode == 0, done.stderr
     cwd.mkdir()
     for name in ("data", "jobs"):
-        (cwd / f"{name}.py").write_text("raise RuntimeError('the module of the user was imported')\n")
+        (cwd / f"{name}.py").write_text(
+            "raise RuntimeError('the module of the user was imported')\n"
+        )
     code = (
         "import sys; sys.path.insert(0, '')\n"
         "import ratchet, ratchet.orchestrator.cli.main as main\n"
@@ -58,6 +62,8 @@ def test_the_installed_package_runs_beside_a_users_own_data_module(wheel: Path, 
         "sys.exit(main.main(['recipes']))"
     )
     environment = {**os.environ, "PYTHONPATH": str(installed)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert "quickstart" in done.stdout

@@ -16,11 +16,10 @@ from pathlib import Path
 import command
 import pytest
 from nodes import Nodes, environment_of
-from store_contents import addresses
+from store_contents import addresses, list_running_attempts
 from toy_runs import Toy
 
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.lease import list_lease_holders
 
 KILLS = int(os.environ.get("RATCHET_KILLS", "40"))
 SEED = int(os.environ.get("RATCHET_SEED", "0"))
@@ -71,7 +70,15 @@ def test_kills_at_any_moment_change_no_byte(address: str, tmp_path: Path) -> Non
             running = [toy.start(*settings) for _ in range(draw.choice([1, 1, 2]))]
             time.sleep(draw.uniform(0.3, 6.0))
             if draw.random() < 0.3 and (toy.store / "FORMAT").exists():
-                options = ("--store", str(toy.store), "--keep", "1", "--grace-period", "60", "--yes")
+                options = (
+                    "--store",
+                    str(toy.store),
+                    "--keep",
+                    "1",
+                    "--grace-period",
+                    "60",
+                    "--yes",
+                )
                 running.append(command.start("gc", *options))
                 time.sleep(draw.uniform(0.3, 1.5))
             kills += kill_some(running)
@@ -79,10 +86,12 @@ def test_kills_at_any_moment_change_no_byte(address: str, tmp_path: Path) -> Non
         status, output = toy.run(*settings)
         assert status == 0, f"{where}\n{output}"
         assert addresses(toy.store) == undisturbed, where
-        assert list_lease_holders(Store.open(toy.store)) == [], where
+        assert list_running_attempts(Store.open(toy.store)) == [], where
         shards = [line for line in toy.done() if line.startswith("shard")]
         again = len(shards) - len(set(shards))
-        assert again <= 2 * (kills - before), f"{where}: more was done again than one shard of each running step"
+        assert again <= 2 * (kills - before), (
+            f"{where}: more was done again than one shard of each running step"
+        )
         for verb in ("verify", "status", "gc"):
             status, output = command.run(verb, "--store", str(toy.store))
             assert status == 0, f"{where}\n{output}"

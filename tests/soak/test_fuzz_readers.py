@@ -22,7 +22,8 @@ def test_a_damaged_file_is_read_or_named(name: str, capsys: pytest.CaptureFixtur
     for seed in range(COUNT):
         draw = random.Random(seed)
         changes = [
-            (draw.randrange(14), draw.randrange(2**16), draw.randrange(2**16)) for _ in range(draw.randint(1, 4))
+            (draw.randrange(14), draw.randrange(2**16), draw.randrange(2**16))
+            for _ in range(draw.randint(1, 4))
         ]
         try:
             accepted[check_reader(FORMATS[name], draw.randrange(4), changes)] += 1

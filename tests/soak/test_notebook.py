@@ -16,9 +16,15 @@ NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "notebook.ipynb"
 def cells(tmp_path_factory: pytest.TempPathFactory) -> list[nbformat.NotebookNode]:
     """The cells of code with what they gave."""
     notebook, folder = nbformat.read(NOTEBOOK, as_version=4), tmp_path_factory.mktemp("user")
-    kept = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(("RAY_", "RATCHET_"))}
+    kept = {
+        name: os.environ.pop(name)
+        for name in list(os.environ)
+        if name.startswith(("RAY_", "RATCHET_"))
+    }
     try:
-        NotebookClient(notebook, timeout=500, resources={"metadata": {"path": str(folder)}}).execute()
+        NotebookClient(
+            notebook, timeout=500, resources={"metadata": {"path": str(folder)}}
+        ).execute()
     finally:
         os.environ.update(kept)
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -26,7 +32,11 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> list[nbformat.NotebookNod
 
 def find_text(cell: nbformat.NotebookNode) -> str:
     """Return the value of a cell as text."""
-    (found,) = (output.data["text/plain"] for output in cell.outputs if output.output_type == "execute_result")
+    (found,) = (
+        output.data["text/plain"]
+        for output in cell.outputs
+        if output.output_type == "execute_result"
+    )
     return str(found)
 
 

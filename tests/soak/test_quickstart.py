@@ -30,7 +30,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("victim", ["ray::iter0/finetune_embedder", "embed_test worker", "raylet"])
-def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, undisturbed: dict[str, str], victim: str) -> None:
+def test_a_killed_process_of_ray_loses_nothing(
+    tmp_path: Path, undisturbed: dict[str, str], victim: str
+) -> None:
     """Takes minutes: a run of the quickstart for each process of Ray that is killed."""
     store = tmp_path / "killed"
     training = victim.endswith("finetune_embedder")
@@ -38,7 +40,10 @@ def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, undisturbed: dict
     process = start(store, *command)
     step = "iter0/finetune_embedder" if training else "zero_shot/embed_test"
     wait_for(started(store, step), f"{step} was never started")
-    pids = wait_for(lambda: [pid for pid in processes(process.pid) if victim in title(pid)], f"no {victim} to kill")
+    pids = wait_for(
+        lambda: [pid for pid in processes(process.pid) if victim in title(pid)],
+        f"no {victim} to kill",
+    )
     time.sleep(1.5)
     for pid in pids:
         try:
@@ -46,7 +51,9 @@ def test_a_killed_process_of_ray_loses_nothing(tmp_path: Path, undisturbed: dict
         except ProcessLookupError:
             continue
     output, _ = process.communicate(timeout=580)
-    if process.returncode != 0:  # Ray itself was lost with its last process: the same command goes on
+    if (
+        process.returncode != 0
+    ):  # Ray itself was lost with its last process: the same command goes on
         status, output = run(store, *command)
         assert status == 0, output
     after = addresses(store)
@@ -63,7 +70,9 @@ def test_the_whole_loop_with_a_reranker_that_teaches(tmp_path: Path) -> None:
         "*/finetune_*.epochs=1",
         "finetune_reranker.num_negatives=2",
     )
-    status, output = run(tmp_path, "run", "quickstart", *(part for option in options for part in ("--set", option)))
+    status, output = run(
+        tmp_path, "run", "quickstart", *(part for option in options for part in ("--set", option))
+    )
     assert status == 0, output
     found = addresses(tmp_path)
     for name in ("rerank_mined", "finetune_embedder", "finetune_reranker", "evaluate_reranked"):
@@ -72,7 +81,9 @@ def test_the_whole_loop_with_a_reranker_that_teaches(tmp_path: Path) -> None:
     for label in ("iteration 0, reranked", "iteration 1, reranked"):
         assert label in output
     lists = tmp_path / "objects" / found["iter1/rerank_mined"]
-    scored = [set(json.loads(line)) for line in (lists / "flag_embedding.jsonl").read_text().splitlines()]
+    scored = [
+        set(json.loads(line)) for line in (lists / "flag_embedding.jsonl").read_text().splitlines()
+    ]
     assert all(({"pos_scores", "neg_scores"} <= row) == read(lists).is_open for row in scored)
     page = (sorted(tmp_path.glob("runs/*"))[-1] / "report.html").read_text()
     assert page.count('class="line s0" points=') >= 1
@@ -101,7 +112,11 @@ def test_a_decoder_learns_countdown_from_nothing(tmp_path: Path) -> None:
     status, output = run(tmp_path, "run", "countdown", *settings)
     assert status == 0, output
     (newest,) = tmp_path.glob("runs/*/report.md")
-    rows = {line.split("|")[1].strip(): line.split("|")[2:] for line in newest.read_text().splitlines() if "|" in line}
+    rows = {
+        line.split("|")[1].strip(): line.split("|")[2:]
+        for line in newest.read_text().splitlines()
+        if "|" in line
+    }
     solved = [float(rows[name][1].strip(" *")) for name in ("untrained", "step 60", "step 400")]
     assert solved[0] == 0
     assert solved[2] > 0.3
@@ -112,14 +127,12 @@ def test_a_decoder_learns_countdown_from_nothing(tmp_path: Path) -> None:
 
 
 def test_theorems_rank_all_held_out_statements(tmp_path: Path) -> None:
-    """Takes minutes: MiniLM learns what generated questions about the same mistake share. A mistake is a paper."""
-    from ratchet.examples.misconceptions import format_query, generate_questions
+    """Takes minutes: MiniLM learns what questions about the same mistake share. A mistake is a paper."""
+    from ratchet.data.formats.example_questions import read_example_questions
 
     of_rule: dict[str, list[str]] = {}
-    for question in generate_questions(120, 1):
-        for n, rule in enumerate(question.rules):
-            if rule:
-                of_rule.setdefault(rule, []).append(format_query(question, n))
+    for query in read_example_questions(120).queries:
+        of_rule.setdefault(query.positives[0], []).append(query.text)
     with (tmp_path / "papers.jsonl").open("w") as file:
         for rule, texts in sorted(of_rule.items()):
             file.write(json.dumps({"arxiv_id": rule, "theorems": texts}) + "\n")
@@ -130,12 +143,23 @@ def test_theorems_rank_all_held_out_statements(tmp_path: Path) -> None:
         "prepare_papers.validation_fraction=0.2",
     )
     arguments = [part for setting in settings for part in ("--set", setting)]
-    code, output = run(tmp_path / "store", "run", "theorems", "--set", f"data={tmp_path / 'papers.jsonl'}", *arguments)
+    code, output = run(
+        tmp_path / "store",
+        "run",
+        "theorems",
+        "--set",
+        f"data={tmp_path / 'papers.jsonl'}",
+        *arguments,
+    )
     assert code == 0, output
     (newest,) = (tmp_path / "store").glob("runs/*/report.md")
     report = newest.read_text()
-    rows = {line.split("|")[1].strip(): line.split("|")[2:] for line in report.splitlines() if line.startswith("| ")}
-    assert {"bm25", "jaccard", "zero-shot", "finetuned"} <= set(rows)
-    mrr = {name: float(rows[name][0].strip(" *")) for name in ("bm25", "zero-shot", "finetuned")}
+    rows = {
+        line.split("|")[1].strip(): line.split("|")[2:]
+        for line in report.splitlines()
+        if line.startswith("| ")
+    }
+    assert {"BM25", "zero-shot", "finetuned"} <= set(rows)
+    mrr = {name: float(rows[name][0].strip(" *")) for name in ("BM25", "zero-shot", "finetuned")}
     assert mrr["finetuned"] > mrr["zero-shot"]
     assert "true positives in the top k" in report

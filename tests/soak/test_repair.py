@@ -15,7 +15,7 @@ def toy(tmp_path: Path) -> Toy:
     return Toy(tmp_path)
 
 
-def test_a_deleted_file_of_a_result_is_named_and_repaired_on_request(toy: Toy) -> None:
+def test_deleted_file_is_named_and_repaired(toy: Toy) -> None:
     """Takes half a minute: Ray starts three times."""
     assert toy.run()[0] == 0
     before = addresses(toy.store)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from sft_runs import CONFIG, SmallChunks, check_equal, context, make_inputs, train
 
-from ratchet.jobs.answers import sft, teacher_logprobs
-from ratchet.jobs.answers.implementation import sft as implementation
+from ratchet.jobs.answers import sft, sft_training, teacher_logprobs
 
 
 @pytest.fixture(scope="module")
@@ -17,15 +16,17 @@ def inputs(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> sft.Inp
     return make_inputs(tmp_path_factory.mktemp("digits"))
 
 
-def test_all_weights_learn_from_a_teacher_and_resume_as_those_of_whole_models(
+def test_partitioned_weights_learn_and_resume(
     inputs: sft.Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = teacher_logprobs.Inputs(inputs.base, inputs.train, inputs.base)
-    teacher_logprobs.JOB.load()(context(tmp_path / "said"), teacher_logprobs.Config(top_k=5, dtype="float32"), given)
+    teacher_logprobs.JOB.run(
+        context(tmp_path / "said"), teacher_logprobs.Config(top_k=5, dtype="float32"), given
+    )
     inputs = dataclasses.replace(inputs, teacher=tmp_path / "said/out")
     config = dataclasses.replace(CONFIG, method="full", packing=True, ce_weight=0.5)
     whole = train(tmp_path / "whole", config, inputs)
-    monkeypatch.setattr(implementation, "TrainTask", SmallChunks)
+    monkeypatch.setattr(sft_training, "SftTask", SmallChunks)
     (tmp_path / "parts/work/kill").mkdir(parents=True)
     parts = train(tmp_path / "parts", dataclasses.replace(config, zero_stage=3), inputs, workers=2)
     assert not (tmp_path / "parts/work/kill").exists()

@@ -44,7 +44,10 @@ PartitionName=all Nodes=n1,n2 Default=YES
 
 pytestmark = [
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not all(map(shutil.which, ("sbatch", "slurmctld", "slurmd", "munged"))), reason="without Slurm"),
+    pytest.mark.skipif(
+        not all(map(shutil.which, ("sbatch", "slurmctld", "slurmd", "munged"))),
+        reason="without Slurm",
+    ),
 ]
 
 
@@ -59,15 +62,26 @@ def slurm() -> Iterator[None]:
     key.chmod(0o400)
     config = folder / "slurm.conf"
     host = os.uname().nodename.partition(".")[0]
-    config.write_text(CONFIG.format(host=host, folder=folder, ports=[free_port() for _ in range(3)]))
-    names = {"key-file": key, "socket": socket, "pid-file": folder / "munged.pid", "seed-file": folder / "seed"}
+    config.write_text(
+        CONFIG.format(host=host, folder=folder, ports=[free_port() for _ in range(3)])
+    )
+    names = {
+        "key-file": key,
+        "socket": socket,
+        "pid-file": folder / "munged.pid",
+        "seed-file": folder / "seed",
+    }
     options = [f"--{name}={path}" for name, path in names.items()]
     subprocess.run(["munged", "--force", *options, f"--log-file={folder}/munged.log"], check=True)
     os.environ["SLURM_CONF"] = str(config)
     try:
         for command in (["slurmctld"], ["slurmd", "-N", "n1"], ["slurmd", "-N", "n2"]):
             subprocess.run([*command, "-f", str(config)], check=True)
-        wait_for(lambda: "2 idle" in tell("sinfo", "--noheader", "--format=%D %t"), "the nodes are not idle", 60)
+        wait_for(
+            lambda: "2 idle" in tell("sinfo", "--noheader", "--format=%D %t"),
+            "the nodes are not idle",
+            60,
+        )
         yield
     finally:
         del os.environ["SLURM_CONF"]
@@ -88,7 +102,14 @@ class Job:
         (folder / ".venv").symlink_to(sys.prefix)
 
     def submit(self, *options: str, seconds: float) -> None:
-        run = ("run", str(self.toy.path), "--store", str(self.toy.store), "--set", f"seconds={seconds}")
+        run = (
+            "run",
+            str(self.toy.path),
+            "--store",
+            str(self.toy.store),
+            "--set",
+            f"seconds={seconds}",
+        )
         kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         self.id = subprocess.run(
             ["sbatch", "--parsable", *options, str(SCRIPT), *run],

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from regression import OPTIONS, STEPS, Regression, check_equal, context
+from regression import OPTIONS, Regression, check_equal, context
 from step_process import run_step
 
 from ratchet.jobs.training.ray_train import train
-from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.orchestrator.job_interface import Resources
 
 
@@ -30,37 +29,20 @@ def cluster(local_ray: None) -> None:
 class Dies(Regression):
     """Its third step is never done where there are two workers."""
 
-    def parts(self, epoch: int, step: int) -> list[Any]:
+    def batch(self, epoch: int, step: int) -> Any:
         if (step, self.worker.world_size) == (2, 2):
             os._exit(1)
-        return super().parts(epoch, step)
+        return super().batch(epoch, step)
 
 
-def test_a_training_without_shared_state_goes_on_with_another_number_of_workers(cluster: None, tmp_path: Path) -> None:
+def test_resume_with_other_workers(cluster: None, tmp_path: Path) -> None:
     """Takes a minute: training starts three times under Ray Train."""
     options = replace(OPTIONS, zero_stage=0, save_steps=1)
     two = context(tmp_path, 2)
     with pytest.raises(Exception, match=r"(?i)worker"):
-        train(two, options, Dies, {}, tmp_path / "best")
+        train(two, options, partial(Dies), tmp_path / "best")
     one = replace(two, attempt=2, resources=Resources(1, cpus=2.0, gpus=0.0, retries=1))
-    history = run_step(train, one, options, Dies, {}, tmp_path / "best")
+    history = run_step(train, one, options, partial(Dies), tmp_path / "best")
     assert history.resumed
     assert set(history.resumed) <= {1, 2}
     check_equal(history, tmp_path / "best")
-
-
-def test_more_epochs_go_on_from_fewer_and_end_in_the_same_weights(cluster: None, tmp_path: Path) -> None:
-    """Takes a minute: three trainings on two workers, one after the other."""
-
-    def trained(name: str, epochs: int, **more: Path) -> TrainHistory:
-        options = replace(OPTIONS, epochs=epochs, lr_scheduler_type="constant", warmup_ratio=0, warmup_steps=2)
-        folder = tmp_path / name
-        return train(replace(context(folder, 2), **more), options, Regression, {}, folder / "best")
-
-    whole = trained("whole", 3)
-    trained("one", 1, warm_start_to=tmp_path / "state")
-    rest = trained("rest", 3, warm_start_from=tmp_path / "state")
-    assert rest.resumed == [STEPS]
-    assert vars(replace(rest, resumed=[])) == vars(whole)
-    weights = [torch.load(tmp_path / name / "best" / "weights.pt") for name in ("rest", "whole")]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])

@@ -38,7 +38,15 @@ def test_the_example_is_short() -> None:
 
 
 def plan(folder: Path, *settings: str, file: str = "recipe.py") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ratchet.orchestrator", "plan", f"./{file}", "--store", str(folder / "store")]
+    command = [
+        sys.executable,
+        "-m",
+        "ratchet.orchestrator",
+        "plan",
+        f"./{file}",
+        "--store",
+        str(folder / "store"),
+    ]
     options = [part for setting in settings for part in ("--set", setting)]
     return subprocess.run([*command, *options], cwd=folder, capture_output=True, text=True)
 
@@ -46,7 +54,15 @@ def plan(folder: Path, *settings: str, file: str = "recipe.py") -> subprocess.Co
 def test_the_example_plans(folder: Path) -> None:
     done = plan(folder, "drop_hubs.max_fraction=0.02")
     assert done.returncode == 0, done.stderr
-    for name in ("prepare", "embed_queries", "embed_corpus", "mine", "drop_hubs", "finetune_all", "finetune_no_hubs"):
+    for name in (
+        "prepare",
+        "embed_queries",
+        "embed_corpus",
+        "mine",
+        "drop_hubs",
+        "finetune_all",
+        "finetune_no_hubs",
+    ):
         assert name in done.stdout
 
 

@@ -14,7 +14,9 @@ from ratchet.jobs.retrieval.prepare import Config, Inputs
 from ratchet.jobs.retrieval.splits import load_data
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs/data.md").read_text()
-FILES = dict(re.findall(r"^`([\w./]+)`[^\n]*\n\n```[a-z]+\n(.*?)```$", TEXT, re.DOTALL | re.MULTILINE))
+FILES = dict(
+    re.findall(r"^`([\w./]+)`[^\n]*\n\n```[a-z]+\n(.*?)```$", TEXT, re.DOTALL | re.MULTILINE)
+)
 ANSWERS = {"Rome has been the capital of Italy since 1871.", "Goethe wrote Faust."}
 
 
@@ -35,22 +37,33 @@ def test_the_formats_say_the_same(name: str, folder: Path) -> None:
     data = load_retrieval(folder / name)
     text = {document.id: document.text.removeprefix("Rome\n") for document in data.corpus}
     assert {text[query.positives[0]] for query in data.queries} == ANSWERS
-    assert [query.text for query in load_queries(folder / name)] == [query.text for query in data.queries]
-    assert [query.text for query in load_queries(folder / "queries.txt")] == [query.text for query in data.queries]
+    assert [query.text for query in load_queries(folder / name)] == [
+        query.text for query in data.queries
+    ]
+    assert [query.text for query in load_queries(folder / "queries.txt")] == [
+        query.text for query in data.queries
+    ]
 
 
 def test_the_papers_are_read(folder: Path) -> None:
     papers = list(read_papers(folder / "papers.jsonl"))
-    assert [(paper.id, len(paper.statements)) for paper in papers] == [("2101.00001", 3), ("2101.00002", 2)]
+    assert [(paper.id, len(paper.statements)) for paper in papers] == [
+        ("2101.00001", 3),
+        ("2101.00002", 2),
+    ]
 
 
 def test_columns_and_the_list(folder: Path) -> None:
     values = find_datasets(str(folder / "mixture.yaml"), test=str(folder / "beir"))
-    paths = {name: tuple(source.path for source in values[name]) for name in ("data", "valid", "test")}
+    paths = {
+        name: tuple(source.path for source in values[name]) for name in ("data", "valid", "test")
+    }
     data = load_data(Config(reading=values["reading"]), Inputs(**paths))
     assert data.weights == [1.0, 0.5, 2.0, 1.0]
     assert [query.split for query in data.queries] == [None] * 6 + ["test"] * 2
-    assert {query.task for query in data.queries if query.source == 1} == {"Find the article with this title."}
+    assert {query.task for query in data.queries if query.source == 1} == {
+        "Find the article with this title."
+    }
     assert [query.id for query in data.queries] == [
         "0/q0",
         "0/q1",

@@ -18,7 +18,6 @@ import pytest
 from ratchet.data.tasks.chat import make_task
 from ratchet.errors import InputError
 from ratchet.jobs.answers import generate, grpo, sft, teacher_logprobs
-from ratchet.jobs.inference import require_onnx
 from ratchet.jobs.retrieval import embed, finetune_embedder, finetune_reranker, rerank
 from ratchet.jobs.retrieval.datasets import find_datasets
 
@@ -27,7 +26,11 @@ SETUP = Path(__file__).resolve().parents[2] / "setup.cfg"
 
 def check(job: Any, **settings: Any) -> None:
     """Check a job's settings before any of its inputs exists."""
-    job.check(job.Config(**settings), SimpleNamespace(**{one.name: None for one in fields(job.Inputs)}))
+    job.check(
+        job.Config(**settings),
+        SimpleNamespace(**{one.name: None for one in fields(job.Inputs)}),
+        {},
+    )
 
 
 IN_4_BITS = (generate, sft, teacher_logprobs, embed, finetune_embedder, finetune_reranker, rerank)
@@ -38,23 +41,28 @@ USES: dict[tuple[str, str], Callable[[], Any]] = {
         )
         for job in IN_4_BITS
     },
-    ("vllm", "embed.engine: 'vllm' given, without vllm"): partial(check, embed, engine="vllm"),
+    ("vllm", "generate.engine: 'vllm' given, without vllm"): partial(
+        check, generate, engine="vllm"
+    ),
     ("grpo", "grpo: given, without trl"): partial(check, grpo),
     ("math", "verifier: math given, without math_verify"): partial(make_task, "math"),
     ("datasets", "data: hf://a/b given, without datasets"): partial(find_datasets, "hf://a/b"),
-    ("onnx", "embed.onnx: given, without onnx, onnxscript, onnxruntime"): partial(require_onnx, "embed.onnx"),
 }
 
 
 @pytest.mark.parametrize(("extra", "start"), USES)
-def test_the_error_names_the_package_and_the_extra(extra: str, start: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_the_package_and_the_extra(
+    extra: str, start: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError) as raised:
         USES[extra, start]()
-    assert str(raised.value).startswith(f"{start}; expected the extra `{extra}`; pip install 'ratchet-train[{extra}]'")
+    assert str(raised.value).startswith(
+        f"{start}; expected the extra `{extra}`; pip install 'ratchet-train[{extra}]'"
+    )
 
 
-def test_the_extras_exist_and_the_set_up_of_a_checkout_has_what_is_tested() -> None:
+def test_extras_of_setup() -> None:
     setup = configparser.ConfigParser()
     setup.read(SETUP)
     extras = setup["options.extras_require"]
@@ -68,15 +76,22 @@ def test_no_text_installs_the_package_of_another_project() -> None:
     setup = configparser.ConfigParser()
     setup.read(SETUP)
     assert setup["metadata"]["name"] == "ratchet-train"
-    other = re.compile(r"(pip3?|pipx|uv|uvx)\b[^\n`]*\binstall\b[^\n`]*['\" ]ratchet(\[|['\" =<>]|$)", re.MULTILINE)
-    listed = subprocess.run(["git", "ls-files"], cwd=SETUP.parent, capture_output=True, text=True, check=True)
+    other = re.compile(
+        r"(pip3?|pipx|uv|uvx)\b[^\n`]*\binstall\b[^\n`]*['\" ]ratchet(\[|['\" =<>]|$)", re.MULTILINE
+    )
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=SETUP.parent, capture_output=True, text=True, check=True
+    )
     wrong = []
     for name in listed.stdout.splitlines():
         path = SETUP.parent / name
-        is_text = path.suffix in (".py", ".md", ".yaml", ".cfg", ".ipynb", ".sbatch", "") and path.is_file()
+        is_text = (
+            path.suffix in (".py", ".md", ".yaml", ".cfg", ".ipynb", ".sbatch", "")
+            and path.is_file()
+        )
         if is_text and other.search(path.read_text(errors="replace")):
             wrong.append(name)
     assert not wrong
     name = "ratchet"
-    assert other.search(f"pip install '{name}[serve]'")
+    assert other.search(f"pip install '{name}[mteb]'")
     assert other.search(f"pip install {name}")

@@ -13,13 +13,36 @@ from ratchet.errors import RecipeError
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.recipe import Settings, build, find, find_settings, read_settings
 
-ICL = {"learning_rate": 1e-4, "batch_size": 16, "num_negatives": 7, "temperature": 0.02, "lora_r": 32}
+ICL = {
+    "learning_rate": 1e-4,
+    "batch_size": 16,
+    "num_negatives": 7,
+    "temperature": 0.02,
+    "lora_r": 32,
+}
 ICL |= {"lora_alpha": 64.0, "lora_dropout": 0.1, "warmup_ratio": 0.1, "max_length": 1024}
-RERANKER = {"learning_rate": 2e-4, "batch_size": 32, "num_negatives": 15, "lora_r": 32, "lora_alpha": 64.0}
+RERANKER = {
+    "learning_rate": 2e-4,
+    "batch_size": 32,
+    "num_negatives": 15,
+    "lora_r": 32,
+    "lora_alpha": 64.0,
+}
 RERANKER |= {"lora_dropout": 0.05, "warmup_ratio": 0.05, "epochs": 4, "start_from": "base"}
 MINED = {"window": (2, 200), "num_negatives": 15, "candidates": "corpus"}
-SQUAD = {"learning_rate": 2e-4, "batch_size": 8, "epochs": 1, "lora_r": 16, "lora_alpha": 32.0, "lora_dropout": 0.05}
-SQUAD |= {"warmup_ratio": 0.03, "target_modules": "q_proj,k_proj,v_proj,o_proj", "max_new_tokens": 96}
+SQUAD = {
+    "learning_rate": 2e-4,
+    "batch_size": 8,
+    "epochs": 1,
+    "lora_r": 16,
+    "lora_alpha": 32.0,
+    "lora_dropout": 0.05,
+}
+SQUAD |= {
+    "warmup_ratio": 0.03,
+    "target_modules": "q_proj,k_proj,v_proj,o_proj",
+    "max_new_tokens": 96,
+}
 TAUGHT = {"distillation": "kl_div", "teacher_temperature": 1.0}
 PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
     "theorems": {
@@ -89,12 +112,20 @@ def test_every_file_is_compared() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS)
-def test_a_published_run_is_planned_with_the_published_settings(
+def test_published_run_has_published_settings(
     run: str, models: dict[str, Path], data: dict[str, list[str]], tmp_path: Path
 ) -> None:
     given = [*data[recipe_of(run)], *replace_models(run, models)]
     options = [word for line in given for word in ("--set", line)]
-    words = ["plan", recipe_of(run), "--settings", f"published/{run}", *options, "--store", str(tmp_path / "store")]
+    words = [
+        "plan",
+        recipe_of(run),
+        "--settings",
+        f"published/{run}",
+        *options,
+        "--store",
+        str(tmp_path / "store"),
+    ]
     assert main(words) == 0
     lines = [*read_settings(find_settings(f"published/{run}")), *given]
     steps, summary, _ = build(find(recipe_of(run)), Settings.read(lines))
@@ -115,8 +146,15 @@ def test_a_published_run_is_planned_with_the_published_settings(
 
 def test_a_block_of_settings_is_one_for_each_line(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
-    file.write_text('base: x\nmine: {window: "2,100",\n  num_negatives: 7}\n"iter0/mine":\n  seed: 3\n')
-    assert read_settings(file) == ["base=x", "mine.window=2,100", "mine.num_negatives=7", "iter0/mine.seed=3"]
+    file.write_text(
+        'base: x\nmine: {window: "2,100",\n  num_negatives: 7}\n"iter0/mine":\n  seed: 3\n'
+    )
+    assert read_settings(file) == [
+        "base=x",
+        "mine.window=2,100",
+        "mine.num_negatives=7",
+        "iter0/mine.seed=3",
+    ]
     for text in ("mine: {window: [2, 100]}", "mine: {a: {b: 1}}", "mine: [1]", "? {a: 1}\n: 2"):
         file.write_text(text)
         with pytest.raises(RecipeError, match=r"settings.yaml:1: a list or a nested block given"):

@@ -12,13 +12,14 @@ from run_models import EMBEDDER, make_run
 
 import ratchet
 from ratchet.errors import RecipeError, RunError, StoreError
-from ratchet.names import PLACES
-from ratchet.orchestrator.api import Run, write_lines
+from ratchet.orchestrator.api import Run
 from ratchet.orchestrator.cli.main import main
+from ratchet.orchestrator.job_interface.settings import write_lines
 from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
 from ratchet.orchestrator.store import Store
+from ratchet.public_names import PLACES
 
 
 def test_every_name_is_there_and_an_unknown_one_is_not() -> None:
@@ -35,7 +36,7 @@ def test_the_import_alone_imports_neither_ray_nor_torch() -> None:
 
 def test_values_are_written_as_the_command_reads_them() -> None:
     settings = {"mine.window": (2, 200), "sft.max_length": None}
-    assert write_lines({"data": Path("a/b.jsonl"), "bm25": True, "rate": 1e-4}, settings) == [
+    assert write_lines({"data": Path("a/b.jsonl"), "bm25": True, "rate": 1e-4, **settings}) == [
         *("data=a/b.jsonl", "bm25=true", "rate=0.0001", "mine.window=2,200", "sft.max_length=none")
     ]
 
@@ -54,11 +55,23 @@ def test_a_run_has_a_table_models_steps_and_a_report(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store")
     run_log = make_run(store, {"merge": EMBEDDER}, {"embedder": "merge"})
     step_id = run_log.steps()[1]["step_id"]
-    steps = [StepReport("merge", "merge", "done", step_id, metrics={"n": 3}), StepReport("later", "mine", "pending")]
-    rows = {"BM25": {"MAP@25": 0.25, "loss": None}, "row 0": {"MAP@25": Estimate(0.5, 0.1), "loss": 2.0}}
-    write_report(run_log.folder, RunReport("toy", run_log.run_id, "failed", 1.0, 2.0, "", steps, rows=rows))
+    steps = [
+        StepReport("merge", "merge", "done", step_id, metrics={"n": 3}),
+        StepReport("later", "mine", "pending"),
+    ]
+    rows = {
+        "BM25": {"MAP@25": 0.25, "loss": None},
+        "row 0": {"MAP@25": Estimate(0.5, 0.1), "loss": 2.0},
+    }
+    write_report(
+        run_log.folder, RunReport("toy", run_log.run_id, "failed", 1.0, 2.0, "", steps, rows=rows)
+    )
     run = Run(store, run_log.folder)
-    assert (run.run_id, run.status, repr(run)) == (run_log.run_id, "failed", f"<Run {run_log.run_id}: failed>")
+    assert (run.run_id, run.status, repr(run)) == (
+        run_log.run_id,
+        "failed",
+        f"<Run {run_log.run_id}: failed>",
+    )
     assert run.table.loc["row 0"].to_dict() == {"MAP@25": 0.5, "MAP@25 ±": 0.1, "loss": 2.0}
     assert run.table["loss"].isna()["BM25"]
     assert list(run.steps) == ["merge", "later"]
@@ -69,14 +82,17 @@ def test_a_run_has_a_table_models_steps_and_a_report(tmp_path: Path) -> None:
         run.steps["merg"]
     with pytest.raises(RunError, match="step later: no result"):
         _ = run.steps["later"].path
-    assert [one.name for one in ratchet.list_models(store=store.root)] == [f"{run_log.run_id}:embedder"]
+    assert [one.name for one in ratchet.list_models(store=store.root)] == [
+        f"{run_log.run_id}:embedder"
+    ]
 
 
-def test_plans_and_runs_are_printed_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plans_and_runs_are_printed_for_programs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = Store.open(tmp_path / "store")
     run_log = make_run(store, {"merge": EMBEDDER}, {"embedder": "merge"})
     run_log.event("done", "merge", seconds=2.0)
-    run_log.event("lost", "merge", what="training", amount=5.0, unit="steps", seconds=12.0)
     assert main(["status", "--json", "--store", str(store.root)]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["run"], row["recipe"], row["state"]) == (run_log.run_id, "toy", "killed")
@@ -90,5 +106,6 @@ def test_plans_and_runs_are_printed_for_programs(tmp_path: Path, capsys: pytest.
     steps = {step["step"]: step for step in json.loads(capsys.readouterr().out)}
     assert (steps["prepare"]["state"], steps["prepare"]["job"]) == ("to run", "prepare")
     assert steps["iter0/mine"]["reasons"] == [
-        f"depends on {name}, which would run" for name in ("prepare", "zero_shot/embed_corpus", "zero_shot/embed_train")
+        f"depends on {name}, which would run"
+        for name in ("prepare", "zero_shot/embed_corpus", "zero_shot/embed_train")
     ]

@@ -9,9 +9,14 @@ import pyarrow as pa
 import pytest
 
 from ratchet.data.formats.papers import STATEMENTS
-from ratchet.data.tables import embeddings_schema, open_mapped, read_shards, write_mapped, write_table
-from ratchet.jobs.statements.evaluate_papers import Config, Inputs
-from ratchet.jobs.statements.implementation.evaluate_papers import run
+from ratchet.data.tables import (
+    embeddings_schema,
+    open_mapped,
+    read_shards,
+    write_mapped,
+    write_table,
+)
+from ratchet.jobs.statements.evaluate_papers import Config, Inputs, run
 from ratchet.orchestrator.job_interface import Context, Resources
 
 SIZES = [1, 5, 2, 1, 9, 3, 4, 1, 30, 2]
@@ -38,8 +43,12 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     for number, start in enumerate(range(0, len(papers), 7)):
         part = table.slice(start, 7)
         write_table(folder / f"statements/shard-{number:05d}.parquet", part)
-        flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors_SD[start : start + 7].ravel()), DIM)
-        rows = pa.Table.from_arrays([part["id"].combine_chunks(), flat], schema=embeddings_schema(DIM))
+        flat = pa.FixedSizeListArray.from_arrays(
+            pa.array(vectors_SD[start : start + 7].ravel()), DIM
+        )
+        rows = pa.Table.from_arrays(
+            [part["id"].combine_chunks(), flat], schema=embeddings_schema(DIM)
+        )
         write_mapped(folder / f"vectors/shard-{number:05d}.arrow", rows)
     return Inputs(folder / "statements", folder / "vectors")
 
@@ -64,9 +73,11 @@ def expected(ranks: list[list[int]], k: int) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in mean.items()}
 
 
-@pytest.mark.parametrize("system", ["dense", "jaccard"])
-def test_metrics_are_those_of_a_sort(local_ray: None, inputs: Inputs, tmp_path: Path, system: str) -> None:
-    from ratchet.data.lexical_baselines import Jaccard
+@pytest.mark.parametrize("system", ["dense", "bm25"])
+def test_metrics_are_those_of_a_sort(
+    local_ray: None, inputs: Inputs, tmp_path: Path, system: str
+) -> None:
+    from ratchet.data.lexical_baselines import BM25
 
     config = Config(system=system, k=(1, 5, 1000))  # type: ignore[arg-type]
     result = run(context(tmp_path, workers=2), config, inputs)
@@ -76,7 +87,7 @@ def test_metrics_are_those_of_a_sort(local_ray: None, inputs: Inputs, tmp_path: 
         vectors = np.stack(open_mapped(inputs.embeddings)["embedding"].to_pylist())
         scores_SS = vectors @ vectors.T
     else:
-        scores_SS = Jaccard(texts).score(texts)
+        scores_SS = BM25(texts).score(texts)
     ranks = by_sorting(scores_SS, paper)
     for k in (1, 5, 1000):
         for name, value in expected(ranks, k).items():

@@ -46,9 +46,20 @@ class Square:
     """Squares a column; leaves a trace, and misbehaves on the shard it is told to."""
 
     def __init__(
-        self, trace: Path, fault: str = "", at: str = "shard-00001", seconds: float = 0.0, workers: int = 1
+        self,
+        trace: Path,
+        fault: str = "",
+        at: str = "shard-00001",
+        seconds: float = 0.0,
+        workers: int = 1,
     ) -> None:
-        self.trace, self.fault, self.at, self.seconds, self.workers = trace, fault, at, seconds, workers
+        self.trace, self.fault, self.at, self.seconds, self.workers = (
+            trace,
+            fault,
+            at,
+            seconds,
+            workers,
+        )
         if fault == "constructor":
             raise InputError("model /m: no config.json; expected a model folder; check the path")
 
@@ -78,7 +89,9 @@ class Square:
             try:
                 {}["x"]
             except KeyError as error:
-                raise InputError("train.csv:7: no answer; expected A to D; mend the line") from error
+                raise InputError(
+                    "train.csv:7: no answer; expected A to D; mend the line"
+                ) from error
         if self.fault == "full":
             target.write_bytes(b"what fitted")
             with open("/dev/full", "wb", buffering=0) as device:
@@ -123,16 +136,18 @@ def traced(trace: Path) -> list[str]:
     return [line.split()[0] for line in trace.read_text().splitlines()] if trace.exists() else []
 
 
-def test_each_shard_becomes_one_of_the_same_name_and_counts_add(tmp_path: Path, either_context: MakeContext) -> None:
+def test_shards_keep_names_and_counts_add(tmp_path: Path, either_context: MakeContext) -> None:
     shards, ctx = inputs(tmp_path), either_context()
     counts = map_shards(ctx, shards, Square, {"trace": tmp_path / "trace"}, ctx.out)
     assert counts == {"rows": 15, "tokens": 150}
     assert sorted(contents(ctx.out)) == [path.name for path in shards]
-    squares = [y for path in sorted(ctx.out.iterdir()) for y in pq.read_table(path)["y"].to_pylist()]
+    squares = [
+        y for path in sorted(ctx.out.iterdir()) for y in pq.read_table(path)["y"].to_pylist()
+    ]
     assert squares == [x * x for x in range(15)]
 
 
-def test_it_works_inside_a_task_with_workers_that_take_all_cpus(tmp_path: Path, context: MakeContext) -> None:
+def test_map_inside_a_full_cluster(tmp_path: Path, context: MakeContext) -> None:
     import ray
 
     shards, ctx = inputs(tmp_path), context()
@@ -143,15 +158,23 @@ def test_it_works_inside_a_task_with_workers_that_take_all_cpus(tmp_path: Path, 
     assert ray.get(ray.remote(num_cpus=0)(step).remote(), timeout=60) == {"rows": 15, "tokens": 150}
 
 
-def test_two_workers_share_the_shards_and_give_the_same_bytes(tmp_path: Path, context: MakeContext) -> None:
-    shards, one, two = inputs(tmp_path, 4), context(name="one"), context(name="two", workers=2, cpus=1.0)
+def test_two_workers_share_the_shards_and_give_the_same_bytes(
+    tmp_path: Path, context: MakeContext
+) -> None:
+    shards, one, two = (
+        inputs(tmp_path, 4),
+        context(name="one"),
+        context(name="two", workers=2, cpus=1.0),
+    )
     map_shards(one, shards, Square, {"trace": tmp_path / "trace-1"}, one.out)
     map_shards(two, shards, Square, {"trace": tmp_path / "trace-2", "workers": 2}, two.out)
     assert contents(one.out) == contents(two.out)
     assert len({line.split()[1] for line in (tmp_path / "trace-2").read_text().splitlines()}) == 2
 
 
-def test_the_next_map_runs_in_the_processes_of_the_last(tmp_path: Path, context: MakeContext) -> None:
+def test_the_next_map_runs_in_the_processes_of_the_last(
+    tmp_path: Path, context: MakeContext
+) -> None:
     shards, processes = inputs(tmp_path, 4), []
     for name in ("one", "two"):
         ctx, trace = context(name=name, workers=2, cpus=1.0), tmp_path / f"trace-{name}"
@@ -170,7 +193,9 @@ def test_a_worker_without_room_is_not_waited_for(tmp_path: Path, context: MakeCo
     ray.cancel(other, force=True)
 
 
-def test_a_worker_killed_in_a_shard_costs_that_shard_only(tmp_path: Path, context: MakeContext) -> None:
+def test_a_worker_killed_in_a_shard_costs_that_shard_only(
+    tmp_path: Path, context: MakeContext
+) -> None:
     shards, calm, killed = inputs(tmp_path), context(name="calm"), context(name="killed")
     map_shards(calm, shards, Square, {"trace": tmp_path / "calm"}, calm.out)
     trace = tmp_path / "trace"
@@ -179,9 +204,7 @@ def test_a_worker_killed_in_a_shard_costs_that_shard_only(tmp_path: Path, contex
     assert sorted(traced(trace)) == sorted([*(path.stem for path in shards), "shard-00001"])
 
 
-def test_a_step_that_is_its_own_worker_repeats_the_shard_in_which_it_was_killed(
-    tmp_path: Path, context: MakeContext
-) -> None:
+def test_killed_step_repeats_its_shard(tmp_path: Path, context: MakeContext) -> None:
     import ray
     from ray.exceptions import WorkerCrashedError
 
@@ -203,12 +226,16 @@ def test_a_step_that_is_its_own_worker_repeats_the_shard_in_which_it_was_killed(
 
 def test_a_shard_that_kills_every_worker_is_named(tmp_path: Path, context: MakeContext) -> None:
     shards, ctx, trace = inputs(tmp_path), context(retries=1), tmp_path / "trace"
-    with pytest.raises(JobError, match=r"shard-00001\.parquet: its worker was lost 2 times.*more memory"):
+    with pytest.raises(
+        JobError, match=r"shard-00001\.parquet: its worker was lost 2 times.*more memory"
+    ):
         map_shards(ctx, shards, Square, {"trace": trace, "fault": "killed"}, ctx.out)
     assert traced(trace).count("shard-00001") == 2
 
 
-def test_what_a_worker_raises_arrives_as_it_was(tmp_path: Path, either_context: MakeContext) -> None:
+def test_what_a_worker_raises_arrives_as_it_was(
+    tmp_path: Path, either_context: MakeContext
+) -> None:
     shards, ctx, trace = inputs(tmp_path), either_context(), tmp_path / "trace"
     with pytest.raises(InputError) as caught:
         map_shards(ctx, shards, Square, {"trace": trace, "fault": "bad"}, ctx.out)
@@ -222,14 +249,14 @@ def test_what_a_worker_raises_arrives_as_it_was(tmp_path: Path, either_context: 
         map_shards(ctx, shards, Square, {"trace": trace, "fault": "strange"}, ctx.out)
 
 
-def test_after_a_failure_the_cpus_are_free_and_what_was_done_is_kept(
-    tmp_path: Path, either_context: MakeContext
-) -> None:
+def test_failure_frees_cpus_and_keeps_shards(tmp_path: Path, either_context: MakeContext) -> None:
     import ray
 
     shards, ctx, trace = inputs(tmp_path), either_context(), tmp_path / "trace"
     with pytest.raises(InputError):
-        map_shards(ctx, shards, Square, {"trace": trace, "fault": "bad", "at": "shard-00002"}, ctx.out)
+        map_shards(
+            ctx, shards, Square, {"trace": trace, "fault": "bad", "at": "shard-00002"}, ctx.out
+        )
     end = time.monotonic() + 10
     while ray.available_resources().get("CPU", 0) < 2 and time.monotonic() < end:
         time.sleep(0.1)
@@ -241,17 +268,23 @@ def test_after_a_failure_the_cpus_are_free_and_what_was_done_is_kept(
     assert not done & set(traced(trace))
 
 
-def test_a_full_disk_is_named_and_leaves_nothing_behind(tmp_path: Path, either_context: MakeContext) -> None:
+def test_a_full_disk_is_named_and_leaves_nothing_behind(
+    tmp_path: Path, either_context: MakeContext
+) -> None:
     shards, ctx = inputs(tmp_path), either_context()
     with pytest.raises(OSError) as caught:
         map_shards(ctx, shards, Square, {"trace": tmp_path / "trace", "fault": "full"}, ctx.out)
     assert caught.value.errno == errno.ENOSPC
     assert caught.value.filename == str(ctx.work / "shards" / "shard-00001.parquet")
-    left = [path.name for path in (ctx.work / "shards").iterdir() if path.name.startswith("shard-00001")]
-    assert left == ["shard-00001.parquet.progress"]
+    left = [
+        path.name for path in (ctx.work / "shards").iterdir() if path.name.startswith("shard-00001")
+    ]
+    assert left == ["shard-00001.parquet.starts"]
 
 
-def test_damaged_shards_and_only_those_are_done_again(tmp_path: Path, either_context: MakeContext) -> None:
+def test_damaged_shards_and_only_those_are_done_again(
+    tmp_path: Path, either_context: MakeContext
+) -> None:
     shards, ctx, trace = inputs(tmp_path, 7), either_context(), tmp_path / "trace"
     map_shards(ctx, shards, Square, {"trace": trace}, ctx.out)
     right = contents(ctx.out)
@@ -275,10 +308,14 @@ def test_damaged_shards_and_only_those_are_done_again(tmp_path: Path, either_con
     assert made == right
 
 
-def test_progress_counts_rows_and_tokens_of_all_workers(tmp_path: Path, context: MakeContext) -> None:
+def test_progress_counts_rows_and_tokens_of_all_workers(
+    tmp_path: Path, context: MakeContext
+) -> None:
     shards, told = inputs(tmp_path, 4), tmp_path / "told"
     ctx = replace(context(workers=2, cpus=1.0), progress=Listening(told))
-    map_shards(ctx, shards, Square, {"trace": tmp_path / "trace", "seconds": 0.1}, ctx.out, total_rows=20)
+    map_shards(
+        ctx, shards, Square, {"trace": tmp_path / "trace", "seconds": 0.1}, ctx.out, total_rows=20
+    )
     lines = [json.loads(line) for line in told.read_text().splitlines()]
     done = [line[0] for line in lines]
     assert done == sorted(done)
@@ -306,12 +343,15 @@ ray.shutdown()
 """
 
 
-def test_a_killed_driver_loses_at_most_a_shard_and_nothing_is_printed(tmp_path: Path, context: MakeContext) -> None:
+def test_killed_driver_loses_one_shard(tmp_path: Path, context: MakeContext) -> None:
     shards, calm, trace = inputs(tmp_path, 6), context(name="calm"), tmp_path / "trace"
     map_shards(calm, shards, Square, {"trace": tmp_path / "calm"}, calm.out)
     (tmp_path / "work").mkdir()
     script = DRIVER.format(folder=str(tmp_path))
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}", "PYTHONWARNINGS": "ignore"}
+    environment = os.environ | {
+        "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}",
+        "PYTHONWARNINGS": "ignore",
+    }
 
     def driver(out: str, attempt: int, seconds: float) -> subprocess.Popen[str]:
         return subprocess.Popen(

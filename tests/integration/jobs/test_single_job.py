@@ -17,7 +17,9 @@ def test_a_job_runs_by_itself_and_prints_its_numbers(problem: Any, tmp_path: Pat
     where = ("--store", str(tmp_path / "store"), "--out", str(tmp_path / "made"))
     status, output = command.run("run", "jobs/evaluate_retrieval", *settings, *where)
     assert status == 0, output
-    lines = [line.split() for line in output.splitlines() if line.startswith("evaluate_retrieval: ")]
+    lines = [
+        line.split() for line in output.splitlines() if line.startswith("evaluate_retrieval: ")
+    ]
     shown = {line[1]: float(line[2]) for line in lines}
     assert 0 < shown["map@25"] < 1
     assert shown["queries"] == 60
@@ -26,5 +28,7 @@ def test_a_job_runs_by_itself_and_prints_its_numbers(problem: Any, tmp_path: Pat
 
     run = ratchet.run("jobs/evaluate_retrieval", store=tmp_path / "store", **given)
     assert run.data.steps[0].status == "hit"
-    assert run.table.loc["evaluate_retrieval: map@25", "value"] == pytest.approx(shown["map@25"], abs=5e-5)
+    assert run.table.loc["evaluate_retrieval: map@25", "value"] == pytest.approx(
+        shown["map@25"], abs=5e-5
+    )
     assert files <= {path.name for path in run.steps["evaluate_retrieval"].path.iterdir()}

@@ -41,23 +41,43 @@ def test_queries_of_a_generator_become_training_queries(
     def run(name: str, job: Any, config: Any, *inputs: Path) -> Any:
         made = context(name=name)
         outs[name] = made.out
-        return job.JOB.load()(made, config, job.Inputs(*inputs))
+        return job.JOB.run(made, config, job.Inputs(*inputs))
 
     corpus, train = tmp_path / "corpus", tmp_path / "train"
-    write_shards(corpus, [{"id": name, "text": text} for name, text in DOCUMENTS.items()], CORPUS, 9)
-    real = {"id": "q", "text": "Who wrote Faust?", "positives": ["faust"], "grades": [1], "negatives": []}
+    write_shards(
+        corpus, [{"id": name, "text": text} for name, text in DOCUMENTS.items()], CORPUS, 9
+    )
+    real = {
+        "id": "q",
+        "text": "Who wrote Faust?",
+        "positives": ["faust"],
+        "grades": [1],
+        "negatives": [],
+    }
     write_shards(train, [real], QUERIES, 9)
-    run("prepare", prepare_query_generation, prepare_query_generation.Config(shard_rows=2), corpus, train)
-    sampling = generate.Config(num_completions=2, temperature=0.7, max_new_tokens=8, dtype="float32")
+    run(
+        "prepare",
+        prepare_query_generation,
+        prepare_query_generation.Config(shard_rows=2),
+        corpus,
+        train,
+    )
+    sampling = generate.Config(
+        num_completions=2, temperature=0.7, max_new_tokens=8, dtype="float32"
+    )
     run("generate", generate, sampling, tiny_decoder, outs["prepare"])
-    for shard in sorted(outs["generate"].glob("*.parquet")):  # noise, of which each document gets its queries in place
+    for shard in sorted(
+        outs["generate"].glob("*.parquet")
+    ):  # noise, of which each document gets its queries in place
         number = int(shard.stem[-5:])
         rows = read_shards(outs["generate"]).to_pylist()[2 * number : 2 * number + 2]
         assert all(row["id"] in WRITTEN and len(row["answers"]) == 2 for row in rows)
         answers = [[*row["answers"], *([text] for text in WRITTEN[row["id"]])] for row in rows]
         written = [row | {"answers": own} for row, own in zip(rows, answers, strict=True)]
         write_shards(tmp_path / "completions" / str(number), written, COMPLETIONS, 9)
-        (tmp_path / "completions" / str(number) / "shard-00000.parquet").rename(tmp_path / "completions" / shard.name)
+        (tmp_path / "completions" / str(number) / "shard-00000.parquet").rename(
+            tmp_path / "completions" / shard.name
+        )
     (tmp_path / "completions/task.json").write_bytes((outs["generate"] / "task.json").read_bytes())
 
     cleaned = run("clean", clean_queries, clean_queries.Config(), tmp_path / "completions", train)
@@ -69,13 +89,19 @@ def test_queries_of_a_generator_become_training_queries(
     vectors = outs["queries"], outs["corpus"]
     run("rank", evaluate_retrieval, evaluate_retrieval.Config(), outs["clean"], corpus, *vectors)
     ranking = outs["rank"] / "ranking"
-    result = run("filter", filter_queries, filter_queries.Config(), train, corpus, outs["clean"], ranking)
+    result = run(
+        "filter", filter_queries, filter_queries.Config(), train, corpus, outs["clean"], ranking
+    )
 
     minilm, ids = encoder.load(model, dtype="float32"), list(DOCUMENTS)
     document_ND = minilm.encode(list(DOCUMENTS.values()), "passage")
     queries = read_shards(outs["clean"]).to_pylist()
-    best = np.argmax(minilm.encode([row["text"] for row in queries], "query") @ document_ND.T, axis=1)
-    expected = [row["text"] for row, n in zip(queries, best, strict=True) if row["positives"] == [ids[n]]]
+    best = np.argmax(
+        minilm.encode([row["text"] for row in queries], "query") @ document_ND.T, axis=1
+    )
+    expected = [
+        row["text"] for row, n in zip(queries, best, strict=True) if row["positives"] == [ids[n]]
+    ]
     rows = read_shards(outs["filter"]).to_pylist()
     assert rows[0] == real
     assert [row["text"] for row in rows[1:]] == expected

@@ -25,7 +25,16 @@ from ratchet.models.loading import spread_model
 from ratchet.models.reranker.reranker_config import YES_NO
 
 PROGRAM = Path(__file__).parents[2] / "support/models/spread_models.py"
-CASES = ["bert", "qwen2", "qwen2 bfloat16", "qwen2 adapter", "projection", "answers", "answers adapter", "yes_no"]
+CASES = [
+    "bert",
+    "qwen2",
+    "qwen2 bfloat16",
+    "qwen2 adapter",
+    "projection",
+    "answers",
+    "answers adapter",
+    "yes_no",
+]
 CASES += ["yes_no adapter", "cross_encoder"]
 
 
@@ -50,22 +59,40 @@ def make_adapter(kind: Any, base: Path, folder: Path, task: str) -> Path:
 @pytest.fixture(scope="module")
 def found(tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("spread")
-    texts = ["Yes, one and two are three words.", "No: a passage of some more words", "user system assistant"]
-    save_chat_model(folder / "base", texts, num_hidden_layers=4, num_attention_heads=4, max_position_embeddings=512)
+    texts = [
+        "Yes, one and two are three words.",
+        "No: a passage of some more words",
+        "user system assistant",
+    ]
+    save_chat_model(
+        folder / "base",
+        texts,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        max_position_embeddings=512,
+    )
     tied = transformers.AutoModelForCausalLM.from_pretrained(folder / "base")
     with torch.no_grad():
         for parameter in tied.parameters():
             parameter.mul_(12 if parameter.ndim == 2 else 1)
     tied.save_pretrained(folder / "base")
     replace(YES_NO, prompt="?", answer="Y", against="N").write(folder / "base")
-    causal = make_adapter(transformers.AutoModelForCausalLM, folder / "base", folder / "causal", "CAUSAL_LM")
-    plain = make_adapter(transformers.AutoModel, tiny["qwen2"], folder / "plain", "FEATURE_EXTRACTION")
-    narrow = make_adapter(transformers.AutoModel, tiny["bert"], folder / "narrow", "FEATURE_EXTRACTION")
+    causal = make_adapter(
+        transformers.AutoModelForCausalLM, folder / "base", folder / "causal", "CAUSAL_LM"
+    )
+    plain = make_adapter(
+        transformers.AutoModel, tiny["qwen2"], folder / "plain", "FEATURE_EXTRACTION"
+    )
+    narrow = make_adapter(
+        transformers.AutoModel, tiny["bert"], folder / "narrow", "FEATURE_EXTRACTION"
+    )
     replace(read_encoding_config(tiny["bert"]), projection="2_Dense").write(narrow)
     projection.save(projection.init(32, 8, 0), narrow / "2_Dense")
     torch.manual_seed(0)
     shape = transformers.AutoConfig.from_pretrained(tiny["bert"], num_labels=1)
-    transformers.AutoModelForSequenceClassification.from_config(shape).save_pretrained(folder / "cross")
+    transformers.AutoModelForSequenceClassification.from_config(shape).save_pretrained(
+        folder / "cross"
+    )
     transformers.AutoTokenizer.from_pretrained(tiny["bert"]).save_pretrained(folder / "cross")
     cases = {
         "bert": ("embed", tiny["bert"], None, "float32"),
@@ -92,9 +119,13 @@ def test_the_numbers_are_the_same(found: dict[str, Any], case: str) -> None:
     own = found[case]
     assert set(own["places"].values()) == {"pretended:0", "pretended:1"}
     tolerance = 1e-2 if "bfloat16" in case else 1e-4
-    torch.testing.assert_close(torch.tensor(own["spread"]), torch.tensor(own["plain"]), rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(
+        torch.tensor(own["spread"]), torch.tensor(own["plain"]), rtol=tolerance, atol=tolerance
+    )
     assert len(set(own["plain"])) > 3
-    assert own["rotary"] == ([] if case in ("bert", "projection", "cross_encoder") else ["torch.float32"])
+    assert own["rotary"] == (
+        [] if case in ("bert", "projection", "cross_encoder") else ["torch.float32"]
+    )
 
 
 def test_adapters_change_the_numbers(found: dict[str, Any]) -> None:
@@ -115,4 +146,10 @@ def test_a_model_that_does_not_fit_is_refused(tiny: dict[str, Path]) -> None:
 
 
 def test_the_device_of_a_worker_follows_from_its_gpus() -> None:
-    assert [name_device(gpus) for gpus in (None, 0.0, 0.5, 1.0, 2.0)] == ["cpu", "cpu", "cuda", "cuda", "balanced"]
+    assert [name_device(gpus) for gpus in (None, 0.0, 0.5, 1.0, 2.0)] == [
+        "cpu",
+        "cpu",
+        "cuda",
+        "cuda",
+        "balanced",
+    ]

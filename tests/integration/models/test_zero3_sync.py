@@ -21,7 +21,10 @@ def model() -> torch.nn.Sequential:
 
 
 def passes(rank: int) -> list[torch.Tensor]:
-    return [torch.randn(rows, 512, generator=torch.Generator().manual_seed(10 * rank + rows)) for rows in ROWS[rank]]
+    return [
+        torch.randn(rows, 512, generator=torch.Generator().manual_seed(10 * rank + rows))
+        for rows in ROWS[rank]
+    ]
 
 
 def worker(rank: int, folder: str) -> None:
@@ -58,9 +61,13 @@ def worker(rank: int, folder: str) -> None:
     with engine.gather_weights([weight for weight in layers.parameters() if weight.requires_grad]):
         if rank == 1:
             weights = {
-                name: weight.detach().clone() for name, weight in layers.named_parameters() if weight.requires_grad
+                name: weight.detach().clone()
+                for name, weight in layers.named_parameters()
+                if weight.requires_grad
             }
-            torch.save((weights, training.get_global_grad_norm(), outputs), Path(folder) / "found.pt")
+            torch.save(
+                (weights, training.get_global_grad_norm(), outputs), Path(folder) / "found.pt"
+            )
     dist.destroy_process_group()
 
 
@@ -74,7 +81,9 @@ def test_workers_with_fewer_passes_keep_step(tmp_path: Path) -> None:
     for _ in range(2):
         optimizer.zero_grad()
         (layers(x) ** 2).mean(1).mean().backward()
-        norm = torch.nn.utils.get_total_norm([w.grad for w in layers.parameters() if w.grad is not None])
+        norm = torch.nn.utils.get_total_norm(
+            [w.grad for w in layers.parameters() if w.grad is not None]
+        )
         optimizer.step()
     weights, found_norm, outputs = torch.load(tmp_path / "found.pt")
     assert set(weights) == {f"{layer}.{kind}" for layer in (1, 2) for kind in ("weight", "bias")}

@@ -60,7 +60,11 @@ def closed(schema: Any) -> Any:
     if schema.get("x-kubernetes-int-or-string"):
         return {"type": ["integer", "string"]}
     inner = {key: closed(value) for key, value in schema.items()}
-    if "properties" in schema and isinstance(schema["properties"], dict) and schema.get("type") == "object":
+    if (
+        "properties" in schema
+        and isinstance(schema["properties"], dict)
+        and schema.get("type") == "object"
+    ):
         inner.setdefault("additionalProperties", False)
     return inner
 
@@ -86,7 +90,7 @@ def test_the_operator_accepts_the_job() -> None:
         jsonschema.validate(wrong, schema)
 
 
-def test_models_of_the_hub_and_copies_lie_where_all_machines_see_them() -> None:
+def test_hub_models_lie_in_the_store() -> None:
     cluster = yaml.safe_load((ROOT / "cluster.yaml").read_text())
     starts = [cluster[f"{kind}_start_ray_commands"][-1] for kind in ("head", "worker")]
     for text in (*starts, (ROOT / "Dockerfile").read_text()):
@@ -97,24 +101,28 @@ def test_models_of_the_hub_and_copies_lie_where_all_machines_see_them() -> None:
 
 def test_both_tell_what_may_be_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ratchet.errors import InputError
-    from ratchet.orchestrator.needs import read_machines
+    from ratchet.orchestrator.execution.needs import read_machines
 
     for file in ("cluster.yaml", "rayjob.yaml"):
         monkeypatch.setenv("RATCHET_CLUSTER", str(ROOT / file))
         found = read_machines()
         assert found
-        assert {(one.cpus, one.gpus, one.count) for one in found} == {(16.0, 0.0, 8), (16.0, 1.0, 8)}
+        assert {(one.cpus, one.gpus, one.count) for one in found} == {
+            (16.0, 0.0, 8),
+            (16.0, 1.0, 8),
+        }
         assert {one.labels.get("market") for one in found if one.gpus} == {"spot", "on-demand"}
     assert found[0].memory == pytest.approx(64 * 2**30 / 1e9)
     (tmp_path / "other.yaml").write_text("a: 1")
     monkeypatch.setenv("RATCHET_CLUSTER", str(tmp_path / "other.yaml"))
     with pytest.raises(
-        InputError, match=r"RATCHET_CLUSTER .*other\.yaml: .*expected the file that created this cluster"
+        InputError,
+        match=r"RATCHET_CLUSTER .*other\.yaml: .*expected the file that created this cluster",
     ):
         read_machines()
 
 
-def test_what_can_never_be_placed_is_refused_with_the_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unplaceable_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from ratchet.errors import InputError
     from ratchet.jobs.retrieval import embed
     from ratchet.orchestrator.execution.cluster import Cluster
@@ -124,14 +132,27 @@ def test_what_can_never_be_placed_is_refused_with_the_arithmetic(monkeypatch: py
     cluster, source = Cluster("nowhere"), Source(ROOT)
 
     def embedding(**resources: Any) -> Any:
-        return step("embed", embed.JOB, model=source, texts=source, role="query", resources=Resources(**resources))
+        return step(
+            "embed",
+            embed.JOB,
+            model=source,
+            texts=source,
+            role="query",
+            resources=Resources(**resources),
+        )
 
     assert cluster.place(embedding()) == Resources(workers=16, cpus=16.0, gpus=1.0)
     assert cluster.place(embedding(labels=("market=on-demand",))).workers == 8
     for resources, said in (
-        ({"workers": 17}, r"step embed: 17 workers of 1 CPUs and 1 GPUs given; expected at most the 16 that fit"),
+        (
+            {"workers": 17},
+            r"step embed: 17 workers of 1 CPUs and 1 GPUs given; expected at most the 16 that fit",
+        ),
         ({"cpus": 17.0}, r"1 workers of 17 CPUs and 1 GPUs given; expected at most the 0 that fit"),
-        ({"workers": 9, "labels": ("market=spot",)}, r"market=spot given; expected at most the 8 that fit"),
+        (
+            {"workers": 9, "labels": ("market=spot",)},
+            r"market=spot given; expected at most the 8 that fit",
+        ),
     ):
         with pytest.raises(InputError, match=said):
             cluster.place(embedding(**resources))
@@ -155,7 +176,9 @@ def test_its_nodes_come_with_the_work_and_go_with_it(tmp_path: Path) -> None:
     for kind in types.values():
         kind["node_config"] = {}
     kept = ("cluster_name", "max_workers", "upscaling_speed", "available_node_types")
-    nodes = start_autoscaled(tmp_path, {name: config[name] for name in kept} | {"idle_timeout_minutes": 0.3})
+    nodes = start_autoscaled(
+        tmp_path, {name: config[name] for name in kept} | {"idle_timeout_minutes": 0.3}
+    )
     try:
         driver = subprocess.run(
             [sys.executable, "-c", DRIVER, nodes.address],

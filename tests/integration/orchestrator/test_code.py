@@ -90,9 +90,14 @@ def test_a_changed_helper_beside_the_recipe_is_a_changed_step(project: Project) 
     old = {"first_value": 2, "first_late": 1, "second_value": 4, "second_late": 1}
     assert project.values() == old
     project.write("helper.py", "FACTOR = 5\n")
-    assert "code helper.FACTOR: changed" in project.run("plan", "--explain")
+    assert "code helper: changed" in project.run("plan", "--explain")
     project.run("run")
-    assert project.values() == {"first_value": 5, "first_late": 1, "second_value": 10, "second_late": 1}
+    assert project.values() == {
+        "first_value": 5,
+        "first_late": 1,
+        "second_value": 10,
+        "second_late": 1,
+    }
     project.write("helper.py", "FACTOR = 2  # as before\n")
     assert "2 reused" in project.run("run")
     assert project.values() == old
@@ -104,7 +109,9 @@ def test_an_edit_during_a_run_does_not_reach_it(project: Project) -> None:
     waiting = ("--set", "first.wait=true")
     process = command.start(*project.arguments("run", *waiting), environment=project.environment)
     trace = project.folder / "trace"
-    wait_for(lambda: trace.exists() and "run first" in trace.read_text(), "the first step never began")
+    wait_for(
+        lambda: trace.exists() and "run first" in trace.read_text(), "the first step never began"
+    )
     project.write("late.py", "VALUE = 7\n")
     project.write("helper.py", "FACTOR = 7\n")
     project.write("go", "")
@@ -113,7 +120,12 @@ def test_an_edit_during_a_run_does_not_reach_it(project: Project) -> None:
     before = {"first_value": 2, "first_late": 1, "second_value": 4, "second_late": 1}
     assert project.values() == before
     project.run("run", *waiting)
-    assert project.values() == {"first_value": 7, "first_late": 7, "second_value": 14, "second_late": 7}
+    assert project.values() == {
+        "first_value": 7,
+        "first_late": 7,
+        "second_value": 14,
+        "second_late": 7,
+    }
     project.write("late.py", "VALUE = 1\n")
     project.write("helper.py", "FACTOR = 2\n")
     assert "2 reused" in project.run("run", *waiting)
@@ -124,25 +136,40 @@ def test_an_edit_during_a_run_does_not_reach_it(project: Project) -> None:
 def test_all_trials_of_a_sweep_run_the_code_of_its_start(project: Project) -> None:
     """Takes half a minute: a sweep of three trials, during the first of which the helper is edited."""
     project.write("space.yaml", "first.number: choice(1, 2, 3)\n")
-    options = ("--space", str(project.folder / "space.yaml"), "--metric", "first.value", "--trials", "3")
+    options = (
+        "--space",
+        str(project.folder / "space.yaml"),
+        "--metric",
+        "first.value",
+        "--trials",
+        "3",
+    )
     process = command.start(
         *project.arguments("sweep", *options, "--set", "first.wait=true", "--max-concurrent", "1"),
         environment=project.environment,
     )
     trace = project.folder / "trace"
-    wait_for(lambda: trace.exists() and "run first" in trace.read_text(), "the first trial never began")
+    wait_for(
+        lambda: trace.exists() and "run first" in trace.read_text(), "the first trial never began"
+    )
     project.write("helper.py", "FACTOR = 100\n")
     project.write("go", "")
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
     (events,) = project.folder.glob("store/sweeps/*/events.jsonl")
-    ended = [event["trial"] for event in map(json.loads, events.read_text().splitlines()) if event["event"] == "ended"]
+    ended = [
+        event["trial"]
+        for event in map(json.loads, events.read_text().splitlines())
+        if event["event"] == "ended"
+    ]
     assert len(ended) == 3
     assert {trial["value"] for trial in ended} <= {2.0, 4.0, 6.0}, "a trial ran the edited helper"
 
 
 def test_what_cannot_be_followed_is_said_before_a_run(project: Project) -> None:
-    project.write("late.py", "import importlib\nVALUE = len(importlib.import_module('js' + 'on').__name__)\n")
+    project.write(
+        "late.py", "import importlib\nVALUE = len(importlib.import_module('js' + 'on').__name__)\n"
+    )
     shown = project.run("plan")
     assert "warning: " in shown
     assert "late.py:2: import_module() of a name that is computed cannot be followed" in shown

@@ -31,7 +31,13 @@ SLOW = "import time\n\ndef slow():\n    print('started', flush=True)\n    time.s
 
 
 def start(*arguments: str, python: tuple[str, ...] = (), **options: Any) -> subprocess.Popen[str]:
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": command.ROOT, **options}
+    options = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "cwd": command.ROOT,
+        **options,
+    }
     return subprocess.Popen([sys.executable, *python, "-m", "orchestrator", *arguments], **options)
 
 
@@ -50,14 +56,18 @@ def store(tmp_path: Path) -> Path:
     return made.root
 
 
-@pytest.mark.parametrize("arguments", [["recipes"], ["plan", "quickstart"], ["--help"], ["status"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["recipes"], ["plan", "quickstart"], ["--help"], ["status"]], ids=" ".join
+)
 def test_a_full_output_is_named_and_not_the_store(arguments: list[str], store: Path) -> None:
     with open("/dev/full", "w") as full:
         more = [] if arguments == ["--help"] else ["--store", str(store)]
         assert run(*arguments, *more, stdout=full) == (1, "", FULL)
 
 
-@pytest.mark.parametrize("arguments", [["recipes"], ["plan", "quickstart"], ["--help"], ["status"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["recipes"], ["plan", "quickstart"], ["--help"], ["status"]], ids=" ".join
+)
 def test_a_reader_that_is_gone_ends_a_command_quietly(arguments: list[str], store: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -70,8 +80,14 @@ def test_a_closed_stream_hurts_nothing(store: Path) -> None:
     before = sorted(store.rglob("*"))
     shell = f"{sys.executable} -m orchestrator status --store {store}"
     for closed in (">&-", "2>&-", "<&-", ">&- 2>&- <&-"):
-        assert subprocess.run(f"{shell} {closed}", shell=True, cwd=command.ROOT, timeout=60).returncode == 0
-    assert subprocess.run(f"{shell}x 2>&- >&-", shell=True, cwd=command.ROOT, timeout=60).returncode == 2
+        assert (
+            subprocess.run(f"{shell} {closed}", shell=True, cwd=command.ROOT, timeout=60).returncode
+            == 0
+        )
+    assert (
+        subprocess.run(f"{shell}x 2>&- >&-", shell=True, cwd=command.ROOT, timeout=60).returncode
+        == 2
+    )
     assert sorted(store.rglob("*")) == before
 
 
@@ -80,7 +96,9 @@ def test_a_closed_stream_hurts_nothing(store: Path) -> None:
     [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}],
     ids=["encoding", "locale"],
 )
-def test_a_terminal_without_the_characters_gets_others(variables: dict[str, str], store: Path) -> None:
+def test_a_terminal_without_the_characters_gets_others(
+    variables: dict[str, str], store: Path
+) -> None:
     status, output, errors = run("status", "--store", str(store), env={**os.environ, **variables})
     assert (status, errors) == (0, "")
     assert "Pr?fung ?" in output
@@ -94,7 +112,9 @@ def test_ids_are_whole_on_a_narrow_terminal(columns: str, store: Path) -> None:
     main, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
     environment = {**os.environ, "COLUMNS": columns, "TERM": "xterm"}
-    process = start("status", "--store", str(store), stdout=terminal, stderr=terminal, env=environment)
+    process = start(
+        "status", "--store", str(store), stdout=terminal, stderr=terminal, env=environment
+    )
     os.close(terminal)
     shown = b""
     while True:
@@ -108,7 +128,9 @@ def test_ids_are_whole_on_a_narrow_terminal(columns: str, store: Path) -> None:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("module", ["ratchet.errors", "rich.table", "ray"])
-def test_a_signal_during_imports_ends_in_one_line(number: int, status: int, module: str, tmp_path: Path) -> None:
+def test_a_signal_during_imports_ends_in_one_line(
+    number: int, status: int, module: str, tmp_path: Path
+) -> None:
     arguments = ("run", "quickstart", "--store", str(tmp_path / "store"))
     process = start(*arguments, python=("-X", "importtime"), start_new_session=True)
     assert process.stderr is not None
@@ -126,12 +148,21 @@ def test_a_signal_during_imports_ends_in_one_line(number: int, status: int, modu
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_in_a_recipe_ends_in_one_line(number: int, status: int, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
-    process = start("plan", str(tmp_path / "slow.py"), "--store", str(tmp_path / "store"), start_new_session=True)
+    process = start(
+        "plan",
+        str(tmp_path / "slow.py"),
+        "--store",
+        str(tmp_path / "store"),
+        start_new_session=True,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
     time.sleep(0.1)
     process.send_signal(number)
-    assert process.communicate(timeout=60)[1] == "ratchet: stopped; give the same command again to continue\n"
+    assert (
+        process.communicate(timeout=60)[1]
+        == "ratchet: stopped; give the same command again to continue\n"
+    )
     assert process.returncode == status
 
 
@@ -141,7 +172,9 @@ def test_a_run_continues_when_nobody_reads_it(tmp_path: Path) -> None:
     os.close(reader)
     with os.fdopen(writer, "w") as output:
         arguments = ("run", str(toy.path), "--store", str(toy.store))
-        process = command.start(*arguments, environment={"TOY_TRACE": str(toy.trace)}, output=output)
+        process = command.start(
+            *arguments, environment={"TOY_TRACE": str(toy.trace)}, output=output
+        )
         assert process.wait(120) == 141
     assert sum(line.startswith("run ") for line in toy.done()) == 4
 
@@ -156,4 +189,6 @@ def test_no_answer_of_object_storage_is_one_line(tmp_path: Path) -> None:
     }
     status, output, errors = run("status", "--store", "s3://bucket/x", env=environment)
     assert (status, output) == (1, "")
-    assert re.fullmatch(r"ratchet: s3://bucket/x/FORMAT: .*; expected the object storage to answer; .*\n", errors)
+    assert re.fullmatch(
+        r"ratchet: s3://bucket/x/FORMAT: .*; expected the object storage to answer; .*\n", errors
+    )

@@ -21,9 +21,7 @@ def cluster(tmp_path: Path) -> Iterator[Callable[[], Nodes]]:
 
 
 @pytest.mark.soak
-def test_a_run_waits_a_while_for_the_machines_of_a_cluster_that_just_started(
-    cluster: Callable[[], Nodes], tmp_path: Path
-) -> None:
+def test_run_waits_for_starting_machines(cluster: Callable[[], Nodes], tmp_path: Path) -> None:
     """Takes half a minute: a head and a node start, then MiniLM embeds a corpus."""
     nodes, store = cluster(), tmp_path / "store"
     run = start(nodes, store, *RUN, "--set", "iterations=0")
@@ -33,6 +31,8 @@ def test_a_run_waits_a_while_for_the_machines_of_a_cluster_that_just_started(
     assert "zero_shot/evaluate" in results(store)
 
 
-def test_a_machine_that_does_not_see_the_store_is_named(cluster: Callable[[], Nodes], tmp_path: Path) -> None:
+def test_a_machine_that_does_not_see_the_store_is_named(
+    cluster: Callable[[], Nodes], tmp_path: Path
+) -> None:
     """Takes half a minute: a cluster of three nodes, and all steps before the one that fails."""
     check_missing_store_is_named(cluster(), tmp_path, "embed")

@@ -26,13 +26,13 @@ def test_the_inputs_of_a_running_step_stay(toy: Toy) -> None:
     for _ in range(5):
         folder = named_by_a_run(store).folder
         folder.rename(folder.with_name(f"9{folder.name}"))  # newer than the one that is working
-    age(toy.store, 2 * HOUR)
+    age(toy.store, 25 * HOUR)
     status, output = command.run("gc", "--store", str(toy.store), "--yes", "--keep", "5")
     assert status == 0, output
     output, _ = run.communicate(timeout=120)
     assert run.returncode == 0, output
     assert set(addresses(toy.store)) == {"a", "b", "c", "other"}
-    age(toy.store, 2 * HOUR)
+    age(toy.store, 25 * HOUR)
     status, output = command.run("gc", "--store", str(toy.store), "--yes", "--keep", "5")
     assert status == 0, output
     assert addresses(toy.store) == {}

@@ -15,7 +15,7 @@ import ray
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.job_interface import Context, Job, Resources, Result
 from ratchet.orchestrator.job_interface.code import Code
-from ratchet.orchestrator.needs import count_cpus
+from ratchet.orchestrator.execution.needs import count_cpus
 
 ray.init = functools.partial(ray.init, num_gpus=int(sys.argv[1]))
 
@@ -25,7 +25,7 @@ class Config: ...
 @dataclass(frozen=True)
 class Inputs: ...
 
-job = Job("where", Config, Inputs, lambda *given: Result({"process": os.getpid()}), is_worker=lambda config: True)
+job = Job("where", Config, Inputs, lambda *given: Result({"process": os.getpid()}))
 cluster = Cluster()
 cluster.start()
 place = Path(sys.argv[2])
@@ -37,7 +37,9 @@ for gpus in (1.0, 0.0, 1.0, 0.0):
 
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_a_process_is_used_again_where_its_gpu_is_the_only_one(gpus: int, tmp_path: object) -> None:
-    done = subprocess.run([sys.executable, "-c", STEPS, str(gpus), str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS, str(gpus), str(tmp_path)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     processes = done.stdout.split()
     assert len(set(processes[::2])) == gpus
@@ -75,7 +77,9 @@ for name in ("one", "two"):
 
 
 def test_a_process_of_a_map_with_a_gpu_is_not_used_again(tmp_path: object) -> None:
-    done = subprocess.run([sys.executable, "-c", MAPS, str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", MAPS, str(tmp_path)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     one, two = (set(line.split()) for line in done.stdout.splitlines())
     assert one

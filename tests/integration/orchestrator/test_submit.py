@@ -113,7 +113,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, dic
         nodes.end()
 
 
-def command(cluster: tuple[int, dict[str, str]], folder: Path, *more: str, port: int | None = None) -> list[str]:
+def command(
+    cluster: tuple[int, dict[str, str]], folder: Path, *more: str, port: int | None = None
+) -> list[str]:
     (folder / "toy.py").write_text(RECIPE)
     (folder / "beside.py").write_text("VALUE = 42\n")
     address = f"http://127.0.0.1:{port or cluster[0]}"
@@ -121,10 +123,17 @@ def command(cluster: tuple[int, dict[str, str]], folder: Path, *more: str, port:
     return [*start, "--store", str(folder / "store"), "--address", address, *more]
 
 
-def submit(cluster: tuple[int, dict[str, str]], folder: Path, *more: str, **changes: str) -> tuple[int, str]:
+def submit(
+    cluster: tuple[int, dict[str, str]], folder: Path, *more: str, **changes: str
+) -> tuple[int, str]:
     environment = cluster[1] | changes
     done = subprocess.run(
-        command(cluster, folder, *more), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
+        command(cluster, folder, *more),
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -140,7 +149,9 @@ def test_a_run_is_followed_to_its_end_and_its_status_is_ours(
     assert "42" in shown, "the job's own table"
     assert "succeeded" in shown
     assert "good morning" not in shown
-    assert [path.read_text() for path in tmp_path.glob("store/objects/*/found.txt")] == ["good morning"]
+    assert [path.read_text() for path in tmp_path.glob("store/objects/*/found.txt")] == [
+        "good morning"
+    ]
     status, shown = submit(cluster, tmp_path, "--env", "GREETING", GREETING="good morning")
     assert status == 0, shown
     assert "-2: started" in shown, "a job that ended is not followed again"
@@ -156,9 +167,7 @@ def test_a_run_is_followed_to_its_end_and_its_status_is_ours(
 
 
 @pytest.mark.soak
-def test_the_same_command_joins_and_a_lost_connection_is_found_again(
-    cluster: tuple[int, dict[str, str]], tmp_path: Path
-) -> None:
+def test_submit_joins_again(cluster: tuple[int, dict[str, str]], tmp_path: Path) -> None:
     """Takes half a minute: a job is followed by two commands, one of which loses its connection."""
     slow = ("--set", "fit.seconds=20")
     status, shown = submit(cluster, tmp_path, *slow, "--no-wait")
@@ -184,14 +193,38 @@ def test_the_same_command_joins_and_a_lost_connection_is_found_again(
 
 
 @pytest.mark.soak
-def test_a_sweep_runs_as_a_job_of_rays_own_command(cluster: tuple[int, dict[str, str]], tmp_path: Path) -> None:
-    (tmp_path / "toy.py").write_text(RECIPE.replace("beside.VALUE", "42").replace("import beside\n", ""))
+def test_a_sweep_runs_as_a_job_of_rays_own_command(
+    cluster: tuple[int, dict[str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "toy.py").write_text(
+        RECIPE.replace("beside.VALUE", "42").replace("import beside\n", "")
+    )
     (tmp_path / "space.yaml").write_text("fit.seconds: choice(0.1, 0.2, 0.3)\n")
-    collect_upload(Snapshot.take(), [tmp_path / "toy.py", tmp_path / "space.yaml"]).write(tmp_path / "job")
-    (tmp_path / "job" / DIGEST_FILE).unlink()  # the folder of somebody who does not know of snapshots
-    sweep = ["python", "-m", "ratchet.orchestrator", "sweep", "./toy.py", "--space", "space.yaml", "--metric", "value"]
+    collect_upload(Snapshot.take(), [tmp_path / "toy.py", tmp_path / "space.yaml"]).write(
+        tmp_path / "job"
+    )
+    (
+        tmp_path / "job" / DIGEST_FILE
+    ).unlink()  # the folder of somebody who does not know of snapshots
+    sweep = [
+        "python",
+        "-m",
+        "ratchet.orchestrator",
+        "sweep",
+        "./toy.py",
+        "--space",
+        "space.yaml",
+        "--metric",
+        "value",
+    ]
     asked = [*sweep, "--trials", "3", "--store", str(tmp_path / "store")]
-    ray = [Path(sys.executable).parent / "ray", "job", "submit", "--address", f"http://127.0.0.1:{cluster[0]}"]
+    ray = [
+        Path(sys.executable).parent / "ray",
+        "job",
+        "submit",
+        "--address",
+        f"http://127.0.0.1:{cluster[0]}",
+    ]
     done = subprocess.run(
         [*ray, "--working-dir", str(tmp_path / "job"), "--", *asked],
         env=cluster[1],
@@ -204,7 +237,9 @@ def test_a_sweep_runs_as_a_job_of_rays_own_command(cluster: tuple[int, dict[str,
     assert list(tmp_path.glob("store/sweeps/*/report.html"))
 
 
-def test_what_cannot_be_uploaded_is_refused(cluster: tuple[int, dict[str, str]], tmp_path: Path) -> None:
+def test_what_cannot_be_uploaded_is_refused(
+    cluster: tuple[int, dict[str, str]], tmp_path: Path
+) -> None:
     settings = tmp_path / "cluster.yaml"
     settings.write_text("embed.workers: 4  # hf_" + "a" * 34)
     status, shown = submit(cluster, tmp_path, "--settings", str(settings))
@@ -234,7 +269,8 @@ def test_what_cannot_be_uploaded_is_refused(cluster: tuple[int, dict[str, str]],
 
 def test_variables_are_told_by_their_names() -> None:
     secret = (
-        "HF_TOKEN WANDB_API_KEY AWS_SECRET_ACCESS_KEY AWS_ACCESS_KEY_ID AZURE_STORAGE_ACCOUNT_KEY TOKEN DB_PASSWORD"
+        "HF_TOKEN WANDB_API_KEY AWS_SECRET_ACCESS_KEY AWS_ACCESS_KEY_ID"
+        " AZURE_STORAGE_ACCOUNT_KEY TOKEN DB_PASSWORD"
     )
     plain = "HF_HOME HF_TOKEN_PATH TOKENIZERS_PARALLELISM NETRC GOOGLE_APPLICATION_CREDENTIALS AWS_REGION KEYBOARD"
     assert all(is_secret_variable(name) for name in secret.split())

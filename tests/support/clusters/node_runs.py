@@ -12,16 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import command
 import pytest
 from nodes import Nodes, environment_of, kill, processes, title
-from store_contents import events, results
+from store_contents import events, list_running_attempts, results
 from waiting import wait_for
 
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.lease import list_lease_holders
 
 
 def sets(*settings: str) -> list[str]:
@@ -106,7 +104,7 @@ def check_same(store: Path, undisturbed: Path) -> None:
         for folder, all_of in ((undisturbed, expected), (store, found))
     ]
     assert abs(score[0] - score[1]) < 0.05, score
-    assert list_lease_holders(Store.open(store)) == [], "no lease is left"
+    assert list_running_attempts(Store.open(store)) == [], "no lease is left"
     for step in store.glob("steps/*"):
         ends = [json.loads(path.read_text()) for path in step.glob("attempts/*/end")]
         assert sum("commit" in end for end in ends) == 1, "committed once"
@@ -120,7 +118,9 @@ def check_missing_store_is_named(nodes: Nodes, folder: Path, job: str) -> None:
     store.mkdir()
     nodes.add("--labels=sees=yes")
     nodes.add("--labels=sees=no", without=store)
-    run = start(nodes, store, *ONE, *sets("*.labels=sees=yes", f"{job}.labels=sees=no", "*.retries=0"))
+    run = start(
+        nodes, store, *ONE, *sets("*.labels=sees=yes", f"{job}.labels=sees=no", "*.retries=0")
+    )
     with suppress(subprocess.TimeoutExpired):
         run.wait(300)
     kill(run)
@@ -128,14 +128,6 @@ def check_missing_store_is_named(nodes: Nodes, folder: Path, job: str) -> None:
     assert run.returncode == 1, said
     assert re.search(rf"failed: step \S+/{job}\w*, machine 127\.0\.0\.3: ", said), said
     assert "mount a shared file system on every machine" in said, said
-
-
-def lost(store: Path, step: str) -> list[dict[str, Any]]:
-    """Return the lost work that the result of a step records; the report mentions it too."""
-    found = results(store)[step].record["lost"]
-    report = max(store.glob("runs/*/report.md"), key=lambda path: path.stat().st_mtime).read_text()
-    assert not found or "## Lost work" in report
-    return found
 
 
 def workers_of(node: subprocess.Popen[bytes], name: str) -> list[int]:
@@ -173,7 +165,9 @@ def kill_at_random(
     pause, end = begun + 10, begun + 1200
     while run.poll() != 0:
         assert time.monotonic() < end, f"after {done} it does not end"
-        workers = [node if is_alive(node) else nodes.add() for node in workers]  # as an autoscaler would
+        workers = [
+            node if is_alive(node) else nodes.add() for node in workers
+        ]  # as an autoscaler would
         if len(done) < kills and time.monotonic() > pause:
             done.append(what := random.choice(["driver", "worker", "worker", "node"]))
             pause = time.monotonic() + random.uniform(*pause_s)
@@ -190,8 +184,10 @@ def kill_at_random(
     ended(run, store, 1)
     took, alone = time.monotonic() - begun, [event["t"] for event in events(undisturbed)]
     check_same(store, undisturbed)
-    wait_for(lambda: not any(working(node) for node in workers), "processes are left that work for nobody", 60)
-    lives = [one for name in results(store) for one in lost(store, name)]
-    again = {unit: sum(one["amount"] or 0 for one in lives if one["unit"] == unit) for unit in ("rows", "steps")}
-    print(f"{len(done)} kills ({', '.join(done)}): {again}, {sum(one['seconds'] or 0 for one in lives):.1f} s again;")
+    wait_for(
+        lambda: not any(working(node) for node in workers),
+        "processes are left that work for nobody",
+        60,
+    )
+    print(f"{len(done)} kills ({', '.join(done)});")
     print(f"{took:.0f} s; undisturbed, with all cores on one node: {alone[-1] - alone[0]:.0f} s")

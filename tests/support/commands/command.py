@@ -46,7 +46,10 @@ def start(
 
 
 def run(
-    *arguments: str, environment: Mapping[str, str] | None = None, file_limit: int | None = None, timeout: float = 300
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    file_limit: int | None = None,
+    timeout: float = 300,
 ) -> tuple[int, str]:
     """Run the command to its end. Return the exit status and the output."""
     process = start(*arguments, environment=environment, file_limit=file_limit)

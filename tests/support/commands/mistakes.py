@@ -31,8 +31,12 @@ _CONFIG = {
 _TOKENS = {name: f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
 MODEL: Mapping[str, str | bytes] = {
     "base/config.json": json.dumps(_CONFIG),
-    "base/tokenizer.json": json.dumps({"model": {"vocab": {token: i for i, token in enumerate(_TOKENS.values())}}}),
-    "base/tokenizer_config.json": json.dumps({f"{name}_token": token for name, token in _TOKENS.items()}),
+    "base/tokenizer.json": json.dumps(
+        {"model": {"vocab": {token: i for i, token in enumerate(_TOKENS.values())}}}
+    ),
+    "base/tokenizer_config.json": json.dumps(
+        {f"{name}_token": token for name, token in _TOKENS.items()}
+    ),
     "base/model.safetensors": len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(4),
 }
 """The files of an encoder that passes the checks of a plan."""
@@ -77,7 +81,12 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def check(mistake: Mistake, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def check(
+    mistake: Mistake,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Give the command. It must end with the status, one line that matches, and no traceback."""
     write_files(folder, mistake.files)
     if mistake.prepare is not None:

@@ -35,20 +35,30 @@ def replace_models(run: str, models: dict[str, Path]) -> list[str]:
 def write_data(folder: Path) -> dict[str, list[str]]:
     """Write the data of each recipe, and return it as settings."""
     papers = (
-        json.dumps({"arxiv_id": f"p{i}", "lemmas": [f"lemma {i} {n}" for n in range(12)], "theorems": []})
+        json.dumps(
+            {"arxiv_id": f"p{i}", "lemmas": [f"lemma {i} {n}" for n in range(12)], "theorems": []}
+        )
         for i in range(4000)
     )
     (folder / "papers.jsonl").write_text("\n".join(papers))
-    words = ({"question": f"What is {i} + 1?", "answer": f"It is {i + 1}.\n#### {i + 1}"} for i in range(100))
+    words = (
+        {"question": f"What is {i} + 1?", "answer": f"It is {i + 1}.\n#### {i + 1}"}
+        for i in range(100)
+    )
     (folder / "gsm8k.jsonl").write_text("\n".join(map(json.dumps, words)))
 
     def article(a: int) -> dict[str, object]:
-        asked = [{"id": f"{a}-{q}", "question": f"Who {q}?", "answers": [{"text": "Rome"}]} for q in range(3)]
+        asked = [
+            {"id": f"{a}-{q}", "question": f"Who {q}?", "answers": [{"text": "Rome"}]}
+            for q in range(3)
+        ]
         return {"paragraphs": [{"context": f"Rome {a}", "qas": asked}]}
 
     (folder / "squad.json").write_text(json.dumps({"data": [article(a) for a in range(200)]}))
     (folder / "train.jsonl").write_text(
-        "\n".join(json.dumps({"query": f"q{i}", "pos": [f"d{i % 50}"], "neg": []}) for i in range(400))
+        "\n".join(
+            json.dumps({"query": f"q{i}", "pos": [f"d{i % 50}"], "neg": []}) for i in range(400)
+        )
     )
     return {
         "misconceptions": [f"data={folder / 'train.jsonl'}"],

@@ -14,7 +14,10 @@ COMMAND = f"plan {__file__} --set kind="
 
 
 def read_data(
-    *, data: str, kind: Literal["retrieval", "papers", "gsm8k", "squad-batch", "countdown"], test: str = ""
+    *,
+    data: str,
+    kind: Literal["retrieval", "papers", "gsm8k", "squad-batch", "countdown"],
+    test: str = "",
 ) -> Summary:
     """Read data of a kind."""
     if kind == "retrieval":
@@ -23,6 +26,9 @@ def read_data(
     if kind == "papers":
         made = step("prepare", prepare_papers.JOB, papers=source)
     else:
-        inputs: dict[str, Any] = {"data": source, "test": Source.find(test, "test") if test else None}
+        inputs: dict[str, Any] = {
+            "data": source,
+            "test": Source.find(test, "test") if test else None,
+        }
         made = step("prepare", prepare_tasks.JOB, task=kind, **inputs)
     return Summary([], goals=[made])

@@ -13,7 +13,7 @@ import os, time
 from dataclasses import dataclass
 from pathlib import Path
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Job, Progress, Result, WarmStart
+from ratchet.orchestrator.job_interface import Job, Progress, Result
 from ratchet.orchestrator.step import Row, Summary, step
 
 TRACE = Path(os.environ["TOY_TRACE"])
@@ -84,9 +84,13 @@ class Toy:
         self.path = folder / "toy.py"
         self.path.write_text(self.recipe)
 
-    def start_command(self, verb: str, *options: str, file_limit: int | None = None) -> subprocess.Popen[str]:
+    def start_command(
+        self, verb: str, *options: str, file_limit: int | None = None
+    ) -> subprocess.Popen[str]:
         arguments = (verb, str(self.path), "--store", str(self.store), *options)
-        return command.start(*arguments, environment={"TOY_TRACE": str(self.trace)}, file_limit=file_limit)
+        return command.start(
+            *arguments, environment={"TOY_TRACE": str(self.trace)}, file_limit=file_limit
+        )
 
     def start(self, *options: str, file_limit: int | None = None) -> subprocess.Popen[str]:
         return self.start_command("run", *options, file_limit=file_limit)

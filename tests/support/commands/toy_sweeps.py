@@ -39,23 +39,19 @@ def fit(context, config, inputs):
     """Better at every epoch, the more so the nearer the rate is to 1; a seed moves it a little."""
     if config.rate > config.fault:
         raise InputError(f"fit.rate: {config.rate} given; expected at most {config.fault}; lower it")
-    first = int((context.warm_start_from / "epochs").read_text()) if context.warm_start_from else 0
-    scores = tuple(round(config.rate * (e + 1) + 0.01 * config.seed, 6) for e in range(first))
-    for epoch in range(first, config.epochs):
+    scores = ()
+    for epoch in range(config.epochs):
         time.sleep(config.seconds)
         trace(f"epoch {config.rate} {config.seed} {epoch + 1}")
         scores += (round(config.rate * (epoch + 1) + 0.01 * config.seed, 6),)
         context.progress(Progress(epoch + 1, config.epochs, "epochs", evaluations=scores))
-    if context.warm_start_to is not None:
-        context.warm_start_to.mkdir(exist_ok=True)
-        (context.warm_start_to / "epochs").write_text(str(config.epochs))
     (context.out / "model.txt").write_text(str(scores))
     rows = [{"epoch": "start", "valid/score": 0.0}]
     rows += [{"epoch": str(n), "valid/score": score} for n, score in enumerate(scores, 1)]
     return Result({"valid/score": scores[-1]}, {"epochs": rows}, note="a high rate" if config.rate > 0.6 else "")
 
 MINE = Job("toy_mine", version=1, config=Mine, inputs=Inputs, run=mine)
-FIT = Job("fit", version=1, config=Fit, inputs=Inputs, run=fit, warm_start=WarmStart("epochs", lambda config: ""))
+FIT = Job("fit", version=1, config=Fit, inputs=Inputs, run=fit)
 
 def toy(*, seconds: float = 0.0) -> Summary:
     """A step that all trials share, and one that learns."""
@@ -73,7 +69,9 @@ class Sweeps(toy_runs.Toy):
     def start_sweep(self, space: str, *options: str, trials: int = 4) -> subprocess.Popen[str]:
         path = self.folder / "space.yaml"
         path.write_text(space)
-        return self.start_command("sweep", "--space", str(path), "--metric", "score", "--trials", str(trials), *options)
+        return self.start_command(
+            "sweep", "--space", str(path), "--metric", "score", "--trials", str(trials), *options
+        )
 
     def sweep(self, space: str, *options: str, trials: int = 4) -> tuple[int, str]:
         process = self.start_sweep(space, *options, trials=trials)
@@ -81,10 +79,13 @@ class Sweeps(toy_runs.Toy):
         return process.returncode, output
 
     def trials(self) -> list[dict[str, Any]]:
-        """The trials that ended, from the trial log."""
-        (file,) = self.store.glob("sweeps/*/events.jsonl")
-        events = [json.loads(line) for line in file.read_text().splitlines()]
-        return [event["trial"] for event in events if event["event"] == "ended"]
+        """The trials that ended."""
+        (file,) = self.store.glob("sweeps/*/trials.json")
+        return [
+            trial
+            for trial in json.loads(file.read_text())["trials"]
+            if trial["status"] != "unfinished"
+        ]
 
     def folder_of_sweep(self) -> Path:
         (folder,) = self.store.glob("sweeps/toy-*")

@@ -50,7 +50,9 @@ TOKENS: Sequence[bytes] = (
 
 Mutation = tuple[int, int, int]
 mutations: st.SearchStrategy[list[Mutation]] = st.lists(
-    st.tuples(st.integers(0, 13), st.integers(0, 65_535), st.integers(0, 65_535)), min_size=1, max_size=4
+    st.tuples(st.integers(0, 13), st.integers(0, 65_535), st.integers(0, 65_535)),
+    min_size=1,
+    max_size=4,
 )
 """(kind, where, what) of each change to a file."""
 
@@ -84,7 +86,13 @@ def _mutate(content: bytes, kind: int, where: int, what: int) -> bytes:
         return content[:at] + content[at : at + 1 + what % 200] + content[at:]
     if kind == 5:
         whole = content.decode("utf-8", "replace")
-        return (b"", b"\n \n", whole.encode("utf-16"), whole.encode("utf-32"), whole.encode("utf-16-le"))[what % 5]
+        return (
+            b"",
+            b"\n \n",
+            whole.encode("utf-16"),
+            whole.encode("utf-32"),
+            whole.encode("utf-16-le"),
+        )[what % 5]
     lines = content.split(b"\n")
     line = where % len(lines)
     if kind == 6:
@@ -100,9 +108,15 @@ def _mutate(content: bytes, kind: int, where: int, what: int) -> bytes:
         return b"\n".join([*lines[:line], separator.join(fields), *lines[line + 1 :]])
     try:
         value = json.loads(lines[line])
-        lines[line] = json.dumps(_replace(value, what, VALUES[(where + what) % len(VALUES)], kind == 10)).encode()
+        lines[line] = json.dumps(
+            _replace(value, what, VALUES[(where + what) % len(VALUES)], kind == 10)
+        ).encode()
     except (ValueError, RecursionError):
-        return content[:at] + bytes([(content[at] if at < len(content) else 0) ^ (1 << what % 8)]) + content[at + 1 :]
+        return (
+            content[:at]
+            + bytes([(content[at] if at < len(content) else 0) ^ (1 << what % 8)])
+            + content[at + 1 :]
+        )
     return b"\n".join(lines)
 
 
@@ -163,7 +177,9 @@ def _read_content(path: Path) -> bytes:
 def _read_with_arrow(source: Path | bytes, **columns: pa.DataType) -> list[dict[str, Any]]:
     """Read the columns of JSON lines with Arrow."""
     content = source if isinstance(source, bytes) else _read_content(source)
-    options = pa.json.ParseOptions(pa.schema(list(columns.items())), unexpected_field_behavior="ignore")
+    options = pa.json.ParseOptions(
+        pa.schema(list(columns.items())), unexpected_field_behavior="ignore"
+    )
     rows: list[dict[str, Any]] = pa.json.read_json(
         io.BytesIO(content), pa.json.ReadOptions(use_threads=False, block_size=2**24), options
     ).to_pylist()
@@ -189,14 +205,19 @@ TEXT, TEXTS, SCORES = pa.string(), pa.list_(pa.string()), pa.list_(pa.float64())
 def _compare_flag(folder: Path, rows: list[Any]) -> None:
     lines = _split_lines(folder / "train.jsonl")
     assert all(_read_with_arrow(line, pos_scores=SCORES, neg_scores=SCORES) for line in lines)
-    expected: dict[tuple[str, ...], tuple[dict[str, None], ...]] = {}  # lines that repeat a query are one query
+    expected: dict[
+        tuple[str, ...], tuple[dict[str, None], ...]
+    ] = {}  # lines that repeat a query are one query
     for line in lines:
         texts_of = expected.setdefault(_read_texts(line, "query"), ({}, {}))
         for own, name in zip(texts_of, ("pos", "neg"), strict=True):
             own.update(dict.fromkeys(_read_texts(line, name)))
     text_of = {row.id: row.text for row in rows if isinstance(row, Document)}
     queries = [row for row in rows if isinstance(row, Query)]
-    found = {(q.text,): [[text_of[n] for n in names] for names in (q.positives, q.negatives)] for q in queries}
+    found = {
+        (q.text,): [[text_of[n] for n in names] for names in (q.positives, q.negatives)]
+        for q in queries
+    }
     assert found == {
         query: [list(right), [text for text in wrong if text not in right]]
         for query, (right, wrong) in expected.items()
@@ -213,7 +234,10 @@ def _compare_beir(folder: Path, rows: list[Any]) -> None:
     assert [f"{other['title'] or ''}\n{other['text']}".strip() for other in corpus] == [
         row.text for row in rows if hasattr(row, "text") and not hasattr(row, "positives")
     ]
-    queries = {other["_id"]: other["text"] for other in _read_with_arrow(folder / "queries.jsonl", _id=TEXT, text=TEXT)}
+    queries = {
+        other["_id"]: other["text"]
+        for other in _read_with_arrow(folder / "queries.jsonl", _id=TEXT, text=TEXT)
+    }
     assert all(queries[row.id] == row.text for row in rows if hasattr(row, "positives"))
 
 
@@ -223,7 +247,9 @@ def _compare_csv(folder: Path, rows: list[Any]) -> None:
         column_types={"MisconceptionId": TEXT, "MisconceptionName": TEXT}, strings_can_be_null=False
     )
     others = pa.csv.read_csv(
-        io.BytesIO(content), parse_options=pa.csv.ParseOptions(newlines_in_values=True), convert_options=convert
+        io.BytesIO(content),
+        parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+        convert_options=convert,
     ).to_pylist()
     assert [(row.id, row.text) for row in rows if not hasattr(row, "positives")] == [
         (other["MisconceptionId"], other["MisconceptionName"]) for other in others
@@ -234,14 +260,18 @@ def _compare_countdown(folder: Path, rows: list[Any]) -> None:
     """The same rows in the other format of the task are the same samples."""
     columns = {"nums": pa.list_(pa.int64()), "target": pa.int64(), "solution": TEXT}
     others = _read_with_arrow(folder / "tasks.jsonl", **columns)
-    pq.write_table(pa.Table.from_pylist(others, pa.schema(list(columns.items()))), folder / "tasks.parquet")
+    pq.write_table(
+        pa.Table.from_pylist(others, pa.schema(list(columns.items()))), folder / "tasks.parquet"
+    )
     again = list(read_samples(get_task("countdown"), folder / "tasks.parquet"))
     assert [(row.turns, row.gold) for row in again] == [(row.turns, row.gold) for row in rows]
 
 
 def _compare_gsm8k(folder: Path, rows: list[Any]) -> None:
     others = _read_with_arrow(folder / "tasks.jsonl", question=TEXT, answer=TEXT)
-    assert [other["question"] for other in others] == [row.turns[0][0].partition("\n\n")[2] for row in rows]
+    assert [other["question"] for other in others] == [
+        row.turns[0][0].partition("\n\n")[2] for row in rows
+    ]
 
 
 def _compare_papers(folder: Path, rows: list[Any]) -> None:
@@ -253,7 +283,12 @@ def _compare_papers(folder: Path, rows: list[Any]) -> None:
 
 def _compare_pairs(folder: Path, rows: list[Any]) -> None:
     texts = {row.id: row.text for row in rows if not hasattr(row, "positives")}
-    found = {(row.text, texts[name]) for row in rows if hasattr(row, "positives") for name in row.positives}
+    found = {
+        (row.text, texts[name])
+        for row in rows
+        if hasattr(row, "positives")
+        for name in row.positives
+    }
     assert found == {
         (*_read_texts(line, *COLUMNS["query"]), text)
         for line in _split_lines(folder / "pairs.jsonl")
@@ -273,7 +308,10 @@ COUNTDOWN = [{"nums": [1, 2, i], "target": 3 + i, "solution": f"1 + 2 + {i}"} fo
 SQUAD = [
     {
         "context": f"Rome is the capital of Italy{n}.",
-        "qas": [{"id": f"{n}{q}", "question": f"What {q}?", "answers": [{"text": "Rome"}]} for q in range(2)],
+        "qas": [
+            {"id": f"{n}{q}", "question": f"What {q}?", "answers": [{"text": "Rome"}]}
+            for q in range(2)
+        ],
     }
     for n in range(3)
 ]
@@ -287,7 +325,9 @@ YAML = b"iterations: 2\nmine.window: 2,100\nsft.learning_rate: loguniform(1e-5, 
 FORMATS: dict[str, Format] = {
     "beir": Format(
         {
-            "corpus.jsonl": _write_lines({"_id": f"d{i}", "title": "t", "text": f"text {i}"} for i in range(5)),
+            "corpus.jsonl": _write_lines(
+                {"_id": f"d{i}", "title": "t", "text": f"text {i}"} for i in range(5)
+            ),
             "queries.jsonl": _write_lines({"_id": f"q{i}", "text": f"query {i}"} for i in range(8)),
             "qrels/train.tsv": b"query-id\tcorpus-id\tscore\n"
             + b"".join(b"q%d\td%d\t%d\n" % (i, j, j - i + 1) for i in range(5) for j in range(3)),
@@ -307,7 +347,13 @@ FORMATS: dict[str, Format] = {
     "flag_embedding": Format(
         {
             "train.jsonl": _write_lines(
-                {"query": f"q {i}", "pos": [f"p {i}"], "neg": ["n", "m"], "pos_scores": [1.5], "neg_scores": [0.5, -1]}
+                {
+                    "query": f"q {i}",
+                    "pos": [f"p {i}"],
+                    "neg": ["n", "m"],
+                    "pos_scores": [1.5],
+                    "neg_scores": [0.5, -1],
+                }
                 for i in range(6)
             )
         },
@@ -317,7 +363,8 @@ FORMATS: dict[str, Format] = {
     "papers": Format(
         {
             "papers.jsonl": _write_lines(
-                {"arxiv_id": f"p{i}", "lemmas": ["one", "two"], "theorems": ["é", " "]} for i in range(4)
+                {"arxiv_id": f"p{i}", "lemmas": ["one", "two"], "theorems": ["é", " "]}
+                for i in range(4)
             )
         },
         lambda folder: list(papers.read_papers(folder)),
@@ -346,18 +393,27 @@ FORMATS: dict[str, Format] = {
         lambda folder: list(read_samples(get_task("countdown"), folder / "tasks.parquet")),
     ),
     "pairs": Format(
-        {"pairs.jsonl": _write_lines(PAIRS)}, lambda folder: _load_retrieval(folder / "pairs.jsonl"), _compare_pairs
+        {"pairs.jsonl": _write_lines(PAIRS)},
+        lambda folder: _load_retrieval(folder / "pairs.jsonl"),
+        _compare_pairs,
     ),
     "pairs_csv": Format({"pairs.csv": CSV}, lambda folder: _load_retrieval(folder / "pairs.csv")),
     "pairs_parquet": Format(
-        {"pairs.parquet": _make_parquet(PAIRS)}, lambda folder: _load_retrieval(folder / "pairs.parquet")
+        {"pairs.parquet": _make_parquet(PAIRS)},
+        lambda folder: _load_retrieval(folder / "pairs.parquet"),
     ),
-    "queries": Format({"queries.csv": CSV}, lambda folder: list(load_queries(folder / "queries.csv"))),
+    "queries": Format(
+        {"queries.csv": CSV}, lambda folder: list(load_queries(folder / "queries.csv"))
+    ),
     "datasets": Format(
-        {"list.yaml": b"- data: a.jsonl?query=x\n  weight: 0.5\n- data: b\n  task: 'find: it'\n  name: b\n"},
+        {
+            "list.yaml": b"- data: a.jsonl?query=x\n  weight: 0.5\n- data: b\n  task: 'find: it'\n  name: b\n"
+        },
         lambda folder: find_datasets(str(folder / "list.yaml"))["data"],
     ),
-    "settings": Format({"settings.yaml": YAML}, lambda folder: read_lines(folder / "settings.yaml") or [None]),
+    "settings": Format(
+        {"settings.yaml": YAML}, lambda folder: read_lines(folder / "settings.yaml") or [None]
+    ),
     "space": Format({"space.yaml": YAML}, lambda folder: [Space.read(folder / "space.yaml")]),
 }
 """Every format of a file that users give."""

@@ -35,10 +35,16 @@ class Hub(http.server.BaseHTTPRequestHandler):
         entry = {"type": "file", "path": self.file, "size": len(self.content), "oid": oid}
         if path.startswith(f"/api/datasets/{self.name}/tree/"):
             folder = {"type": "directory", "path": "data", "oid": "1" * 40}
-            return self.send(200, json.dumps([entry] if path.endswith("/data") else [entry, folder]).encode())
-        if path == f"/api/datasets/{self.name}" or path.startswith(f"/api/datasets/{self.name}/revision/"):
+            return self.send(
+                200, json.dumps([entry] if path.endswith("/data") else [entry, folder]).encode()
+            )
+        if path == f"/api/datasets/{self.name}" or path.startswith(
+            f"/api/datasets/{self.name}/revision/"
+        ):
             siblings = [{"rfilename": self.file}]
-            return self.send(200, json.dumps({"id": self.name, "sha": COMMIT, "siblings": siblings}).encode())
+            return self.send(
+                200, json.dumps({"id": self.name, "sha": COMMIT, "siblings": siblings}).encode()
+            )
         if path.startswith(f"/datasets/{self.name}/resolve/") and path.endswith(self.file):
             return self.send(200, self.content, {"ETag": f'"{oid}"', "X-Repo-Commit": COMMIT})
         code = "EntryNotFound" if path.startswith(f"/datasets/{self.name}/") else "RepoNotFound"

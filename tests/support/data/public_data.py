@@ -10,4 +10,6 @@ import pytest
 
 FOLDER = Path(os.environ.get("RATCHET_TEST_DATA") or "RATCHET_TEST_DATA is not set")
 
-needs_public_data = pytest.mark.skipif(not FOLDER.is_dir(), reason="RATCHET_TEST_DATA names no folder of data sets")
+needs_public_data = pytest.mark.skipif(
+    not FOLDER.is_dir(), reason="RATCHET_TEST_DATA names no folder of data sets"
+)

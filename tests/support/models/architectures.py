@@ -17,7 +17,13 @@ SIZE = {
     "num_attention_heads": 2,
     "vocab_size": 200,
 }
-DECODER = {"num_key_value_heads": 1, "head_dim": 64, "max_position_embeddings": 4096, "rope_theta": 1e6, **SIZE}
+DECODER = {
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "max_position_embeddings": 4096,
+    "rope_theta": 1e6,
+    **SIZE,
+}
 ARCHITECTURES: dict[str, Any] = {
     "qwen2": lambda: transformers.Qwen2Config(**DECODER),
     "qwen3": lambda: transformers.Qwen3Config(**DECODER),
@@ -27,7 +33,9 @@ ARCHITECTURES: dict[str, Any] = {
     "gemma3": lambda: transformers.Gemma3TextConfig(**DECODER, sliding_window=64),
     "bert": lambda: transformers.BertConfig(**SIZE),
     "xlm-roberta": lambda: transformers.XLMRobertaConfig(**SIZE, max_position_embeddings=514),
-    "modernbert": lambda: transformers.ModernBertConfig(**SIZE, global_attn_every_n_layers=2, local_attention=32),
+    "modernbert": lambda: transformers.ModernBertConfig(
+        **SIZE, global_attn_every_n_layers=2, local_attention=32
+    ),
 }
 
 WINDOWS = {"attention_window": [8, 8], "max_position_embeddings": 514}
@@ -35,7 +43,9 @@ EXPERTS = {**DECODER, "num_local_experts": 4, "num_experts_per_tok": 2}
 ALL_ARCHITECTURES: dict[str, Any] = {
     **ARCHITECTURES,
     "mpnet": lambda: transformers.MPNetConfig(**SIZE, max_position_embeddings=514),
-    "deberta": lambda: transformers.DebertaConfig(**SIZE, relative_attention=True, pos_att_type=["c2p", "p2c"]),
+    "deberta": lambda: transformers.DebertaConfig(
+        **SIZE, relative_attention=True, pos_att_type=["c2p", "p2c"]
+    ),
     "deberta-v2": lambda: transformers.DebertaV2Config(
         **SIZE, relative_attention=True, pos_att_type=["c2p", "p2c"], type_vocab_size=0
     ),
@@ -43,7 +53,9 @@ ALL_ARCHITECTURES: dict[str, Any] = {
     "big_bird": lambda: transformers.BigBirdConfig(**SIZE),
     "electra": lambda: transformers.ElectraConfig(**SIZE, embedding_size=128),
     "albert": lambda: transformers.AlbertConfig(**SIZE, embedding_size=64),
-    "distilbert": lambda: transformers.DistilBertConfig(vocab_size=200, dim=128, hidden_dim=64, n_layers=2, n_heads=2),
+    "distilbert": lambda: transformers.DistilBertConfig(
+        vocab_size=200, dim=128, hidden_dim=64, n_layers=2, n_heads=2
+    ),
     "roberta": lambda: transformers.RobertaConfig(**SIZE, max_position_embeddings=514),
     "camembert": lambda: transformers.CamembertConfig(**SIZE, max_position_embeddings=514),
     "xlm-roberta-xl": lambda: transformers.XLMRobertaXLConfig(**SIZE),
@@ -66,7 +78,14 @@ ALL_ARCHITECTURES: dict[str, Any] = {
 
 
 def make(
-    name: str, kind: Any, folder: Path, tokenizer: Path, *, dtype: str = "float32", files: int = 1, **settings: Any
+    name: str,
+    kind: Any,
+    folder: Path,
+    tokenizer: Path,
+    *,
+    dtype: str = "float32",
+    files: int = 1,
+    **settings: Any,
 ) -> Path:
     """Save a random model as the auto class `kind`, in at least `files` files. settings: of its config."""
     config = ALL_ARCHITECTURES[name]()
@@ -77,7 +96,9 @@ def make(
         setattr(config, setting, value)
     torch.manual_seed(0)
     model = kind.from_config(config, dtype=getattr(torch, dtype))
-    model.save_pretrained(folder, max_shard_size=sum(weight.nbytes for weight in model.parameters()) // files + 1)
+    model.save_pretrained(
+        folder, max_shard_size=sum(weight.nbytes for weight in model.parameters()) // files + 1
+    )
     transformers.AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder)
     return folder
 
@@ -106,7 +127,9 @@ WIDE = HEADS | {"head_dim": 8}
 ROUTED = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 CAUSAL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("gemma", "glm", "glm4", "helium", "qwen3", "seed_oss", "ernie4_5"), WIDE),
-    **dict.fromkeys(("gemma2", "gemma3_text", "ministral", "olmo3"), WIDE | {"sliding_window": 512}),
+    **dict.fromkeys(
+        ("gemma2", "gemma3_text", "ministral", "olmo3"), WIDE | {"sliding_window": 512}
+    ),
     **dict.fromkeys(("mistral", "starcoder2"), HEADS | {"sliding_window": None}),
     "mixtral": HEADS | {"sliding_window": None, "num_local_experts": 4},
     "qwen2_moe": HEADS | ROUTED | {"shared_expert_intermediate_size": 16},
@@ -120,11 +143,18 @@ CAUSAL: dict[str, dict[str, Any]] = {
 
 def save_causal(kind: str, folder: Path, vocab_size: int) -> Path:
     """Save a small random causal language model of any `model_type`, with weights that make attention matter."""
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    size = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     tokens = {"vocab_size": vocab_size, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
     settings = {**size, **tokens, "max_position_embeddings": 512, **CAUSAL.get(kind, HEADS)}
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **settings))
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(kind, **settings)
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:

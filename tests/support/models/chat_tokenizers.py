@@ -17,10 +17,18 @@ CHAT = (
 
 def tokenizer(**special: Any) -> Any:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = Tokenizer(models.BPE({name: i for i, name in enumerate(["<pad>", "<end>", "<s>", "<e>", *alphabet])}, []))
+    words = Tokenizer(
+        models.BPE(
+            {name: i for i, name in enumerate(["<pad>", "<end>", "<s>", "<e>", *alphabet])}, []
+        )
+    )
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     words.decoder = decoders.ByteLevel()
-    named = {"pad_token": "<pad>", "eos_token": "<end>", "extra_special_tokens": ["<s>", "<e>"]} | special
+    named = {
+        "pad_token": "<pad>",
+        "eos_token": "<end>",
+        "extra_special_tokens": ["<s>", "<e>"],
+    } | special
     return PreTrainedTokenizerFast(tokenizer_object=words, **{k: v for k, v in named.items() if v})
 
 

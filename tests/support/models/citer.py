@@ -29,7 +29,11 @@ class ScriptEncoder(nn.Module):
         self.pools_first = kind == "bert"
         plain = transformers.AutoModel.from_pretrained(base)
         lora = LoraConfig(
-            task_type=TaskType.FEATURE_EXTRACTION, r=4, lora_alpha=8, lora_dropout=0.05, target_modules=TARGETS[kind]
+            task_type=TaskType.FEATURE_EXTRACTION,
+            r=4,
+            lora_alpha=8,
+            lora_dropout=0.05,
+            target_modules=TARGETS[kind],
         )
         self.base_model: Any = get_peft_model(plain, lora)
         self.projection = nn.Linear(plain.config.hidden_size, dim)
@@ -40,14 +44,25 @@ class ScriptEncoder(nn.Module):
         self.eval()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        hidden = self.base_model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        place = torch.zeros(len(hidden), dtype=torch.int64) if self.pools_first else attention_mask.sum(1) - 1
+        hidden = self.base_model(
+            input_ids=input_ids, attention_mask=attention_mask
+        ).last_hidden_state
+        place = (
+            torch.zeros(len(hidden), dtype=torch.int64)
+            if self.pools_first
+            else attention_mask.sum(1) - 1
+        )
         pooled = hidden[torch.arange(len(hidden)), place]
         return nn.functional.normalize(self.projection(pooled), p=2, dim=-1)
 
     @torch.no_grad()
     def encode(self, tokenizer: Any, texts: Sequence[str], max_length: int) -> np.ndarray:
-        options = {"padding": "max_length", "truncation": True, "max_length": max_length, "return_tensors": "pt"}
+        options = {
+            "padding": "max_length",
+            "truncation": True,
+            "max_length": max_length,
+            "return_tensors": "pt",
+        }
         batch = tokenizer(list(texts), **options)
         vectors: np.ndarray = self(batch["input_ids"], batch["attention_mask"]).numpy()
         return vectors

@@ -15,4 +15,6 @@ def symmetric_info_nce(
     if mask_NN is not None:
         logits_NN = logits_NN.masked_fill(mask_NN, -torch.inf)
     own_N = torch.arange(len(left_ND))
-    return (functional.cross_entropy(logits_NN, own_N) + functional.cross_entropy(logits_NN.T, own_N)) / 2
+    return (
+        functional.cross_entropy(logits_NN, own_N) + functional.cross_entropy(logits_NN.T, own_N)
+    ) / 2

@@ -44,7 +44,12 @@ def save_shape(folder: Path, shape: str) -> Path:
     fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(folder)
     names = [f"model.layers.0.{part}.weight" for part in (*PROJECTIONS, "norm")]
-    header = {n: {"dtype": "BF16", "shape": [1], "data_offsets": [2 * i, 2 * i + 2]} for i, n in enumerate(names)}
+    header = {
+        n: {"dtype": "BF16", "shape": [1], "data_offsets": [2 * i, 2 * i + 2]}
+        for i, n in enumerate(names)
+    }
     text = json.dumps(header).encode()
-    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(2 * len(names)))
+    (folder / "model.safetensors").write_bytes(
+        len(text).to_bytes(8, "little") + text + bytes(2 * len(names))
+    )
     return folder

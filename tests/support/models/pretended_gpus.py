@@ -60,10 +60,18 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     placed = {one.device for one in given if isinstance(one, Placed)}
     met = placed | {one.device for one in given if not isinstance(one, Placed) and one.ndim}
     if len(placed if name in INDEXING else met) > 1 and name not in COPIES:
-        raise RuntimeError(f"{name}: expected all tensors to be on the same device, found {sorted(map(str, met))}")
+        raise RuntimeError(
+            f"{name}: expected all tensors to be on the same device, found {sorted(map(str, met))}"
+        )
     named = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.device)]
-    device = args[0].device if name == "aten::copy_" else next(iter([*named, *placed]), torch.device("cpu"))
-    wrappers = {id(one.held): one for one in given if isinstance(one, Placed) and one.device == device}
+    device = (
+        args[0].device
+        if name == "aten::copy_"
+        else next(iter([*named, *placed]), torch.device("cpu"))
+    )
+    wrappers = {
+        id(one.held): one for one in given if isinstance(one, Placed) and one.device == device
+    }
 
     def unwrap(one: Any) -> Any:
         return torch.device("cpu") if isinstance(one, torch.device) else getattr(one, "held", one)

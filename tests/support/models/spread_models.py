@@ -40,12 +40,19 @@ def answer(folder: Path, adapter: Path | None, **options: Any) -> tuple[Any, lis
     own = decoder.load(folder, adapter, **options)
     prompts = [own.tokenizer(text)["input_ids"] for text in TEXTS if text]
     found = [
-        generate(own, prompts, list(map(str, range(len(prompts)))), Sampling(temperature, max_new_tokens=6, seed=1))
+        generate(
+            own,
+            prompts,
+            list(map(str, range(len(prompts)))),
+            Sampling(temperature, max_new_tokens=6, seed=1),
+        )
         for temperature in (0.0, 1.0)
     ]
     sample = own.conversations.tokenize_sample("", ["How many?"], ["three words"])
     (teacher,) = top_logprobs(own, [sample], 4, own.model.config.vocab_size)
-    return own.model, [float(one) for ids in found for row in ids for one in row] + teacher.logprob_TK.ravel().tolist()
+    return own.model, [
+        float(one) for ids in found for row in ids for one in row
+    ] + teacher.logprob_TK.ravel().tolist()
 
 
 WORK = {"embed": embed, "score": score, "answer": answer}
@@ -54,19 +61,30 @@ WORK = {"embed": embed, "score": score, "answer": answer}
 @contextlib.contextmanager
 def two_gpus() -> Iterator[None]:
     """`balanced` places models on the pretended GPUs."""
-    balance, dispatch, resolve = loading.get_balanced_memory, loading.dispatch_model, encoder.resolve_device
+    balance, dispatch, resolve = (
+        loading.get_balanced_memory,
+        loading.dispatch_model,
+        encoder.resolve_device,
+    )
 
     def place(model: Any, places: dict[str, int], main_device: int, **options: Any) -> Any:
         named = {name: f"pretended:{number}" for name, number in places.items()}
         return dispatch(model, named, main_device=f"pretended:{main_device}", **options)
 
     # Accelerate puts a model of two layers on one.
-    loading.get_balanced_memory = lambda model, *_, **__: {0: compute_module_sizes(model)[""] * 6 // 10, 1: 10**9}
+    loading.get_balanced_memory = lambda model, *_, **__: {
+        0: compute_module_sizes(model)[""] * 6 // 10,
+        1: 10**9,
+    }
     loading.dispatch_model = place
     encoder.resolve_device = lambda device: torch.device("pretended:0")
     with pretended_gpus(), torch.no_grad():
         yield
-    loading.get_balanced_memory, loading.dispatch_model, encoder.resolve_device = balance, dispatch, resolve
+    loading.get_balanced_memory, loading.dispatch_model, encoder.resolve_device = (
+        balance,
+        dispatch,
+        resolve,
+    )
 
 
 def compare(work: str, folder: str, adapter: str | None, dtype: str) -> dict[str, Any]:
@@ -75,7 +93,12 @@ def compare(work: str, folder: str, adapter: str | None, dtype: str) -> dict[str
     with two_gpus():
         model, spread = WORK[work](*given, device="balanced", dtype=dtype)
         rotary = {str(one.dtype) for name, one in model.named_buffers() if "inv_freq" in name}
-        return {"plain": plain, "spread": spread, "places": model.hf_device_map, "rotary": sorted(rotary)}
+        return {
+            "plain": plain,
+            "spread": spread,
+            "places": model.hf_device_map,
+            "rotary": sorted(rotary),
+        }
 
 
 if __name__ == "__main__":

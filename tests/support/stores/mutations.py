@@ -49,7 +49,10 @@ def list_mutations(path: Path) -> Iterator[Mutation]:
         assert isinstance(node, ast.expr | ast.stmt)
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
-        first, last = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+        first, last = (
+            starts[node.lineno - 1] + node.col_offset,
+            starts[node.end_lineno - 1] + node.end_col_offset,
+        )
         return Mutation(kind, path, node.lineno, (raw[:first] + new.encode() + raw[last:]).decode())
 
     yield Mutation("file", path, len(lines), source + "\n_MUTATION = 1\n")
@@ -57,21 +60,35 @@ def list_mutations(path: Path) -> Iterator[Mutation]:
     tree = ast.parse(source)
     documentation = {id(node.value): node for node in ast.walk(tree) if _is_text(node)}
     # Python 3.11 does not say where the constants inside an f-string are.
-    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    inside = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in ast.walk(node)
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and id(node) in documentation:
             yield replace("docstring", node, '"""Another docstring."""')
         elif isinstance(node, ast.Constant) and id(node) not in inside:
             yield replace("constant", node, _change(node.value))
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield from (replace("decorator", one, f"_mutated({ast.unparse(one)})") for one in node.decorator_list)
+            yield from (
+                replace("decorator", one, f"_mutated({ast.unparse(one)})")
+                for one in node.decorator_list
+            )
         if isinstance(node, ast.arguments):
             defaults = [*node.defaults, *(one for one in node.kw_defaults if one is not None)]
-            yield from (replace("default", one, f"_mutated({ast.unparse(one)})") for one in defaults)
+            yield from (
+                replace("default", one, f"_mutated({ast.unparse(one)})") for one in defaults
+            )
 
 
 def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def _change(value: object) -> str:
@@ -82,7 +99,9 @@ def _change(value: object) -> str:
     return repr(value + 1) if value + 1 != value else "_mutated"
 
 
-def try_mutations(recipe: str, settings: list[str], sample: int | None) -> tuple[Counter[str], list[str]]:
+def try_mutations(
+    recipe: str, settings: list[str], sample: int | None
+) -> tuple[Counter[str], list[str]]:
     """Apply mutations one by one, and compute the step ids of the steps whose job imports the file."""
     from ratchet.orchestrator.canonical_json import digest
     from ratchet.orchestrator.fingerprint import build_fingerprint
@@ -96,12 +115,16 @@ def try_mutations(recipe: str, settings: list[str], sample: int | None) -> tuple
         code.read_file.cache_clear()
         code.follow_imports.cache_clear()
         return {
-            step.name: digest(build_fingerprint(step.job, code.read_code(step.job), step.config, {}))
+            step.name: digest(
+                build_fingerprint(step.job, code.read_code(step.job), step.config, {})
+            )
             for step in steps
             if path in files[step.name]
         }
 
-    mutations = [one for path in sorted(set().union(*files.values())) for one in list_mutations(path)]
+    mutations = [
+        one for path in sorted(set().union(*files.values())) for one in list_mutations(path)
+    ]
     if sample is not None:
         mutations = Random(0).sample(mutations, sample)
     count: Counter[str] = Counter()
@@ -122,7 +145,9 @@ def try_mutations(recipe: str, settings: list[str], sample: int | None) -> tuple
 
 def mutate_copy(folder: Path, *arguments: str) -> dict[str, Any]:
     """Run this program on a copy of the package in a folder, and return what it prints."""
-    shutil.copytree(ROOT / "ratchet", folder / "ratchet", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "ratchet", folder / "ratchet", ignore=shutil.ignore_patterns("__pycache__")
+    )
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, __file__, *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)

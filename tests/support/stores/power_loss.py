@@ -129,7 +129,9 @@ def record(program: str, watched: Path, folder: Path) -> Iterator[Crash]:
     """
     output = folder / "crashes.pickle"
     command = [sys.executable, "-c", RECORDER + program + END, str(watched), str(output)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     seen: list[Crash] = []
     for tree, marks in pickle.loads(output.read_bytes()):

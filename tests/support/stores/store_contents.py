@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ratchet.orchestrator import gc
 from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.store import Commit, Store, gc
+from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.lease import Lease, Leases
 
 HOUR = 3600.0
@@ -40,7 +41,9 @@ def events(store: Path) -> list[dict[str, Any]]:
 
 def started(store: Path, step: str) -> Callable[[], bool]:
     """Return a condition for `wait_for`: a run on this store has started the step."""
-    return lambda: any((event["event"], event["step"]) == ("started", step) for event in events(store))
+    return lambda: any(
+        (event["event"], event["step"]) == ("started", step) for event in events(store)
+    )
 
 
 def made(store: Store, step_id: str, text: str) -> Commit:
@@ -61,7 +64,11 @@ def made_of(store: Store, step_id: str, files: dict[str, str], **metrics: float)
 
 
 def named_by_a_run(
-    store: Store, *step_ids: str, pinned: bool = False, failures: dict[str, str] | None = None, finished: bool = True
+    store: Store,
+    *step_ids: str,
+    pinned: bool = False,
+    failures: dict[str, str] | None = None,
+    finished: bool = True,
 ) -> RunLog:
     """Begin a run whose plan has these steps, and end it if `finished`."""
     run_log = RunLog.begin(store, "toy", {})
@@ -83,6 +90,20 @@ def age(folder: Path, seconds: float) -> None:
 
 def collected(store: Store, keep: int = 5, grace: float = HOUR) -> list[str]:
     """Collect garbage and return the names of what was removed."""
-    return [
-        Path(item.key).name for item in gc.sweep(store, gc.plan(store, keep=keep, grace=grace), keep=keep, grace=grace)
-    ]
+    garbage = gc.find_garbage(store, keep=keep, grace=grace)
+    gc.remove_garbage(garbage)
+    return [item.name for item in garbage]
+
+
+def list_running_attempts(store: Store) -> list[str]:
+    """Return the steps whose newest attempt has not ended."""
+    found = []
+    for step_id in store.list_names("steps"):
+        attempt, end = store.newest(step_id)
+        if (
+            attempt
+            and end is None
+            and store.read_if_whole(f"steps/{step_id}/attempts/{attempt}/lease")
+        ):
+            found.append(step_id)
+    return found

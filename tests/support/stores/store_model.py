@@ -1,4 +1,4 @@
-"""A model of the store for Hypothesis: three actors run, repair, promote and collect garbage. Each stops before every
+"""A model of the store for Hypothesis: three actors run, repair and promote. Each stops before every
 operation on the store, until Hypothesis resumes or kills it.
 
 The store is the real one, in a folder, or in a bucket in memory with a local folder per actor. An actor is a thread
@@ -12,12 +12,9 @@ import os
 import secrets
 import shutil
 import tempfile
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import obstore
 import pytest
@@ -28,12 +25,12 @@ from suspended_actors import Actor, GatedObstore, InThread, Killed, here, hook_f
 
 from ratchet.errors import DamagedError, LeaseLost
 from ratchet.orchestrator.job_interface import Result
+from ratchet.orchestrator.promotion import promote
 from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.store import Commit, Store, audit_log, bucket, gc, lease, manifest, parallel
+from ratchet.orchestrator.store import Commit, Store, bucket, lease, manifest, parallel
 from ratchet.orchestrator.store.bucket import Bucket
 from ratchet.orchestrator.store.lease import HeldByOther, Leases
 from ratchet.orchestrator.store.open_runs import OpenRun
-from ratchet.orchestrator.sweeps.results import promote_winner
 
 CONTENT = {"a": "one", "b": "two", "c": "one", "d": "six"}
 """Step id -> what its job writes. The results of a and c have the same address."""
@@ -50,9 +47,7 @@ OPERATIONS = st.one_of(
     st.integers(1, 150),
     st.just(ALL),
     # Up to what decides.
-    st.sampled_from(
-        ["/end", "/lease", "/MANIFEST.json", "put open_", "os.rename", "os.utime", "collections/", "objects"]
-    ),
+    st.sampled_from(["/end", "/lease", "/MANIFEST.json", "os.rename", "os.utime", "objects"]),
 )
 
 MEMORY = Path("/dev/shm")
@@ -70,7 +65,9 @@ class StoreModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         hook_file_operations()
-        self.folder = Path(tempfile.mkdtemp(prefix="store-model-", dir=MEMORY if MEMORY.is_dir() else None))
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="store-model-", dir=MEMORY if MEMORY.is_dir() else None)
+        )
         self.patch = pytest.MonkeyPatch()
         self.actors: list[Actor | None] = [None] * 3
         self.alive: set[int] = set()
@@ -83,12 +80,8 @@ class StoreModel(RuleBasedStateMachine):
         """Steps whose result a repair withdrew."""
         self.pinned: list[RunLog] = []
         self.promoted: dict[str, str] = {}
-        self.passed = time.time()
-        """Everything older than this is older than the grace period."""
         self._replace_clocks_and_names()
         self.stores = self._open_stores()
-        self.collecting = 0
-        """Collections that were started."""
 
     def _replace_clocks_and_names(self) -> None:
         real_pid, numbers = os.getpid, itertools.count(1)
@@ -98,11 +91,12 @@ class StoreModel(RuleBasedStateMachine):
             return real_pid() if actor is None else actor.process
 
         self.patch.setattr(os, "getpid", find_pid)
-        self.patch.setattr(lease, "_process_start", lambda pid: "started" if pid in self.alive else None)
+        self.patch.setattr(
+            lease, "_process_start", lambda pid: "started" if pid in self.alive else None
+        )
         self.patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers) << 104))
         self.patch.setattr(secrets, "token_hex", lambda size: f"{next(numbers):08x}")
-        self.patch.setattr(gc, "time", SimpleNamespace(time=lambda: self.passed + gc.MIN_GRACE))
-        for module in (bucket, parallel, manifest, audit_log):
+        for module in (bucket, parallel, manifest):
             self.patch.setattr(module, "ThreadPoolExecutor", InThread)
         self.patch.setattr(bucket, "obstore", GatedObstore())
 
@@ -126,7 +120,6 @@ class StoreModel(RuleBasedStateMachine):
         """Begin with old results."""
         for steps in plans:
             self.run(0, ALL, steps, patient=True, pinned=False, promote=False, repair=False)
-        self.pass_time()
 
     @rule(
         number=ACTOR,
@@ -153,17 +146,6 @@ class StoreModel(RuleBasedStateMachine):
         self._start(number, program, f"run of {steps}")
         self.advance(number, operations)
 
-    @rule(number=ACTOR, operations=OPERATIONS, keep=st.integers(0, 1), late=st.booleans())
-    def collect(self, number: int, operations: int | str, keep: int, late: bool) -> None:
-        def program(actor: Actor) -> None:
-            gc.sweep(actor.store, gc.plan(actor.store, keep=keep, grace=0), keep=keep, grace=0)
-
-        if late:
-            self.pass_time()
-        if self._start(number, program, "collection"):
-            self.collecting += 1
-        self.advance(number, operations)
-
     @rule(number=ACTOR, operations=OPERATIONS)
     def advance(self, number: int, operations: int | str) -> None:
         if (actor := self.actors[number]) is not None:
@@ -175,15 +157,6 @@ class StoreModel(RuleBasedStateMachine):
         if (actor := self.actors[number]) is not None:
             actor.kill()
             self._check(number, actor)
-
-    @rule()
-    def pass_time(self) -> None:
-        """Make everything that was written so far older than the grace period."""
-        self.passed, file = time.time(), self.folder / ".clock"
-        file.touch()
-        while file.stat().st_mtime <= self.passed:  # the file system tells the time in steps of some ms
-            time.sleep(0.0005)
-            file.touch()
 
     @precondition(lambda self: not self.damaged)
     @rule(step=st.sampled_from(sorted(CONTENT)))
@@ -224,10 +197,15 @@ class StoreModel(RuleBasedStateMachine):
         return True
 
     def _drive(
-        self, actor: Actor, steps: tuple[str, ...], patient: bool, pinned: bool, promote: bool, repair: bool
+        self,
+        actor: Actor,
+        steps: tuple[str, ...],
+        patient: bool,
+        pinned: bool,
+        promote: bool,
+        repair: bool,
     ) -> None:
         store, commits = actor.store, dict[str, Commit]()
-        collections = self.collecting if not self._is_collecting() else -1
         with OpenRun(store) as open_run:
             for step in steps:
                 if (commit := self._look_up(store, step, repair)) is None:
@@ -238,33 +216,38 @@ class StoreModel(RuleBasedStateMachine):
             if pinned:
                 (run_log.folder / "pinned").touch()
             self._write_plan(store, run_log, steps, commits)
-            # A collection that looked before the plan was there may withdraw what the plan names.
-            known = collections == self.collecting
-            if pinned and known:
+            if pinned:
                 self.pinned.append(run_log)
             leases = Leases(store, run_log.run_id, 1e9 if patient else 0.0)
             for before, step in zip((None, *steps), steps, strict=False):
-                if step not in commits and (found := self._look_up(store, step, repair)) is not None:
+                if (
+                    step not in commits
+                    and (found := self._look_up(store, step, repair)) is not None
+                ):
                     commits[step] = found
                     self._write_plan(store, run_log, steps, commits)
                 while step not in commits:
-                    commit = self._compute(store, leases, step, commits.get(before) if before else None)
+                    commit = self._compute(
+                        store, leases, step, commits.get(before) if before else None
+                    )
                     if commit is None:
                         return
                     commits[step] = commit
                     self._write_plan(store, run_log, steps, commits)
             self._read(store, commits[steps[-1]])
             if promote:
-                self._promote(store, run_log, steps[-1], known)
+                self._promote(store, run_log, steps[-1])
             run_log.event("end", failures={}, interrupted=False)
-            store.publish(run_log.folder)
+            store.upload_folder(run_log.folder)
 
     def _look_up(self, store: Store, step: str, repair: bool) -> Commit | None:
         void = set(self.void)
         commit = store.use(step)
         if commit is None:
             return None
-        assert commit.record["token"] not in void, f"step {step}: a result that was withdrawn or fenced off is back"
+        assert commit.record["token"] not in void, (
+            f"step {step}: a result that was withdrawn or fenced off is back"
+        )
         try:
             store.verified(commit.manifest, full=repair)
         except DamagedError:
@@ -278,9 +261,13 @@ class StoreModel(RuleBasedStateMachine):
             return None
         return commit
 
-    def _write_plan(self, store: Store, run_log: RunLog, steps: tuple[str, ...], commits: dict[str, Commit]) -> None:
+    def _write_plan(
+        self, store: Store, run_log: RunLog, steps: tuple[str, ...], commits: dict[str, Commit]
+    ) -> None:
         known = list(itertools.takewhile(lambda step: step in commits, steps))
-        known += steps[len(known) : len(known) + 1]  # the id of the next step follows from its inputs
+        known += steps[
+            len(known) : len(known) + 1
+        ]  # the id of the next step follows from its inputs
         plan = [
             {
                 "name": step,
@@ -290,9 +277,11 @@ class StoreModel(RuleBasedStateMachine):
             for step in steps
         ]
         run_log.write("plan.json", {"steps": plan})
-        store.publish(run_log.folder)
+        store.upload_folder(run_log.folder)
 
-    def _compute(self, store: Store, leases: Leases, step: str, before: Commit | None) -> Commit | None:
+    def _compute(
+        self, store: Store, leases: Leases, step: str, before: Commit | None
+    ) -> Commit | None:
         """Return the result of a step, of this actor or of another; None if the run ends without."""
         for _ in range(POLLS):
             void = set(self.void)
@@ -311,9 +300,8 @@ class StoreModel(RuleBasedStateMachine):
                 return held.commit(staging, Result({}), {}, {"name": step, "token": token})
             except LeaseLost:
                 self.void.add(token)
-            except FileNotFoundError:
-                # A collection that listed the step before this attempt began looks at it once more, renamed.
-                held.fail("the folder of the step was moved")
+            except FileNotFoundError:  # another driver took the step over, and removed the output
+                assert not held.fail("its output is gone")
                 return None
         return None
 
@@ -325,27 +313,21 @@ class StoreModel(RuleBasedStateMachine):
             if commit.manifest not in self.damaged:
                 raise
             raise Killed from None
-        assert text == CONTENT[commit.step_id] or commit.manifest in self.damaged, f"{commit.step_id}: {text}"
-
-    def _promote(self, store: Store, run_log: RunLog, step: str, known: bool) -> None:
-        sweep: Any = SimpleNamespace(
-            trial_log=SimpleNamespace(list_runs=lambda trial: [run_log], id="sweep"),
-            objective=SimpleNamespace(step=step, metric="value"),
+        assert text == CONTENT[commit.step_id] or commit.manifest in self.damaged, (
+            f"{commit.step_id}: {text}"
         )
-        best: Any = SimpleNamespace(settings={}, value=1.0, status="finished")
-        try:
-            promote_winner(sweep, best, store, f"best-{step}")
-        except AssertionError:
-            if known and step not in self.withdrawn:
+
+    def _promote(self, store: Store, run_log: RunLog, step: str) -> None:
+        commit = store.use(step)
+        if commit is not None:
+            promote(store, f"best-{step}", commit, run_log.run_id, {})
+        else:
+            if step not in self.withdrawn:
                 raise
             raise Killed from None
-        if known:
-            self.promoted[f"best-{step}"] = step
+        self.promoted[f"best-{step}"] = step
 
     # What must hold.
-
-    def _is_collecting(self) -> bool:
-        return any(actor is not None and actor.what == "collection" for actor in self.actors)
 
     def _check(self, number: int, actor: Actor) -> None:
         if actor.error is not None:
@@ -362,7 +344,9 @@ class StoreModel(RuleBasedStateMachine):
             kept |= {step["step_id"] for step in run_log.steps() if step["object"]}
         for step in sorted(kept - self.withdrawn):
             commit = store.lookup(step)
-            assert commit is not None, f"step {step}: the result of a pinned run or a promotion is gone"
+            assert commit is not None, (
+                f"step {step}: the result of a pinned run or a promotion is gone"
+            )
             assert commit.record["token"] not in self.void, f"step {step}: a void result"
             if commit.manifest not in self.damaged:
                 text = (store.path(commit.manifest, full=True) / "text.txt").read_text()

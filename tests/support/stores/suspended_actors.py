@@ -35,7 +35,9 @@ class Killed(BaseException):
 class Actor:
     """A thread that stops before every operation on the store until it is given leave for more."""
 
-    def __init__(self, process: int, store: Store, program: Callable[[Actor], None], what: str) -> None:
+    def __init__(
+        self, process: int, store: Store, program: Callable[[Actor], None], what: str
+    ) -> None:
         self.process, self.store, self.what = process, store, what
         self.leave: int | str = 0
         self.killed, self.ended = False, False
@@ -56,7 +58,9 @@ class Actor:
 
     def gate(self, operation: str) -> None:
         """Wait for leave before an operation. Called in the actor's thread."""
-        if not self.killed and (self.leave in operation if isinstance(self.leave, str) else self.leave == 0):
+        if not self.killed and (
+            self.leave in operation if isinstance(self.leave, str) else self.leave == 0
+        ):
             self._stopped.release()
             self._go.acquire()
         if self.killed:
@@ -119,5 +123,7 @@ def hook_file_operations() -> None:
     """Put a gate before every operation on files. A hook cannot be removed; outside of actors it does nothing."""
     global _hooked
     if not _hooked:
-        sys.addaudithook(lambda event, details: gate(event, *details[:1]) if event in FILE_EVENTS else None)
+        sys.addaudithook(
+            lambda event, details: gate(event, *details[:1]) if event in FILE_EVENTS else None
+        )
         _hooked = True

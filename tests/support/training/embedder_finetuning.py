@@ -14,8 +14,8 @@ from pathlib import Path
 from ray import cloudpickle
 from step_process import run_step
 
+from ratchet.jobs.retrieval import finetune_embedder as implementation
 from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
-from ratchet.jobs.retrieval.implementation import finetune_embedder as implementation
 from ratchet.orchestrator.job_interface import Context, Progress, Resources, Result
 
 FAST = Config(
@@ -55,22 +55,36 @@ class Lines:
             file.write(json.dumps([os.getpid(), progress.done, progress.stage]) + "\n")
 
     def read(self) -> list[tuple[int, float, str]]:
-        return [tuple(json.loads(line)) for line in self.path.read_text().splitlines()] if self.path.exists() else []
+        return (
+            [tuple(json.loads(line)) for line in self.path.read_text().splitlines()]
+            if self.path.exists()
+            else []
+        )
 
 
-def context(folder: Path, workers: int = 1, retries: int = 1, micro_batch_size: int | None = None) -> Context:
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray workers cannot import tests/support
+def context(
+    folder: Path, workers: int = 1, retries: int = 1, micro_batch_size: int | None = None
+) -> Context:
+    cloudpickle.register_pickle_by_value(
+        sys.modules[__name__]
+    )  # Ray workers cannot import tests/support
     for name in ("out", "work"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    resources = Resources(workers, cpus=2 / workers, gpus=0.0, retries=retries, micro_batch_size=micro_batch_size)
-    return Context("tune", "cd" * 32, 1, folder / "out", folder / "work", resources, Lines(folder / "progress"))
+    resources = Resources(
+        workers, cpus=2 / workers, gpus=0.0, retries=retries, micro_batch_size=micro_batch_size
+    )
+    return Context(
+        "tune", "cd" * 32, 1, folder / "out", folder / "work", resources, Lines(folder / "progress")
+    )
 
 
 def losses(result: Result) -> list[float]:
     return result.curves["loss against step"]["y"]
 
 
-def train_with_a_killed_worker(folder: Path, config: Config, inputs: Inputs, workers: int) -> Result:
+def train_with_a_killed_worker(
+    folder: Path, config: Config, inputs: Inputs, workers: int
+) -> Result:
     """Kill one worker after the first checkpoint; the training resumes from it."""
     here = context(folder, workers)
     told = here.progress
@@ -79,7 +93,9 @@ def train_with_a_killed_worker(folder: Path, config: Config, inputs: Inputs, wor
     def kill() -> None:
         while not killed:
             time.sleep(0.02)
-            killed.extend(pid for pid, done, _ in told.read() if done >= 20)  # Ray has the first checkpoint
+            killed.extend(
+                pid for pid, done, _ in told.read() if done >= 20
+            )  # Ray has the first checkpoint
         os.kill(killed[0], signal.SIGKILL)
 
     thread = threading.Thread(target=kill, daemon=True)

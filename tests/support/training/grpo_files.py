@@ -28,8 +28,12 @@ def make_grpo_files(folder: Path) -> grpo.Inputs:
     """Write train/, valid/ and base/."""
     texts = []
     for name, count in (("train", 7), ("valid", 4)):
-        turns = [(f"{name} {'question ' * (number % 3 + 1)}{number}", "so") for number in range(count)]
-        rows = [sample_to_row(Sample(str(i), "", "", (turn,), "so")) for i, turn in enumerate(turns)]
+        turns = [
+            (f"{name} {'question ' * (number % 3 + 1)}{number}", "so") for number in range(count)
+        ]
+        rows = [
+            sample_to_row(Sample(str(i), "", "", (turn,), "so")) for i, turn in enumerate(turns)
+        ]
         write_shards(folder / name, rows, SAMPLES, 10)
         write_task_name(folder / name, "chat", verifier="verify", code=VERIFIER, file="mine.py")
         texts += [question for question, _ in turns]

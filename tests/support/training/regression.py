@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 from pathlib import Path
@@ -15,7 +14,8 @@ from ratchet.errors import InputError
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.schedule import TrainHistory, learning_rate_at
-from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.training.task import Batch
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.orchestrator.job_interface import Context, Resources
 
 OPTIONS = FinetuneConfig(
@@ -48,24 +48,38 @@ def fresh() -> torch.nn.Sequential:
 class Regression:
     """The rows of a batch are split over the workers; the loss of a batch is the mean over its 8 rows."""
 
-    def __init__(self, worker: WorkerInfo, fail: str = "", cut: int = 1) -> None:
-        self.worker, self.fail, self.cut, self.steps, self.model = worker, fail, cut, [STEPS] * 9, fresh()
+    def __init__(
+        self, worker: WorkerInfo, config: FinetuneConfig, fail: str = "", cut: int = 1
+    ) -> None:
+        self.worker, self.fail, self.cut, self.steps, self.model = (
+            worker,
+            fail,
+            cut,
+            [STEPS] * 9,
+            fresh(),
+        )
 
     def evaluate_start(self) -> Evaluation:
         if self.fail == "input":
             raise InputError("rows: none given; expected some; give some")
         return Evaluation({"goodness": 0.0})
 
-    def parts(self, epoch: int, step: int) -> list[Any]:
-        return [functools.partial(self.loss, epoch, step, part) for part in range(self.cut)]
+    def batch(self, epoch: int, step: int) -> Batch:
+        return Batch(
+            [(epoch, step, part) for part in range(self.cut)], 24 // self.worker.world_size
+        )
 
-    def loss(self, epoch: int, step: int, part: int = 0) -> tuple[torch.Tensor, int]:
-        x, y = (side[self.worker.rank :: self.worker.world_size][part :: self.cut] for side in rows(epoch, step))
+    def loss(self, microbatch: tuple[int, int, int]) -> torch.Tensor:
+        epoch, step, part = microbatch
+        x, y = (
+            side[self.worker.rank :: self.worker.world_size][part :: self.cut]
+            for side in rows(epoch, step)
+        )
         if self.fail.startswith("/") and epoch == 1 and not Path(self.fail).exists():
             Path(self.fail).touch()
             os.kill(os.getpid(), signal.SIGKILL)
         loss = ((self.model(x) - y) ** 2).sum() * self.worker.world_size / 24
-        return (loss * float("nan") if self.fail == "nan" and step == 2 else loss), x.numel()
+        return loss * float("nan") if self.fail == "nan" and step == 2 else loss
 
     def evaluate(self) -> Evaluation:
         with torch.no_grad():
@@ -94,7 +108,9 @@ def by_hand() -> tuple[list[float], list[float], dict[str, Any]]:
     """Train with plain torch; return (losses, gradient norms before clipping, final weights)."""
     model = fresh()
     weights = {0.1: [model[0].weight, model[2].weight], 0.0: [model[0].bias, model[2].bias]}
-    groups: list[dict[str, Any]] = [{"params": own, "weight_decay": decay} for decay, own in weights.items()]
+    groups: list[dict[str, Any]] = [
+        {"params": own, "weight_decay": decay} for decay, own in weights.items()
+    ]
     optimizer = torch.optim.AdamW(groups, lr=1.0)
     losses, norms = [], []
     for epoch in range(2):

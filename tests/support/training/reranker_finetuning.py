@@ -41,7 +41,10 @@ def make_inputs(concepts: Path, folder: Path) -> Inputs:
     random = np.random.default_rng(1)
     mined = read_shards(concepts / "mined")
     for ids, name in ((i, TEACHER_SCORES[i]) for i in ("positives", "negatives")):
-        scores = [[float(5 * (ids == "positives")) + n / 10 for n in range(len(own))] for own in mined[ids].to_pylist()]
+        scores = [
+            [float(5 * (ids == "positives")) + n / 10 for n in range(len(own))]
+            for own in mined[ids].to_pylist()
+        ]
         mined = mined.append_column(name, pa.array(scores, pa.list_(pa.float32())))
     write_table(folder / "mined" / "shard-00000.parquet", mined)
     names, rows = read_shards(concepts / "corpus")["id"].to_pylist(), []
@@ -49,15 +52,31 @@ def make_inputs(concepts: Path, folder: Path) -> Inputs:
         order = [names[i] for i in random.permutation(len(names))]
         ranks = [order.index(name) + 1 for name in query["positives"]]
         scores = [-float(n) for n in range(len(order))]
-        rows.append({"id": query["id"], "text": query["text"], "documents": order, "scores": scores, "ranks": ranks})
+        rows.append(
+            {
+                "id": query["id"],
+                "text": query["text"],
+                "documents": order,
+                "scores": scores,
+                "ranks": ranks,
+            }
+        )
     write_shards(folder / "ranking", rows, RANKED, 50)
-    return Inputs(concepts / "base", folder / "mined", concepts / "corpus", concepts / "valid", folder / "ranking")
+    return Inputs(
+        concepts / "base",
+        folder / "mined",
+        concepts / "corpus",
+        concepts / "valid",
+        folder / "ranking",
+    )
 
 
 def context(folder: Path, workers: int = 1, micro_batch_size: int | None = None) -> Context:
     for name in ("out", "work"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    resources = Resources(workers, cpus=2 / workers, gpus=0.0, retries=1, micro_batch_size=micro_batch_size)
+    resources = Resources(
+        workers, cpus=2 / workers, gpus=0.0, retries=1, micro_batch_size=micro_batch_size
+    )
     return Context("tune", "ef" * 32, 1, folder / "out", folder / "work", resources)
 
 

@@ -19,8 +19,8 @@ from tiny_models import save_chat_model
 
 from ratchet.data.tables import write_shards
 from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
-from ratchet.jobs.answers import sft
-from ratchet.jobs.answers.implementation import sft as implementation
+from ratchet.jobs.answers import sft, sft_training
+from ratchet.jobs.answers import sft as implementation
 from ratchet.models.losses import causal_lm_loss
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
@@ -28,7 +28,6 @@ CONFIG = sft.Config(
     epochs=2,
     batch_size=8,
     learning_rate=1e-3,
-    lora_dropout=0.1,
     valid_samples=7,
     max_new_tokens=16,
     max_length=100,
@@ -38,7 +37,7 @@ CONFIG = sft.Config(
 )
 
 
-class SmallChunks(implementation.TrainTask):
+class SmallChunks(sft_training.SftTask):
     """Chunks of a few labels, so that their numbers differ. With a folder named `kill` beside the file of lengths, the
     second worker is killed once, in the second epoch."""
 
@@ -47,11 +46,11 @@ class SmallChunks(implementation.TrainTask):
         self.kill: Path = arguments["lengths"].parent / "kill"
         super().__init__(**arguments)
 
-    def parts(self, epoch: int, step: int) -> Any:
+    def batch(self, epoch: int, step: int) -> Any:
         if epoch == 1 and self.worker.rank == 1 and self.kill.exists():
             self.kill.rmdir()
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().parts(epoch, step)
+        return super().batch(epoch, step)
 
 
 def write_samples(folder: Path, count: int, seed: int) -> list[str]:
@@ -59,7 +58,10 @@ def write_samples(folder: Path, count: int, seed: int) -> list[str]:
     random = np.random.default_rng(seed)
     rows = []
     for number in range(count):
-        digit, length = "3" if number % 3 else "5", 0 if number % 2 else int(random.integers(30, 45))
+        digit, length = (
+            "3" if number % 3 else "5",
+            0 if number % 2 else int(random.integers(30, 45)),
+        )
         turn = (f"{digit} long" if length else digit, f"#### {digit}" + " so" * length)
         rows.append(sample_to_row(Sample(f"{seed}-{number}", "", "", (turn,), {"answer": digit})))
     write_shards(folder, rows, SAMPLES, 10)
@@ -70,12 +72,14 @@ def write_samples(folder: Path, count: int, seed: int) -> list[str]:
 def context(folder: Path, workers: int = 1) -> Context:
     for name in ("out", "work"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    resources = Resources(workers, cpus=2 / workers, gpus=0.0, retries=1, micro_batch_size=3, batch_tokens=90)
+    resources = Resources(
+        workers, cpus=2 / workers, gpus=0.0, retries=1, micro_batch_size=3, batch_tokens=90
+    )
     return Context("sft", "ab" * 32, 1, folder / "out", folder / "work", resources)
 
 
 def train(folder: Path, config: sft.Config, inputs: sft.Inputs, workers: int = 1) -> Result:
-    sft.check(config, inputs)
+    sft.check(config, inputs, {})
     return run_step(implementation.run, context(folder, workers), config, inputs)
 
 
@@ -86,7 +90,9 @@ def make_inputs(folder: Path) -> sft.Inputs:
     write_samples(folder / "valid", 9, 1)
     save_chat_model(folder / "fresh", texts)
     fresh = sft.Inputs(folder / "fresh", folder / "train", folder / "valid")
-    config = dataclasses.replace(CONFIG, method="full", epochs=15, learning_rate=1e-2, eval_steps=45)
+    config = dataclasses.replace(
+        CONFIG, method="full", epochs=15, learning_rate=1e-2, eval_steps=45
+    )
     train(folder / "base", config, fresh)
     return dataclasses.replace(fresh, base=folder / "base/out/model")
 
@@ -104,4 +110,6 @@ def check_equal(found: Result, expected: Result, weights: str, made: Path, whole
     assert set(kept) == set(others)
     for name, value in kept.items():
         # By norm: Adam makes much of the rounding of a gradient that is nearly zero.
-        assert torch.linalg.norm(value - others[name]) < 1e-3 * torch.linalg.norm(others[name]) + 1e-6, name
+        assert (
+            torch.linalg.norm(value - others[name]) < 1e-3 * torch.linalg.norm(others[name]) + 1e-6
+        ), name

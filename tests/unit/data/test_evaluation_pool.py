@@ -12,7 +12,7 @@ VALID = pa.table({"id": ["a", "b"], "positives": [["d90"], ["d3", "d90"]]})
 RANKED = pa.table({"id": ["a", "b"], "documents": [["d90", "d7", "d5", "d8"], ["d7", "d6", "d3"]]})
 
 
-def test_positives_then_the_first_of_each_ranking_then_random_ones() -> None:
+def test_order_of_the_pool() -> None:
     pool = choose_pool(VALID, CORPUS, RANKED, 8, seed=0)
     assert pool is not None
     assert pool.tolist() == sorted(set(pool.tolist()))

@@ -1,4 +1,4 @@
-"""BM25 and Jaccard similarity on texts without words, or without common words."""
+"""BM25 on texts without words, or without common words."""
 
 from __future__ import annotations
 
@@ -7,23 +7,19 @@ import sys
 from pathlib import Path
 
 import bm25s
-import numpy as np
 import pytest
 
-from ratchet.data.lexical_baselines import BM25, Jaccard, _tokenize
+from ratchet.data.lexical_baselines import BM25, _tokenize
 from ratchet.errors import DataError
 
 
 def test_a_query_or_a_document_without_words_scores_nothing() -> None:
     corpus, queries = ["two words", "", "other words"], ["words", "a", ""]
-    for system in (BM25(corpus), Jaccard(corpus)):
-        assert (system.score(queries) > 0).tolist() == [[True, False, True], [False] * 3, [False] * 3]
-
-
-def test_words_that_no_document_has_count_for_the_union() -> None:
-    found = Jaccard(["one two", "two"]).score(["two three four"])
-    assert found == pytest.approx(np.array([[1 / 4, 1 / 3]]))
-    assert found.dtype == np.float32
+    assert (BM25(corpus).score(queries) > 0).tolist() == [
+        [True, False, True],
+        [False] * 3,
+        [False] * 3,
+    ]
 
 
 def test_a_corpus_without_words_is_refused() -> None:
@@ -38,8 +34,13 @@ def test_jax_is_not_started(tmp_path: Path) -> None:
     (tmp_path / "jax/__init__.py").write_text("")
     (tmp_path / "jax/lax.py").write_text("def top_k(*given): raise SystemExit('started')")
     environment = {"PYTHONPATH": str(tmp_path)}
-    for code, started in (("import bm25s", True), ("import ratchet.data.lexical_baselines, jax", False)):
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    for code, started in (
+        ("import bm25s", True),
+        ("import ratchet.data.lexical_baselines, jax", False),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+        )
         assert done.stderr.strip() == ("started" if started else "")
 
 

@@ -18,9 +18,13 @@ def sixteenths(lowest: int, highest: int) -> st.SearchStrategy[float]:
 @st.composite
 def cases(draw: st.DrawFn) -> dict:
     size = draw(st.integers(3, 40))
-    texts = np.array(draw(st.lists(st.integers(0, size), min_size=size, max_size=size)), dtype=np.int64)
+    texts = np.array(
+        draw(st.lists(st.integers(0, size), min_size=size, max_size=size)), dtype=np.int64
+    )
     order = np.array(draw(st.permutations(range(size))), dtype=np.int64)
-    scores = np.sort(np.array(draw(st.lists(sixteenths(-16, 16), min_size=size, max_size=size))))[::-1]
+    scores = np.sort(np.array(draw(st.lists(sixteenths(-16, 16), min_size=size, max_size=size))))[
+        ::-1
+    ]
     lo = draw(st.integers(0, 6))
     window = Window(
         lo,
@@ -49,7 +53,9 @@ def pool_of(case: dict) -> list[int]:
     """Rows of the window that may be negatives, in the order of their rank, one by one from the description."""
     window: Window = case["window"]
     pool, seen = [], set()
-    for rank, (row, score) in enumerate(zip(case["candidates"].tolist(), case["scores"].tolist(), strict=True)):
+    for rank, (row, score) in enumerate(
+        zip(case["candidates"].tolist(), case["scores"].tolist(), strict=True)
+    ):
         if not window.lo <= rank < window.hi:
             continue
         text = int(case["texts"][row])
@@ -76,7 +82,7 @@ def pool_of(case: dict) -> list[int]:
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(cases())
-def test_negatives_are_from_the_window_then_from_the_corpus_and_never_a_positive_or_a_duplicate(case: dict) -> None:
+def test_choice_of_negatives(case: dict) -> None:
     chosen = choose_negatives(**case)
     pool, window, texts = pool_of(case), case["window"], case["texts"]
     mined, filled = (
@@ -87,7 +93,9 @@ def test_negatives_are_from_the_window_then_from_the_corpus_and_never_a_positive
     assert set(mined.tolist()) <= set(pool)
     if window.sampling_strategy == "top":
         assert mined.tolist() == pool[: window.num_negatives]
-    assert mined.tolist() == sorted(mined.tolist(), key=pool.index), "not in the order of their rank"
+    assert mined.tolist() == sorted(mined.tolist(), key=pool.index), (
+        "not in the order of their rank"
+    )
     taken = [int(texts[row]) for row in chosen.rows]
     assert len(set(taken)) == len(taken)
     assert not set(taken) & case["forbidden"]
@@ -115,7 +123,10 @@ def test_another_seed_or_query_draws_others() -> None:
         "forbidden": {3},
         "texts": np.arange(500),
     }
-    draws = [tuple(choose_negatives(**case, seed=s, query_id=q).rows) for s, q in ((1, "a"), (2, "a"), (1, "b"))]
+    draws = [
+        tuple(choose_negatives(**case, seed=s, query_id=q).rows)
+        for s, q in ((1, "a"), (2, "a"), (1, "b"))
+    ]
     assert len(set(draws)) == 3
     assert all(2 <= row < 200 and row != 3 for draw in draws for row in draw)
 
@@ -141,11 +152,15 @@ def test_the_candidates_are_those_of_flag_embeddings_hn_mine(lo: int, hi: int) -
     texts, known = np.arange(300), {text: row for row, text in enumerate(corpus)}
     for q, query in enumerate(queries):
         theirs = {
-            i for i in found_QK[q, lo:hi].tolist() if i >= 0 and corpus[i] not in positives[q] and corpus[i] != query
+            i
+            for i in found_QK[q, lo:hi].tolist()
+            if i >= 0 and corpus[i] not in positives[q] and corpus[i] != query
         }
         forbidden = {known[text] for text in [*positives[q], query] if text in known}
         everything = Window(lo, hi, max(1, len(theirs)), "top")
-        ours = choose_negatives(everything, rows_QK[q], scores_QK[q], np.inf, forbidden, texts, 0, query)
+        ours = choose_negatives(
+            everything, rows_QK[q], scores_QK[q], np.inf, forbidden, texts, 0, query
+        )
         assert set(ours.rows.tolist()) == theirs
         assert ours.random_fill == 0
         one_more = Window(lo, hi, len(theirs) + 1, "top")
@@ -155,11 +170,13 @@ def test_the_candidates_are_those_of_flag_embeddings_hn_mine(lo: int, hi: int) -
 
 
 @pytest.mark.parametrize("hi", [20, 60, 150])
-def test_nothing_above_the_ceiling_is_filled_from_behind_the_window(hi: int) -> None:
+def test_ceiling_holds_for_random_fill(hi: int) -> None:
     """The 100 best of 200 documents are above the ceiling of 0.5."""
     scores, rows = np.linspace(0.99, 0.0, 200), np.arange(200)
     window = Window(0, hi, 15, absolute_margin=0.1)
     for number in range(20):
-        chosen = choose_negatives(window, rows[:hi], scores[:hi], 0.6, [], rows, number, f"q{number}")
+        chosen = choose_negatives(
+            window, rows[:hi], scores[:hi], 0.6, [], rows, number, f"q{number}"
+        )
         assert (scores[chosen.rows] <= 0.5).all()
         assert (len(chosen.rows) == 15) == (hi == 150)

@@ -23,7 +23,9 @@ from ratchet.data.significance import (
 )
 
 
-def simulate(random: np.random.Generator, questions: int, epochs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def simulate(
+    random: np.random.Generator, questions: int, epochs: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Reciprocal ranks of 1 to 3 queries per question under models that are equally good: of the one before, and of
     several epochs that are alike. Return (before [Q], after [E, Q], the question of each query [Q])."""
     group_Q = np.repeat(np.arange(questions), random.integers(1, 4, questions))
@@ -34,7 +36,9 @@ def simulate(random: np.random.Generator, questions: int, epochs: int) -> tuple[
         return np.where(rank_Q <= 25, 1 / rank_Q, 0.0)
 
     def noise(size: float) -> np.ndarray:
-        return random.normal(0, 0.8 * size, questions)[group_Q] + random.normal(0, 0.6 * size, len(group_Q))
+        return random.normal(0, 0.8 * size, questions)[group_Q] + random.normal(
+            0, 0.6 * size, len(group_Q)
+        )
 
     shared_Q = noise(0.5)
     before_Q = draw(noise(0.5), noise(0.3))
@@ -42,9 +46,7 @@ def simulate(random: np.random.Generator, questions: int, epochs: int) -> tuple[
 
 
 @pytest.mark.slow
-def test_the_best_of_several_epochs_that_are_no_better_passes_as_often_as_it_may(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_false_positives_over_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a point of the nominal 5 %. A t-test over queries, which ignores both, passes far more often."""
     monkeypatch.setattr(significance, "FLIPS", 399)
     random, passed, by_t_test = np.random.default_rng(0), 0, 0
@@ -60,13 +62,16 @@ def test_the_best_of_several_epochs_that_are_no_better_passes_as_often_as_it_may
 
 
 @given(st.integers(0, 999), st.integers(1, 9), st.integers(1, 3))
-def test_it_is_the_fraction_of_all_sign_flips_that_reach_the_best(seed: int, groups: int, epochs: int) -> None:
+def test_p_value_counts_sign_flips(seed: int, groups: int, epochs: int) -> None:
     random = np.random.default_rng(seed)
     before_C = random.integers(0, 4, groups) / 4
     after_EC = random.integers(0, 4, (epochs, groups)) / 4
     difference_EC = after_EC - before_C
     best = difference_EC.sum(1).max()
-    flips = [(np.array(signs) * difference_EC).sum(1).max() for signs in itertools.product((-1, 1), repeat=groups)]
+    flips = [
+        (np.array(signs) * difference_EC).sum(1).max()
+        for signs in itertools.product((-1, 1), repeat=groups)
+    ]
     exact = np.mean([one >= best - 1e-9 for one in flips])
     assert compute_p_value(before_C, after_EC) == pytest.approx(exact, abs=0.025)
 
@@ -77,14 +82,16 @@ def test_what_does_not_differ_is_not_significant() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=30))
-def test_the_interval_of_independent_rows_is_that_of_the_t_distribution(values: list[float]) -> None:
+def test_interval_of_independent_rows(values: list[float]) -> None:
     value_Q = np.array(values)
     expected = stats.t.ppf(0.975, len(value_Q) - 1) * stats.sem(value_Q)
     assert compute_half_width(value_Q, np.arange(len(value_Q))) == pytest.approx(expected, abs=1e-9)
 
 
 @given(st.integers(0, 999), st.integers(2, 12), st.integers(1, 4))
-def test_the_interval_of_equal_groups_is_that_of_their_means(seed: int, groups: int, size: int) -> None:
+def test_the_interval_of_equal_groups_is_that_of_their_means(
+    seed: int, groups: int, size: int
+) -> None:
     value_CS = np.random.default_rng(seed).random((groups, size))
     expected = stats.t.ppf(0.975, groups - 1) * stats.sem(value_CS.mean(1))
     group_Q = np.repeat(np.arange(groups), size)
@@ -120,10 +127,18 @@ def test_groups_are_numbered_by_name() -> None:
     table = pa.table({"id": ["4", "2", "3", "1"], "paper": ["b", "a", "b", "c"]})
     assert number_groups(table, "paper").tolist() == [1, 0, 1, 2]
     assert number_groups(table).tolist() == [3, 1, 2, 0], "each row is a group"
-    assert sum_by_group(np.array([1.0, np.nan, 2.0, 4.0]), np.array([1, 0, 1, 2])).tolist() == [0.0, 3.0, 4.0]
+    assert sum_by_group(np.array([1.0, np.nan, 2.0, 4.0]), np.array([1, 0, 1, 2])).tolist() == [
+        0.0,
+        3.0,
+        4.0,
+    ]
 
 
-@given(st.lists(st.text(st.characters(min_codepoint=1, codec="utf-8"), max_size=3) | st.sampled_from("abé𝒙")))
+@given(
+    st.lists(
+        st.text(st.characters(min_codepoint=1, codec="utf-8"), max_size=3) | st.sampled_from("abé𝒙")
+    )
+)
 def test_the_numbers_of_groups_are_numpys(names: list[str]) -> None:
     column = pa.chunked_array([names[:2], names[2:]], pa.string())
     expected = np.unique(np.array(names, str), return_inverse=True)[1]
@@ -142,12 +157,14 @@ def test_a_long_query_does_not_widen_the_names_of_all_groups() -> None:
 def test_the_bootstrap_of_rows_is_scipys() -> None:
     value_Q = np.random.default_rng(0).exponential(size=300)
     found = bootstrap_interval(value_Q, np.arange(300), 10_000, 0)
-    expected = stats.bootstrap((value_Q,), np.mean, n_resamples=10_000, method="percentile", rng=1).confidence_interval
+    expected = stats.bootstrap(
+        (value_Q,), np.mean, n_resamples=10_000, method="percentile", rng=1
+    ).confidence_interval
     assert found == pytest.approx(tuple(expected), abs=0.01)
     assert bootstrap_interval(np.append(value_Q, np.nan), np.arange(301), 10_000, 0) == found
 
 
-def test_the_bootstrap_of_groups_is_as_wide_as_the_interval_robust_to_groups() -> None:
+def test_interval_against_bootstrap() -> None:
     random, group_Q = np.random.default_rng(0), np.repeat(np.arange(200), 3)
     value_Q = random.normal(size=200)[group_Q] + 0.1 * random.normal(size=600)
     low, high = bootstrap_interval(value_Q, group_Q, 10_000, 0)

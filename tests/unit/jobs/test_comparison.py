@@ -15,9 +15,8 @@ from ratchet.data.significance import bootstrap_interval
 from ratchet.data.tables import write_table
 from ratchet.errors import InputError
 from ratchet.jobs.comparison import measure_embedders
-from ratchet.jobs.comparison.compare_systems import JOB, Config, Inputs
-from ratchet.jobs.comparison.implementation.compare_systems import run
-from ratchet.jobs.comparison.implementation.measure_embedders import run as measure
+from ratchet.jobs.comparison.compare_systems import JOB, Config, Inputs, run
+from ratchet.jobs.comparison.measure_embedders import run as measure
 from ratchet.models.model_files import MINILM, resolve
 from ratchet.orchestrator.job_interface import Context
 
@@ -27,18 +26,30 @@ VALUES = {"a": [0.5, 0.5, 1.0, 0.0], "b": [1.0, 0.25, 1.0, 0.5]}
 @pytest.fixture
 def inputs(tmp_path: Path) -> Inputs:
     names = ["q0", "q1", "q2", "q3"]
-    columns: dict[str, Any] = {"id": names, "text": names, "positives": [["d"]] * 4, "grades": [[1]] * 4}
-    write_table(tmp_path / "queries/shard-00000.parquet", pa.table({**columns, "group": ["x", "x", "y", "z"]}))
+    columns: dict[str, Any] = {
+        "id": names,
+        "text": names,
+        "positives": [["d"]] * 4,
+        "grades": [[1]] * 4,
+    }
+    write_table(
+        tmp_path / "queries/shard-00000.parquet",
+        pa.table({**columns, "group": ["x", "x", "y", "z"]}),
+    )
     for name, values in VALUES.items():
         table = pa.table({"id": names, "map@25": values, "r@25": values[::-1]})
         write_table(tmp_path / name / "per_query.parquet", table)
     return Inputs(tmp_path / "queries", (tmp_path / "a", tmp_path / "b"))
 
 
-def test_differences_intervals_and_queries_won(inputs: Inputs, context: Callable[..., Context]) -> None:
+def test_differences_intervals_and_queries_won(
+    inputs: Inputs, context: Callable[..., Context]
+) -> None:
     config, made = Config(("first", "second"), ("map@25", "r@25")), context(1)
     result = run(made, config, inputs)
-    low, high = bootstrap_interval(np.array([0.5, -0.25, 0.0, 0.5]), np.array([0, 0, 1, 2]), 10_000, 42)
+    low, high = bootstrap_interval(
+        np.array([0.5, -0.25, 0.0, 0.5]), np.array([0, 0, 1, 2]), 10_000, 42
+    )
     assert result.metrics == {
         "1/map@25": 0.1875,
         "1/map@25/interval": round((high - low) / 2, 6),
@@ -52,22 +63,28 @@ def test_differences_intervals_and_queries_won(inputs: Inputs, context: Callable
     assert (row["system"], row["map@25, low"], row["equal"]) == ("second", round(low, 6), 1)
 
 
-def test_evaluations_of_other_queries_are_refused(inputs: Inputs, context: Callable[..., Context]) -> None:
+def test_evaluations_of_other_queries_are_refused(
+    inputs: Inputs, context: Callable[..., Context]
+) -> None:
     other = pa.table({"id": ["q9"], "map@25": [1.0]})
     write_table(inputs.evaluations[1] / "per_query.parquet", other)
     with pytest.raises(InputError, match="evaluates other queries; expected those of"):
         run(context(1), Config(("first", "second"), ("map@25",)), inputs)
     assert JOB.check
     with pytest.raises(InputError, match="2 given; expected one for each of a, b, c"):
-        JOB.check(Config(("a", "b", "c")), inputs)
+        JOB.check(Config(("a", "b", "c")), inputs, {})
 
 
 @pytest.mark.slow
-def test_embedders_are_measured_and_large_ones_are_not(inputs: Inputs, context: Callable[..., Context]) -> None:
+def test_embedders_are_measured_and_large_ones_are_not(
+    inputs: Inputs, context: Callable[..., Context]
+) -> None:
     given = measure_embedders.Inputs((minilm := resolve(MINILM), minilm), inputs.queries)
     result = measure(context(1), measure_embedders.Config(samples=3, rounds=2), given)
     assert set(result.metrics) == {
-        f"{number}/{name}" for number in (0, 1) for name in ("milliseconds", "megabytes", "dimensions", "queries")
+        f"{number}/{name}"
+        for number in (0, 1)
+        for name in ("milliseconds", "megabytes", "dimensions", "queries")
     }
     assert result.metrics["0/megabytes"] == 90.9
     assert (result.metrics["1/dimensions"], result.metrics["1/queries"]) == (384, 3)

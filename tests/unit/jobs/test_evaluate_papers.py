@@ -1,4 +1,4 @@
-"""Papers without vectors: Jaccard similarity, the statements of a paper, and settings that cannot work."""
+"""Papers: the other statements of a paper, and settings that cannot work."""
 
 from __future__ import annotations
 
@@ -12,17 +12,6 @@ from ratchet.data.formats.papers import number_papers, other_statements
 from ratchet.errors import InputError
 from ratchet.jobs.statements.evaluate_papers import Config
 from ratchet.orchestrator.job_interface.settings import validate
-
-
-def test_jaccard_is_its_definition() -> None:
-    from ratchet.data.lexical_baselines import Jaccard
-
-    texts = ["a ring map", "ring", "map ring ring", "", "an open set"]
-    whole = Jaccard(texts).score(texts)
-    sets = [{word for word in text.split() if len(word) > 1} for text in texts]
-    for i, one in enumerate(sets):
-        for j, other in enumerate(sets):
-            assert whole[i, j] == pytest.approx(len(one & other) / max(1, len(one | other)))
 
 
 def test_others_are_the_rest_of_the_paper() -> None:

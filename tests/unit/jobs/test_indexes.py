@@ -16,9 +16,8 @@ import pytest
 
 from ratchet.data.tables import CORPUS, write_shards
 from ratchet.data.vectors import write_vectors
-from ratchet.jobs.indexes.build_index import Config, Inputs
+from ratchet.jobs.indexes.build_index import Config, Inputs, run
 from ratchet.jobs.indexes.finder import Finder
-from ratchet.jobs.indexes.implementation.build_index import run
 from ratchet.jobs.indexes.prompt import ask
 from ratchet.models.embedder import encoder
 from ratchet.models.model_files import MINILM, resolve
@@ -27,7 +26,16 @@ from ratchet.orchestrator.job_interface import Context
 pytestmark = pytest.mark.slow
 
 MakeContext = Callable[..., Context]
-SUBJECTS = ("The cat", "A dog", "One fox", "The old king", "My neighbour", "No pilot", "Every nurse", "Some child")
+SUBJECTS = (
+    "The cat",
+    "A dog",
+    "One fox",
+    "The old king",
+    "My neighbour",
+    "No pilot",
+    "Every nurse",
+    "Some child",
+)
 VERBS = ("sees", "paints", "buys", "forgets", "repairs", "sings about", "fears")
 OBJECTS = ("the river", "a red boat", "seven keys", "the moon", "a bitter soup", "an empty train")
 TEXTS = [f"{a} {b} {c}." for a in SUBJECTS for b in VERBS for c in OBJECTS]
@@ -42,7 +50,11 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     vectors_ND = encoder.load(model, dtype="float32", device="cpu").encode(TEXTS, "passage")
     for number, path in enumerate(paths):
         part = slice(100 * number, 100 * (number + 1))
-        write_vectors(folder / "vectors" / f"{path.stem}.arrow", pa.chunked_array([ids[part]]), vectors_ND[part])
+        write_vectors(
+            folder / "vectors" / f"{path.stem}.arrow",
+            pa.chunked_array([ids[part]]),
+            vectors_ND[part],
+        )
     return Inputs(model, folder / "vectors", folder / "texts")
 
 
@@ -75,24 +87,34 @@ def test_kinds_have_the_recall_that_they_report(
     expected = [f"d{row}" for row in rank(inputs.model, "a hungry cat near water")[:5]]
     if least == 1.0:
         assert [name for name, _, _ in found] == expected
-        assert [score for *_, score in found] == sorted((score for *_, score in found), reverse=True)
+        assert [score for *_, score in found] == sorted(
+            (score for *_, score in found), reverse=True
+        )
     assert all(TEXTS[int(name[1:])] == text for name, text, _ in found)
 
 
 def test_fewer_lists_searched_find_less(inputs: Inputs, context: MakeContext) -> None:
     recalls = [
-        float(run(context(1), Config(kind="ivf", lists=24, probes=probes), inputs).metrics["recall@10"])
+        float(
+            run(context(1), Config(kind="ivf", lists=24, probes=probes), inputs).metrics[
+                "recall@10"
+            ]
+        )
         for probes in (1, 4, 24)
     ]
     assert recalls[0] < recalls[1] < recalls[2] == 1.0
 
 
-def test_a_hybrid_search_is_the_sum_of_reciprocal_ranks(inputs: Inputs, context: MakeContext) -> None:
+def test_a_hybrid_search_is_the_sum_of_reciprocal_ranks(
+    inputs: Inputs, context: MakeContext
+) -> None:
     made, query = context(1), "nurse repairs keys"
     run(made, Config(), inputs)
     words = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
     words.index(bm25s.tokenize(TEXTS, stopwords=None, show_progress=False), show_progress=False)
-    score_N = words.get_scores(bm25s.tokenize([query], stopwords=None, show_progress=False, return_ids=False)[0])
+    score_N = words.get_scores(
+        bm25s.tokenize([query], stopwords=None, show_progress=False, return_ids=False)[0]
+    )
     by_words = [row for row in np.argsort(-score_N, kind="stable")[:100] if score_N[row] > 0]
     points: dict[int, float] = {}
     for ranking in (rank(inputs.model, query)[:100], by_words):
@@ -103,8 +125,11 @@ def test_a_hybrid_search_is_the_sum_of_reciprocal_ranks(inputs: Inputs, context:
     assert [(int(name[1:]), pytest.approx(score)) for name, _, score in found] == best
 
 
-def test_queries_are_answered_from_the_command_and_from_the_standard_input(
-    inputs: Inputs, context: MakeContext, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_search_reads_arguments_and_stdin(
+    inputs: Inputs,
+    context: MakeContext,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = context(1)
     run(made, Config(), inputs)

@@ -22,9 +22,20 @@ from ratchet.orchestrator.job_interface import Context, Result
 
 MakeContext = Callable[..., Context]
 
-TEXTS = {"a": "Rome is the capital of Italy.", "b": "Goethe wrote {query}.", "c": "Bread\nis baked.", "d": "Snow."}
+TEXTS = {
+    "a": "Rome is the capital of Italy.",
+    "b": "Goethe wrote {query}.",
+    "c": "Bread\nis baked.",
+    "d": "Snow.",
+}
 TRAIN = [
-    {"id": "q0", "text": "Which city\nis it?", "positives": ["a"], "grades": [2], "negatives": ["b"]},
+    {
+        "id": "q0",
+        "text": "Which city\nis it?",
+        "positives": ["a"],
+        "grades": [2],
+        "negatives": ["b"],
+    },
     {"id": "q1", "text": "Who wrote Faust?", "positives": ["b"], "grades": [1], "negatives": []},
 ]
 
@@ -32,7 +43,9 @@ TRAIN = [
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Documents a to d, of which a and b have a training query."""
-    write_shards(tmp_path / "corpus", [{"id": name, "text": text} for name, text in TEXTS.items()], CORPUS, 3)
+    write_shards(
+        tmp_path / "corpus", [{"id": name, "text": text} for name, text in TEXTS.items()], CORPUS, 3
+    )
     write_shards(tmp_path / "train", TRAIN, QUERIES, 1)
     return tmp_path
 
@@ -41,14 +54,16 @@ def prepare(context: Context, data: Path, **config: Any) -> tuple[Result, dict[s
     """Return the result, and document -> prompt."""
     given = prepare_query_generation.Config(**config)
     inputs = prepare_query_generation.Inputs(data / "corpus", data / "train")
-    predicted = prepare_query_generation.predict(given, inputs, {})
-    result = prepare_query_generation.JOB.load()(context, given, inputs)
+    predicted = prepare_query_generation.check(given, inputs, {})
+    result = prepare_query_generation.JOB.run(context, given, inputs)
     assert predicted.metrics.items() <= result.metrics.items()
     rows = read_shards(context.out, ["id", "questions"]).to_pylist()
     return result, {row["id"]: row["questions"][0] for row in rows}
 
 
-def test_documents_without_a_training_query_are_asked_about(context: MakeContext, data: Path) -> None:
+def test_documents_without_a_training_query_are_asked_about(
+    context: MakeContext, data: Path
+) -> None:
     result, prompts = prepare(context(), data, num_examples=0)
     assert list(prompts) == ["c", "d"]
     assert prompts["c"].endswith("\n\nDocument: Bread\nis baked.\nQuery:")
@@ -56,14 +71,19 @@ def test_documents_without_a_training_query_are_asked_about(context: MakeContext
     result, prompts = prepare(context(), data, num_examples=0, documents="all")
     assert list(prompts) == list(TEXTS)
     for seed in range(3):
-        _, some = prepare(context(), data, num_examples=0, documents="all", max_documents=2, seed=seed)
+        _, some = prepare(
+            context(), data, num_examples=0, documents="all", max_documents=2, seed=seed
+        )
         assert len(some) == 2
         assert some.items() <= prompts.items()
 
 
-def test_prompts_begin_with_real_pairs_but_never_with_that_of_the_document(context: MakeContext, data: Path) -> None:
+def test_examples_of_generation_prompts(context: MakeContext, data: Path) -> None:
     _, prompts = prepare(context(), data, num_examples=5, documents="all")
-    first, second = f"Document: {TEXTS['a']}\nQuery: Which city is it?\n\n", f"Document: {TEXTS['b']}\nQuery: Who wrote"
+    first, second = (
+        f"Document: {TEXTS['a']}\nQuery: Which city is it?\n\n",
+        f"Document: {TEXTS['b']}\nQuery: Who wrote",
+    )
     for name in "cd":
         assert first in prompts[name], "on one line"
         assert second in prompts[name], "braces of a text are no placeholders"
@@ -74,7 +94,9 @@ def test_prompts_begin_with_real_pairs_but_never_with_that_of_the_document(conte
     assert len(shown) == 2, "one of two pairs, drawn with the seed"
 
 
-def test_a_query_of_several_documents_is_shown_to_none_of_them(context: MakeContext, data: Path) -> None:
+def test_a_query_of_several_documents_is_shown_to_none_of_them(
+    context: MakeContext, data: Path
+) -> None:
     """Also where it stands twice, with another document each time."""
     both, again = TRAIN[0] | {"positives": ["a", "b"]}, TRAIN[0] | {"id": "q2", "positives": ["c"]}
     write_shards(data / "train", [both, again], QUERIES, 1)
@@ -82,11 +104,13 @@ def test_a_query_of_several_documents_is_shown_to_none_of_them(context: MakeCont
     assert ["Which city" in prompts[name] for name in "abcd"] == [False, False, False, True]
 
 
-def test_new_documents_and_queries_leave_other_prompts_as_they_are(context: MakeContext, data: Path) -> None:
+def test_prompts_do_not_depend_on_each_other(context: MakeContext, data: Path) -> None:
     """Unless the new query is one of the examples."""
     _, before = prepare(context(), data, num_examples=1, max_documents=1)
     texts = TEXTS | {f"new {n}": f"Text {n}." for n in range(5)}
-    write_shards(data / "corpus", [{"id": name, "text": text} for name, text in texts.items()], CORPUS, 5)
+    write_shards(
+        data / "corpus", [{"id": name, "text": text} for name, text in texts.items()], CORPUS, 5
+    )
     same = 0
     for number in range(9):
         query = {**TRAIN[0], "id": f"new {number}", "text": "New?"}
@@ -100,7 +124,9 @@ def test_new_documents_and_queries_leave_other_prompts_as_they_are(context: Make
 def test_a_prompt_is_the_users_template(context: MakeContext, data: Path) -> None:
     made = context()
     template = {"prompt_template": "{examples}Text: {document}\\nAsk!", "max_characters": 4}
-    _, prompts = prepare(made, data, num_examples=0, stop=("\\n",), chat_template_kwargs=("think=false",), **template)
+    _, prompts = prepare(
+        made, data, num_examples=0, stop=("\\n",), chat_template_kwargs=("think=false",), **template
+    )
     assert prompts["c"] == "Text: Brea\nAsk!"
     assert read_chat(made.out) == ({"think": False}, ("\n",))
 
@@ -108,20 +134,34 @@ def test_a_prompt_is_the_users_template(context: MakeContext, data: Path) -> Non
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"prompt_template": "Ask. {examples}"}, r"prepare_query_generation\.prompt_template: .*no {document} in it"),
-        ({"prompt_template": "{document}"}, r"no {examples} in it; expected {document}, {examples}"),
-        ({"prompt_template": "{text}", "num_examples": 0}, r"unknown placeholder {text}; expected {document}, {exam"),
-        ({"chat_template_kwargs": ("think",)}, r"prepare_query_generation\.chat_template_kwargs: 'think' given"),
+        (
+            {"prompt_template": "Ask. {examples}"},
+            r"prepare_query_generation\.prompt_template: .*no {document} in it",
+        ),
+        (
+            {"prompt_template": "{document}"},
+            r"no {examples} in it; expected {document}, {examples}",
+        ),
+        (
+            {"prompt_template": "{text}", "num_examples": 0},
+            r"unknown placeholder {text}; expected {document}, {exam",
+        ),
+        (
+            {"chat_template_kwargs": ("think",)},
+            r"prepare_query_generation\.chat_template_kwargs: 'think' given",
+        ),
     ],
 )
 def test_templates_are_checked_at_plan_time(config: dict[str, Any], said: str) -> None:
     none: Any = None
     given = prepare_query_generation.Config(**config)
     with pytest.raises((InputError, ModelError), match=said):
-        prepare_query_generation.predict(given, prepare_query_generation.Inputs(none, none), {})
+        prepare_query_generation.check(given, prepare_query_generation.Inputs(none, none), {})
 
 
-def test_a_corpus_whose_documents_all_have_queries_is_an_error(context: MakeContext, data: Path) -> None:
+def test_a_corpus_whose_documents_all_have_queries_is_an_error(
+    context: MakeContext, data: Path
+) -> None:
     rows = [{"id": "q", "text": "q", "positives": list(TEXTS), "grades": [1] * 4, "negatives": []}]
     write_shards(data / "train", rows, QUERIES, 9)
     (data / "train/shard-00001.parquet").unlink()
@@ -144,26 +184,36 @@ def test_a_corpus_whose_documents_all_have_queries_is_an_error(context: MakeCont
 )
 def test_answers_are_cleaned(answer: str, query: str, label: str) -> None:
     assert query_generation.clean_query(answer) == query
-    assert [one.label for one in query_generation.verify({"document": TEXTS["c"]}, [answer])] == [label]
+    assert [one.label for one in query_generation.verify({"document": TEXTS["c"]}, [answer])] == [
+        label
+    ]
 
 
 def test_pairs_train_a_generator(tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl"
     file.write_text(json.dumps({"document": TEXTS["c"], "query": "how is\nbread made"}) + "\n")
     (sample,) = read_samples(get_task("query-generation"), file)
-    assert sample.turns == ((query_generation.make_prompt(query_generation.PROMPT, TEXTS["c"]), "how is bread made"),)
+    assert sample.turns == (
+        (query_generation.make_prompt(query_generation.PROMPT, TEXTS["c"]), "how is bread made"),
+    )
 
 
-def clean(context: Context, data: Path, answers: dict[str, list[str]], train: str = "train") -> Result:
+def clean(
+    context: Context, data: Path, answers: dict[str, list[str]], train: str = "train"
+) -> Result:
     """Clean answers, given by document."""
     rows = [
-        {"id": name, "gold": json.dumps({"document": TEXTS[name]}), "answers": [[answer] for answer in own]}
+        {
+            "id": name,
+            "gold": json.dumps({"document": TEXTS[name]}),
+            "answers": [[answer] for answer in own],
+        }
         for name, own in answers.items()
     ]
     write_shards(data / "completions", rows, COMPLETIONS, 1)
     write_task_name(data / "completions", "query-generation")
     inputs = clean_queries.Inputs(data / "completions", data / train)
-    return clean_queries.JOB.load()(context, clean_queries.Config(), inputs)
+    return clean_queries.JOB.run(context, clean_queries.Config(), inputs)
 
 
 def test_repeated_and_unusable_answers_are_left_out(context: MakeContext, data: Path) -> None:
@@ -185,15 +235,23 @@ def test_repeated_and_unusable_answers_are_left_out(context: MakeContext, data: 
 
 
 def test_queries_get_the_most_frequent_instruction(context: MakeContext, data: Path) -> None:
-    rows = [{**TRAIN[0], "id": str(i), "task": task} for i, task in enumerate(["Find it.", "Ask.", "Find it."])]
+    rows = [
+        {**TRAIN[0], "id": str(i), "task": task}
+        for i, task in enumerate(["Find it.", "Ask.", "Find it."])
+    ]
     write_shards(data / "instructed", rows, add_carried(QUERIES, ["task"]), 9)
     made = context()
     clean(made, data, {"c": ["bread"]}, "instructed")
     assert read_shards(made.out).to_pylist()[0]["task"] == "Find it."
 
 
-def test_without_a_usable_answer_the_step_fails_with_counts(context: MakeContext, data: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"no query is left \(completions 2, empty 1, copies 1, .*; expected at l"):
+def test_without_a_usable_answer_the_step_fails_with_counts(
+    context: MakeContext, data: Path
+) -> None:
+    with pytest.raises(
+        ArtifactError,
+        match=r"no query is left \(completions 2, empty 1, copies 1, .*; expected at l",
+    ):
         clean(context(), data, {"c": ["", "Bread is baked."]})
 
 
@@ -202,7 +260,7 @@ def test_answers_of_another_task_are_refused(context: MakeContext, data: Path) -
     write_task_name(data / "completions", "gsm8k")
     inputs = clean_queries.Inputs(data / "completions", data / "train")
     with pytest.raises(InputError, match="answers of task gsm8k given; expected query-generation"):
-        clean_queries.JOB.load()(context(), clean_queries.Config(), inputs)
+        clean_queries.JOB.run(context(), clean_queries.Config(), inputs)
 
 
 class Search:
@@ -217,15 +275,25 @@ class Search:
         self.texts = [f"query {q}" for q in range(60)]
         self.texts[3] = self.texts[0].upper()  # of documents 0 and 1
         rows = [
-            {"id": f"synthetic/{own}/{q}", "text": text, "positives": [str(own)], "grades": [1], "negatives": []}
+            {
+                "id": f"synthetic/{own}/{q}",
+                "text": text,
+                "positives": [str(own)],
+                "grades": [1],
+                "negatives": [],
+            }
             for q, (own, text) in enumerate(zip(self.own_Q, self.texts, strict=True))
         ]
-        write_shards(folder / "corpus", [{"id": str(n), "text": f"text {n}"} for n in range(20)], CORPUS, 9)
+        write_shards(
+            folder / "corpus", [{"id": str(n), "text": f"text {n}"} for n in range(20)], CORPUS, 9
+        )
         write_shards(folder / "queries", rows, QUERIES, 25)
         counts = {"completions": 100, "empty": 30, "copies": 4, "duplicates": 6, "queries": 60}
         (folder / "queries" / clean_queries.COUNTS_FILE).write_text(json.dumps(counts))
         self.ranks = self._rank(query_QD @ corpus_ND.T, rows, "ranking")
-        self.reranks = self._rank((query_QD + random.normal(size=(60, 4)) / 3) @ corpus_ND.T, rows, "reranked")
+        self.reranks = self._rank(
+            (query_QD + random.normal(size=(60, 4)) / 3) @ corpus_ND.T, rows, "reranked"
+        )
 
     def _rank(self, scores_QN: np.ndarray, rows: Sequence[dict[str, Any]], name: str) -> list[int]:
         orders = [sorted(range(20), key=lambda n, own=own: -own[n]) for own in scores_QN]  # type: ignore[misc]
@@ -238,7 +306,9 @@ class Search:
         return ranks
 
 
-@pytest.mark.parametrize(("rank", "reranker_rank"), [(1, None), (3, None), (20, None), (3, 1), (20, 2)])
+@pytest.mark.parametrize(
+    ("rank", "reranker_rank"), [(1, None), (3, None), (20, None), (3, 1), (20, 2)]
+)
 def test_queries_are_kept_that_find_their_document(
     context: MakeContext, data: Path, rank: int, reranker_rank: int | None
 ) -> None:
@@ -247,7 +317,9 @@ def test_queries_are_kept_that_find_their_document(
     config = filter_queries.Config(round_trip_rank=rank, reranker_rank=reranker_rank or 1)
     reranked = search.folder / "reranked" if reranker_rank else None
     names = [search.folder / name for name in ("corpus", "queries", "ranking")]
-    result = filter_queries.JOB.load()(made, config, filter_queries.Inputs(data / "train", *names, reranked))
+    result = filter_queries.JOB.run(
+        made, config, filter_queries.Inputs(data / "train", *names, reranked)
+    )
 
     found = {q for q in range(60) if search.ranks[q] <= rank}
     passed = {q for q in found if reranker_rank is None or search.reranks[q] <= reranker_rank}
@@ -270,23 +342,40 @@ def test_queries_are_kept_that_find_their_document(
         "documents_with_queries": len({search.own_Q[q] for q in kept}),
     }
     left_out = ("empty", "copies", "duplicates", "failed_round_trip", "failed_reranker")
-    assert sum(int(result.metrics[name]) for name in left_out) + len(kept) == 100, "each answer is counted once"
+    assert sum(int(result.metrics[name]) for name in left_out) + len(kept) == 100, (
+        "each answer is counted once"
+    )
     assert rank < 20 or both or reranker_rank, "the case of two documents with one query occurs"
 
 
-def test_kept_queries_have_the_columns_of_the_training_queries(context: MakeContext, data: Path) -> None:
+def test_kept_queries_have_the_columns_of_the_training_queries(
+    context: MakeContext, data: Path
+) -> None:
     search, made = Search(data / "search"), context()
-    schema = pa.schema([*add_carried(QUERIES, ["task"]), ("teacher_positive_scores", pa.list_(pa.float32()))])
+    schema = pa.schema(
+        [*add_carried(QUERIES, ["task"]), ("teacher_positive_scores", pa.list_(pa.float32()))]
+    )
     write_shards(data / "train", [{**row, "task": "Find."} for row in TRAIN], schema, 9)
     (data / "train/shard-00001.parquet").unlink()
     names = [search.folder / name for name in ("corpus", "queries", "ranking")]
-    filter_queries.JOB.load()(made, filter_queries.Config(), filter_queries.Inputs(data / "train", *names))
+    filter_queries.JOB.run(
+        made, filter_queries.Config(), filter_queries.Inputs(data / "train", *names)
+    )
     assert read_shards(made.out).schema == schema
 
 
 def test_the_ranking_of_other_queries_is_refused(context: MakeContext, data: Path) -> None:
     search = Search(data / "search")
-    write_shards(search.folder / "ranking", read_shards(search.folder / "ranking").to_pylist()[::-1], RANKED, 25)
+    write_shards(
+        search.folder / "ranking",
+        read_shards(search.folder / "ranking").to_pylist()[::-1],
+        RANKED,
+        25,
+    )
     names = [search.folder / name for name in ("corpus", "queries", "ranking")]
-    with pytest.raises(InputError, match=r"ranking: ranks other queries; expected those of filter_queries\.queries"):
-        filter_queries.JOB.load()(context(), filter_queries.Config(), filter_queries.Inputs(data / "train", *names))
+    with pytest.raises(
+        InputError, match=r"ranking: ranks other queries; expected those of filter_queries\.queries"
+    ):
+        filter_queries.JOB.run(
+            context(), filter_queries.Config(), filter_queries.Inputs(data / "train", *names)
+        )

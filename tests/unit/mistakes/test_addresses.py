@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
-import socket
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +15,10 @@ SPACE = {"space.yaml": "finetune_embedder.epochs: choice(1, 2)\n"}
 
 RUN = answers(
     *(
-        (f"run quickstart --address '{given}'", rf"address {pattern}: no host and port; {HEAD}; correct it")
+        (
+            f"run quickstart --address '{given}'",
+            rf"address {pattern}: no host and port; {HEAD}; correct it",
+        )
         for given, pattern in (
             ("nonsense", "nonsense"),
             ("127.0.0.1", "127.0.0.1"),
@@ -44,14 +43,26 @@ RUN = answers(
         "run quickstart --address ray://127.0.0.1:10001",
         rf"address ray://127.0.0.1:10001: an address of Ray Client.*; {HEAD}.*",
     ),
-    ("run quickstart --address 127.0.0.1:1", rf"address 127.0.0.1:1: Connection refused; {HEAD}; check that it is .*"),
-    ("run quickstart --address [::1]:1", rf"address \[::1\]:1: .*; {HEAD}; check that it is running .*"),
-    ("run quickstart --address no.invalid:1", rf"address no.invalid:1: .*; {HEAD}; check that it is running .*"),
+    (
+        "run quickstart --address 127.0.0.1:1",
+        rf"address 127.0.0.1:1: Connection refused; {HEAD}; check that it is .*",
+    ),
+    (
+        "run quickstart --address [::1]:1",
+        rf"address \[::1\]:1: .*; {HEAD}; check that it is running .*",
+    ),
+    (
+        "run quickstart --address no.invalid:1",
+        rf"address no.invalid:1: .*; {HEAD}; check that it is running .*",
+    ),
 )
 
 SWEEP = [
     Mistake(
-        f"sweep {given}", f"sweep quickstart --space space.yaml --metric map@25 --address {given}", answer, dict(SPACE)
+        f"sweep {given}",
+        f"sweep quickstart --space space.yaml --metric map@25 --address {given}",
+        answer,
+        dict(SPACE),
     )
     for given, answer in (
         ("nonsense", rf"address nonsense: no host and port; {HEAD}; correct it"),
@@ -62,7 +73,10 @@ SWEEP = [
 
 SUBMIT = answers(
     *(
-        (f"submit quickstart --store x --address {given}", rf"submit --address {given}: {what}; {DASHBOARD}; .*")
+        (
+            f"submit quickstart --store x --address {given}",
+            rf"submit --address {given}: {what}; {DASHBOARD}; .*",
+        )
         for given, what in (
             ("nonsense", "not a URL"),
             ("127.0.0.1:6379", "not a URL"),
@@ -70,10 +84,22 @@ SUBMIT = answers(
             ("ray://127.0.0.1:10001", "an address of Ray Client"),
         )
     ),
-    ("submit quickstart --store x --address 10.0.0.1:6379", r"submit .*; `ratchet run` takes host:port"),
-    ("submit quickstart --store x --address http://", rf"address http://: no host and port; {DASHBOARD}; correct it"),
-    ("submit quickstart --store x --address http://127.0.0.1:1", rf"address http://127.0.0.1:1: .*; {DASHBOARD}; .*"),
-    ("submit quickstart --store x --env NOT_SET", r"submit --env NOT_SET: not set here; expected an environment .*"),
+    (
+        "submit quickstart --store x --address 10.0.0.1:6379",
+        r"submit .*; `ratchet run` takes host:port",
+    ),
+    (
+        "submit quickstart --store x --address http://",
+        rf"address http://: no host and port; {DASHBOARD}; correct it",
+    ),
+    (
+        "submit quickstart --store x --address http://127.0.0.1:1",
+        rf"address http://127.0.0.1:1: .*; {DASHBOARD}; .*",
+    ),
+    (
+        "submit quickstart --store x --env NOT_SET",
+        r"submit --env NOT_SET: not set here; expected an environment .*",
+    ),
 )
 
 
@@ -85,41 +111,12 @@ def in_a_process_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @parametrize(RUN, SWEEP, SUBMIT)
 def test_a_mistake_is_answered_in_one_line_and_leaves_no_run(
-    mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mistake: Mistake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     check(mistake, tmp_path, monkeypatch, capsys)
     assert not list(tmp_path.glob("store/runs/*"))
     assert not list(tmp_path.glob("store/sweeps/*"))
     assert not list(tmp_path.glob("store/open_runs/*"))
-
-
-@pytest.fixture
-def web_server() -> Iterator[int]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-
-
-def test_a_dashboard_without_http_is_recognized(
-    web_server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    address = f"127.0.0.1:{web_server}"
-    monkeypatch.setattr("http.server.BaseHTTPRequestHandler.log_message", lambda *arguments: None)
-    answer = rf"address {address}: a web server answers there, .* `ratchet submit --address http://{address}`"
-    check(Mistake("", f"run quickstart --address {address}", answer), tmp_path, monkeypatch, capsys)
-
-
-def test_another_program_is_not_taken_for_ray(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def greet() -> None:
-            with server.accept()[0] as connection:
-                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
-
-        threading.Thread(target=greet, daemon=True).start()
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        answer = rf"address {address}: what answers there is not Ray; {HEAD}; check the port"
-        check(Mistake("", f"run quickstart --address {address}", answer), tmp_path, monkeypatch, capsys)

@@ -10,8 +10,14 @@ import pytest
 import read_data
 from mistakes import Mistake, check, parametrize
 
-FLAG, PAPERS = f"{read_data.COMMAND}retrieval --set data=f.jsonl", f"{read_data.COMMAND}papers --set data=p.jsonl"
-BEIR, EEDI = f"{read_data.COMMAND}retrieval --set data=b", f"{read_data.COMMAND}retrieval --set data=e"
+FLAG, PAPERS = (
+    f"{read_data.COMMAND}retrieval --set data=f.jsonl",
+    f"{read_data.COMMAND}papers --set data=p.jsonl",
+)
+BEIR, EEDI = (
+    f"{read_data.COMMAND}retrieval --set data=b",
+    f"{read_data.COMMAND}retrieval --set data=e",
+)
 
 
 def lines(*rows: Any) -> str:
@@ -21,30 +27,66 @@ def lines(*rows: Any) -> str:
 def flag(name: str, row: Any, answer: str) -> Mistake:
     """A mistake in line 2 of FlagEmbedding's JSONL."""
     good = [{"query": f"q {i}", "pos": [f"p {i}"], "neg": [f"p {i + 1}"]} for i in range(20)]
-    return Mistake(f"flag: {name}", FLAG, rf"f\.jsonl:2: {answer}", {"f.jsonl": lines(good[0], row, *good[2:])})
+    return Mistake(
+        f"flag: {name}", FLAG, rf"f\.jsonl:2: {answer}", {"f.jsonl": lines(good[0], row, *good[2:])}
+    )
 
 
 NAN = r"given; expected finite numbers, since JSON has no others; correct or remove it"
 JSON = [
     flag(
-        "truncated", '{"query": "q", "po', r"not JSON \(.*\); expected one JSON object per line; correct or remove .*"
+        "truncated",
+        '{"query": "q", "po',
+        r"not JSON \(.*\); expected one JSON object per line; correct or remove .*",
     ),
-    flag("100,000 brackets", "[" * 100_000, r"brackets nested too deeply; expected one JSON object per line; .*"),
-    flag("100,000 objects", '{"a":' * 100_000, r"brackets nested too deeply; expected one JSON object per line; .*"),
+    flag(
+        "100,000 brackets",
+        "[" * 100_000,
+        r"brackets nested too deeply; expected one JSON object per line; .*",
+    ),
+    flag(
+        "100,000 objects",
+        '{"a":' * 100_000,
+        r"brackets nested too deeply; expected one JSON object per line; .*",
+    ),
     flag("NaN", '{"query": "q", "pos": ["p"], "score": NaN}', f"NaN {NAN}"),
     flag("Infinity", '{"query": "q", "pos": ["p"], "score": Infinity}', f"Infinity {NAN}"),
     flag("-Infinity", '{"query": "q", "pos": ["p"], "score": -Infinity}', f"-Infinity {NAN}"),
-    flag("a huge integer", '{"query": ' + "9" * 5000 + "}", r"an integer of thousands of digits; expected .*; .*"),
     flag(
-        "half a surrogate", r'{"query": "\ud800", "pos": ["p"]}', r"\\ud800 without its other half \(.*\); expected .*"
+        "a huge integer",
+        '{"query": ' + "9" * 5000 + "}",
+        r"an integer of thousands of digits; expected .*; .*",
     ),
     flag(
-        "the other half", r'{"query": "a\uDC00b", "pos": ["p"]}', r"\\udc00 without its other half \(.*\); expected .*"
+        "half a surrogate",
+        r'{"query": "\ud800", "pos": ["p"]}',
+        r"\\ud800 without its other half \(.*\); expected .*",
     ),
-    flag("half a surrogate in a key", r'{"\udfff": 1}', r"\\udfff without its other half \(.*\); expected .*"),
-    flag("a field twice", '{"query": "a", "query": "b", "pos": ["p"]}', r"field 'query' given twice in one object; .*"),
-    flag("single quotes", "{'query': 'q'}", r"not JSON \(.*property name.*\); expected .*; correct or remove the line"),
-    flag("a trailing comma", '{"query": "q",}', r"not JSON \(.*\); expected one JSON object per line; .*"),
+    flag(
+        "the other half",
+        r'{"query": "a\uDC00b", "pos": ["p"]}',
+        r"\\udc00 without its other half \(.*\); expected .*",
+    ),
+    flag(
+        "half a surrogate in a key",
+        r'{"\udfff": 1}',
+        r"\\udfff without its other half \(.*\); expected .*",
+    ),
+    flag(
+        "a field twice",
+        '{"query": "a", "query": "b", "pos": ["p"]}',
+        r"field 'query' given twice in one object; .*",
+    ),
+    flag(
+        "single quotes",
+        "{'query': 'q'}",
+        r"not JSON \(.*property name.*\); expected .*; correct or remove the line",
+    ),
+    flag(
+        "a trailing comma",
+        '{"query": "q",}',
+        r"not JSON \(.*\); expected one JSON object per line; .*",
+    ),
     flag(
         "two objects on a line",
         '{"a": 1} {"b": 2}',
@@ -54,51 +96,108 @@ JSON = [
     flag("a number", "7", r"int given; expected a JSON object; fix or remove the line"),
     flag("null", "null", r"NoneType given; expected a JSON object; fix or remove the line"),
     flag("a text", '"q"', r"str given; expected a JSON object; fix or remove the line"),
-    flag("a mark within the file", "\ufeff{}", r"not JSON \(.*BOM.*\); expected one JSON object per line; .*"),
+    flag(
+        "a mark within the file",
+        "\ufeff{}",
+        r"not JSON \(.*BOM.*\); expected one JSON object per line; .*",
+    ),
     flag("a NUL byte", '{"query": "q\0"}', r"a NUL byte given; expected UTF-8 text; .*"),
-    flag("a control character", '{"query": "q\x01"}', r"not JSON \(Invalid control character.*\); expected .*"),
+    flag(
+        "a control character",
+        '{"query": "q\x01"}',
+        r"not JSON \(Invalid control character.*\); expected .*",
+    ),
 ]
 
 FLAGS = [
-    flag("no query", {"pos": ["p"]}, r"no field 'query'; found 'pos'; add it"),
-    flag("no pos", {"query": "q"}, r"no field 'pos'; found 'query'; add it"),
-    flag("an empty object", {}, r"no field 'query'; found 'nothing'; add it"),
-    flag("an empty query", {"query": " ", "pos": ["p"]}, r"query is empty; expected text; fill or remove the line"),
-    flag("empty pos", {"query": "q", "pos": []}, r"pos is empty; expected text; fill or remove the line"),
-    flag("query is a number", {"query": 1, "pos": ["p"]}, r"field 'query' is int; expected str; correct or remove .*"),
-    flag("query is null", {"query": None, "pos": ["p"]}, r"field 'query' is NoneType; expected str; .*"),
-    flag("pos is a text", {"query": "q", "pos": "p"}, r"field 'pos' is str; expected list; correct or remove the row"),
+    flag("no query", {"pos": ["p"]}, r"no column for the query; found 'pos'; .*"),
+    flag("no pos", {"query": "q"}, r"no column for the positive; found 'query'; .*"),
+    flag("an empty object", {}, r"no column for the query; found ''; .*"),
     flag(
-        "a pos is null", {"query": "q", "pos": [None]}, r"field 'pos' holds None; expected texts that are not empty; .*"
+        "an empty query", {"query": " ", "pos": ["p"]}, r"query 'q1' has no text; expected some; .*"
+    ),
+    flag("empty pos", {"query": "q", "pos": []}, r"positive \[\] given; expected a text that .*"),
+    flag(
+        "query is a number",
+        {"query": 1, "pos": ["p"]},
+        r"field 'query' is int; expected str; correct or remove .*",
     ),
     flag(
-        "a pos is blank", {"query": "q", "pos": [" "]}, r"field 'pos' holds ' '; expected texts that are not empty; .*"
+        "query is null",
+        {"query": None, "pos": ["p"]},
+        r"field 'query' is NoneType; expected str; .*",
     ),
     flag(
-        "a neg is a list", {"query": "q", "pos": ["p"], "neg": [["n"]]}, r"field 'neg' holds \['n'\]; expected texts .*"
-    ),
-    flag("pos is neg", {"query": "q", "pos": ["p"], "neg": ["p"]}, r"query 'q' has 'p' as a positive and .*; .*"),
-    flag(
-        "pos_scores alone", {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1]}, r"has pos_scores but no .*"
-    ),
-    flag("too few scores", {"query": "q", "pos": ["p", "r"], "pos_scores": [1]}, r".* has 1 scores for 2 texts; .*"),
-    flag("a score is a text", {"query": "q", "pos": ["p"], "pos_scores": ["1"]}, r".* holds '1'; expected finite .*"),
-    flag("a score is true", {"query": "q", "pos": ["p"], "pos_scores": [True]}, r".* holds True; expected finite .*"),
-    flag(
-        "a score of 1e300", {"query": "q", "pos": ["p"], "pos_scores": [1e300]}, r".* holds 1e\+300; expected finite .*"
+        "a pos is null",
+        {"query": "q", "pos": [None]},
+        r"positive None given; expected a text that is not empty.*",
     ),
     flag(
-        "a score of 1e999", '{"query": "q", "pos": ["p"], "pos_scores": [1e999]}', r".* holds inf; expected finite .*"
+        "a pos is blank",
+        {"query": "q", "pos": [" "]},
+        r"positive ' ' given; expected a text that is not empty.*",
     ),
-    flag("a score of 400 digits", {"query": "q", "pos": ["p"], "pos_scores": [10**400]}, r".* holds 1.*; expected .*"),
-    flag("prompt is a list", {"query": "q", "pos": ["p"], "prompt": []}, r"field 'prompt' is list; expected str; .*"),
+    flag(
+        "a neg is a list",
+        {"query": "q", "pos": ["p"], "neg": [["n"]]},
+        r"negative \['n'\] given; expected .*",
+    ),
+    flag(
+        "pos is neg",
+        {"query": "q", "pos": ["p"], "neg": ["p"]},
+        r"query 'q' has 'p' as a positive and .*; .*",
+    ),
+    flag(
+        "pos_scores alone",
+        {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1]},
+        r"one of pos_scores and .*",
+    ),
+    flag(
+        "too few scores",
+        {"query": "q", "pos": ["p", "r"], "pos_scores": [1]},
+        r".* has 1 scores for 2 texts; .*",
+    ),
+    flag(
+        "a score is a text",
+        {"query": "q", "pos": ["p"], "pos_scores": ["1"]},
+        r".* holds '1'; expected finite .*",
+    ),
+    flag(
+        "a score is true",
+        {"query": "q", "pos": ["p"], "pos_scores": [True]},
+        r".* holds True; expected finite .*",
+    ),
+    flag(
+        "a score of 1e300",
+        {"query": "q", "pos": ["p"], "pos_scores": [1e300]},
+        r".* holds 1e\+300; expected finite .*",
+    ),
+    flag(
+        "a score of 1e999",
+        '{"query": "q", "pos": ["p"], "pos_scores": [1e999]}',
+        r".* holds inf; expected finite .*",
+    ),
+    flag(
+        "a score of 400 digits",
+        {"query": "q", "pos": ["p"], "pos_scores": [10**400]},
+        r".* holds 1.*; expected .*",
+    ),
+    flag(
+        "prompt is a list",
+        {"query": "q", "pos": ["p"], "prompt": []},
+        r"task \[\] given; expected a text or .*",
+    ),
     *(
         Mistake(
             f"flag: {count} queries",
             FLAG,
-            rf"f\.jsonl: {count} queries in {count} groups leave none for valid; expected at least 4 groups with these"
-            r" fractions; give more, or set prepare\.test_fraction and prepare\.validation_fraction",
-            {"f.jsonl": lines(*({"query": f"q {i}", "pos": [f"p {i}"], "neg": ["n"]} for i in range(count)))},
+            rf"f\.jsonl: {count} queries in {count} groups leave none for valid; expected groups for each"
+            r" split; give more, or set prepare\.test_fraction and prepare\.validation_fraction",
+            {
+                "f.jsonl": lines(
+                    *({"query": f"q {i}", "pos": [f"p {i}"], "neg": ["n"]} for i in range(count))
+                )
+            },
         )
         for count in (3,)
     ),
@@ -106,8 +205,12 @@ FLAGS = [
         Mistake(
             f"flag: {count} queries",
             FLAG,
-            rf"f\.jsonl: {count} queries in {count} groups leave none for .*; expected at least 4 groups .*",
-            {"f.jsonl": lines(*({"query": f"q {i}", "pos": [f"p {i}"], "neg": ["n"]} for i in range(count)))},
+            rf"f\.jsonl: {count} queries in {count} groups leave none for .*; expected groups for each .*",
+            {
+                "f.jsonl": lines(
+                    *({"query": f"q {i}", "pos": [f"p {i}"], "neg": ["n"]} for i in range(count))
+                )
+            },
         )
         for count in (1, 2)
     ),
@@ -123,9 +226,12 @@ FLAGS = [
 def beir(name: str, answer: str, **changed: str | None) -> Mistake:
     """A mistake in a BEIR folder. changed: name of a file with _ for the dot -> its content; None: no such file."""
     files: dict[str, str | None] = {
-        "corpus_jsonl": lines(*({"_id": f"d{i}", "title": "t", "text": f"text {i}"} for i in range(5))),
+        "corpus_jsonl": lines(
+            *({"_id": f"d{i}", "title": "t", "text": f"text {i}"} for i in range(5))
+        ),
         "queries_jsonl": lines(*({"_id": f"q{i}", "text": f"query {i}"} for i in range(20))),
-        "train_tsv": "query-id\tcorpus-id\tscore\n" + "".join(f"q{i}\td{i % 5}\t1\n" for i in range(20)),
+        "train_tsv": "query-id\tcorpus-id\tscore\n"
+        + "".join(f"q{i}\td{i % 5}\t1\n" for i in range(20)),
     } | changed
     found = {
         f"b/{'qrels/' if file.endswith('tsv') else ''}{file.replace('_', '.')}": content
@@ -137,10 +243,26 @@ def beir(name: str, answer: str, **changed: str | None) -> Mistake:
 
 ROW = "q0\td0\t1\n"
 BEIRS = [
-    beir("no corpus", r"b/corpus\.jsonl: no such file; expected one; check the path", corpus_jsonl=None),
-    beir("no queries", r"b/queries\.jsonl: no such file; expected one; check the path", queries_jsonl=None),
-    beir("no qrels", r"b/qrels: no \.tsv file in it; expected train\.tsv, .*; add them", train_tsv=None),
-    beir("header only", r"b/qrels/train\.tsv: no rows below the header; .*", train_tsv="query-id\tcorpus-id\tscore\n"),
+    beir(
+        "no corpus",
+        r"b/corpus\.jsonl: no such file; expected one; check the path",
+        corpus_jsonl=None,
+    ),
+    beir(
+        "no queries",
+        r"b/queries\.jsonl: no such file; expected one; check the path",
+        queries_jsonl=None,
+    ),
+    beir(
+        "no qrels",
+        r"b/qrels: no \.tsv file in it; expected train\.tsv, .*; add them",
+        train_tsv=None,
+    ),
+    beir(
+        "header only",
+        r"b/qrels/train\.tsv: no rows below the header; .*",
+        train_tsv="query-id\tcorpus-id\tscore\n",
+    ),
     beir(
         "scores of 0",
         r"b/qrels: no query has a document of the corpus with a score of 1 or more; .*; .*",
@@ -151,10 +273,28 @@ BEIRS = [
         r"b/qrels: no query has a document of the corpus with a score of 1 or more; .*",
         train_tsv="q0\td0\t-1\n",
     ),
-    beir("only dev", r"b/qrels/dev\.tsv: only queries for valid; expected some .*", train_tsv=None, dev_tsv=ROW),
-    beir("dev and valid", r"b/qrels: dev and valid given; expected one of them; .*", dev_tsv=ROW, valid_tsv=ROW),
-    beir("unknown split", r"b/qrels/eval\.tsv: split 'eval' given; expected train, dev or test.*; .*", eval_tsv=ROW),
-    beir("all and others", r"b/qrels/all\.tsv: split 'all' given; expected .* all\.tsv alone; rename .*", all_tsv=ROW),
+    beir(
+        "only dev",
+        r"b/qrels/dev\.tsv: only queries for valid; expected some .*",
+        train_tsv=None,
+        dev_tsv=ROW,
+    ),
+    beir(
+        "dev and valid",
+        r"b/qrels: dev and valid given; expected one of them; .*",
+        dev_tsv=ROW,
+        valid_tsv=ROW,
+    ),
+    beir(
+        "unknown split",
+        r"b/qrels/eval\.tsv: split 'eval' given; expected train, dev or test.*; .*",
+        eval_tsv=ROW,
+    ),
+    beir(
+        "all and others",
+        r"b/qrels/all\.tsv: split 'all' given; expected .* all\.tsv alone; rename .*",
+        all_tsv=ROW,
+    ),
     beir(
         "a query in train and test",
         r"b/qrels/train\.tsv:2: query id 'q0' is also at b/qrels/test\.tsv:1; expected unique ids; .*",
@@ -165,23 +305,57 @@ BEIRS = [
         r"b/qrels/train\.tsv:2: query 'q0' and document 'd0' have score 0, and 1 at b/qrels/train\.tsv:1; .*",
         train_tsv="q0\td0\t1\nq0\td0\t0\n",
     ),
-    beir("unknown query", r"b/qrels/train\.tsv:1: query 'q99' is not in queries\.jsonl; .*", train_tsv="q99\td0\t1\n"),
+    beir(
+        "unknown query",
+        r"b/qrels/train\.tsv:1: query 'q99' is not in queries\.jsonl; .*",
+        train_tsv="q99\td0\t1\n",
+    ),
     beir(
         "unknown document",
         r"b/qrels: no query has a document of the corpus with a score of 1 or more; .*",
         train_tsv="q0\tx\t1\n",
     ),
-    beir("a column too few", r"b/qrels/train\.tsv:2: 'q1\\td0' given; expected query-id, .*", train_tsv=f"{ROW}q1\td0"),
-    beir("a column too many", r"b/qrels/train\.tsv:2: .* given; expected query-id, .*", train_tsv=f"{ROW}q1\t0\td0\t1"),
-    beir("spaces for tabs", r"b/qrels/train\.tsv:2: 'q1 d0 1' given; .* by tabs; .*", train_tsv=f"{ROW}q1 d0 1\n"),
-    beir("score is a fraction", r"b/qrels/train\.tsv:2: .* an integer score, .*", train_tsv=f"{ROW}q1\td0\t0.5\n"),
-    beir("score is ²", r"b/qrels/train\.tsv:2: .* an integer score, .*", train_tsv=f"{ROW}q1\td0\t²\n"),
-    beir("score is --1", r"b/qrels/train\.tsv:2: .* an integer score, .*", train_tsv=f"{ROW}q1\td0\t--1\n"),
-    beir("a huge score", r"b/qrels/train\.tsv:2: .* an integer score, .*", train_tsv=f"{ROW}q1\td0\t{'9' * 5000}\n"),
+    beir(
+        "a column too few",
+        r"b/qrels/train\.tsv:2: 'q1\\td0' given; expected query-id, .*",
+        train_tsv=f"{ROW}q1\td0",
+    ),
+    beir(
+        "a column too many",
+        r"b/qrels/train\.tsv:2: .* given; expected query-id, .*",
+        train_tsv=f"{ROW}q1\t0\td0\t1",
+    ),
+    beir(
+        "spaces for tabs",
+        r"b/qrels/train\.tsv:2: 'q1 d0 1' given; .* by tabs; .*",
+        train_tsv=f"{ROW}q1 d0 1\n",
+    ),
+    beir(
+        "score is a fraction",
+        r"b/qrels/train\.tsv:2: .* an integer score, .*",
+        train_tsv=f"{ROW}q1\td0\t0.5\n",
+    ),
+    beir(
+        "score is ²",
+        r"b/qrels/train\.tsv:2: .* an integer score, .*",
+        train_tsv=f"{ROW}q1\td0\t²\n",
+    ),
+    beir(
+        "score is --1",
+        r"b/qrels/train\.tsv:2: .* an integer score, .*",
+        train_tsv=f"{ROW}q1\td0\t--1\n",
+    ),
+    beir(
+        "a huge score",
+        r"b/qrels/train\.tsv:2: .* an integer score, .*",
+        train_tsv=f"{ROW}q1\td0\t{'9' * 5000}\n",
+    ),
     beir(
         "a document twice",
         r"b/corpus\.jsonl:2: document id 'd0' is also at b/corpus\.jsonl:1; expected unique ids; rename or remove one",
-        corpus_jsonl=lines(*({"_id": name, "text": "x"} for name in ("d0", "d0", "d1", "d2", "d3", "d4"))),
+        corpus_jsonl=lines(
+            *({"_id": name, "text": "x"} for name in ("d0", "d0", "d1", "d2", "d3", "d4"))
+        ),
     ),
     beir(
         "a query twice",
@@ -207,7 +381,11 @@ BEIRS = [
         r"b/corpus\.jsonl:1: no field '_id'; found 'id, text'; add it",
         corpus_jsonl='{"id": "d", "text": "x"}',
     ),
-    beir("_id is a fraction", r"b/corpus\.jsonl:1: field '_id' is float; .*", corpus_jsonl='{"_id": 1.5, "text": "x"}'),
+    beir(
+        "_id is a fraction",
+        r"b/corpus\.jsonl:1: field '_id' is float; .*",
+        corpus_jsonl='{"_id": 1.5, "text": "x"}',
+    ),
     beir(
         "title is a list",
         r"b/corpus\.jsonl:1: field 'title' is list; expected str; .*",
@@ -231,11 +409,24 @@ PAPERS_TABLE = [
         r": 0 of 9 papers have two or more statements that no other .*; .*; give more papers, .*",
         *[{"lemmas": []}] * 9,
     ),
-    papers("a statement each", r": 0 of 9 papers have two .*none of them is in train; .*", *[{"theorems": ["a"]}] * 9),
-    papers("the same twice", r": 0 of 9 papers have two or more .*", *[{"theorems": ["a", "a "]}] * 9),
-    papers("one pair", r": 1 of 9 papers have two or more .*", {"lemmas": ["a", "b"]}, *[{"theorems": ["c"]}] * 8),
     papers(
-        "no lists", r":1: no lemmas or theorems; expected an object with lists of statements; add one", {"title": "t"}
+        "a statement each",
+        r": 0 of 9 papers have two .*none of them is in train; .*",
+        *[{"theorems": ["a"]}] * 9,
+    ),
+    papers(
+        "the same twice", r": 0 of 9 papers have two or more .*", *[{"theorems": ["a", "a "]}] * 9
+    ),
+    papers(
+        "one pair",
+        r": 1 of 9 papers have two or more .*",
+        {"lemmas": ["a", "b"]},
+        *[{"theorems": ["c"]}] * 8,
+    ),
+    papers(
+        "no lists",
+        r":1: no lemmas or theorems; expected an object with lists of statements; add one",
+        {"title": "t"},
     ),
     papers("a list", r":1: no lemmas or theorems; .*", ["a"]),
     papers(
@@ -243,9 +434,15 @@ PAPERS_TABLE = [
         r":1: lemmas is not a list of strings; expected one string per statement; .*",
         {"lemmas": "a"},
     ),
-    papers("a lemma is null", r":1: lemmas is not a list of strings; expected .*; correct it", {"lemmas": [None]}),
     papers(
-        "id is a list", r":1: the id is list; expected a string or a number; correct it", {"id": ["a"], "lemmas": []}
+        "a lemma is null",
+        r":1: lemmas is not a list of strings; expected .*; correct it",
+        {"lemmas": [None]},
+    ),
+    papers(
+        "id is a list",
+        r":1: the id is list; expected a string or a number; correct it",
+        {"id": ["a"], "lemmas": []},
     ),
     papers(
         "an id twice",
@@ -258,9 +455,18 @@ HEADER += "MisconceptionAId,MisconceptionBId,MisconceptionCId,MisconceptionDId\n
 EEDI_ROW = "1,Add,A,What?,1,2,3,4,,0,1,\n"
 
 
-def eedi(name: str, answer: str, train: str = HEADER + EEDI_ROW, mapping: str = "0,Forgets\n1,Twice\n") -> Mistake:
-    mapping = mapping if "Misconception" in mapping else "MisconceptionId,MisconceptionName\n" + mapping
-    return Mistake(f"eedi: {name}", EEDI, answer, {"e/train.csv": train, "e/misconception_mapping.csv": mapping})
+def eedi(
+    name: str, answer: str, train: str = HEADER + EEDI_ROW, mapping: str = "0,Forgets\n1,Twice\n"
+) -> Mistake:
+    mapping = (
+        mapping if "Misconception" in mapping else "MisconceptionId,MisconceptionName\n" + mapping
+    )
+    return Mistake(
+        f"eedi: {name}",
+        EEDI,
+        answer,
+        {"e/train.csv": train, "e/misconception_mapping.csv": mapping},
+    )
 
 
 EEDIS = [
@@ -269,16 +475,34 @@ EEDIS = [
         r"e/train\.csv:1: no column QuestionId; found .*; add it",
         HEADER.replace("QuestionId", "Id") + EEDI_ROW,
     ),
-    eedi("a column twice", r"e/train\.csv:1: column QuestionText given twice; .*", HEADER[:-1] + ",QuestionText\n"),
-    eedi("header only", r"e/train\.csv: no rows below the header; expected at least one; .*", HEADER),
-    eedi("a field too few", r"e/train\.csv:2: 11 fields; expected 12 as in the header; .*", HEADER + EEDI_ROW[2:]),
-    eedi("a field too many", r"e/train\.csv:2: 13 fields; expected 12 as .*", HEADER + "0," + EEDI_ROW),
+    eedi(
+        "a column twice",
+        r"e/train\.csv:1: column QuestionText given twice; .*",
+        HEADER[:-1] + ",QuestionText\n",
+    ),
+    eedi(
+        "header only", r"e/train\.csv: no rows below the header; expected at least one; .*", HEADER
+    ),
+    eedi(
+        "a field too few",
+        r"e/train\.csv:2: 11 fields; expected 12 as in the header; .*",
+        HEADER + EEDI_ROW[2:],
+    ),
+    eedi(
+        "a field too many",
+        r"e/train\.csv:2: 13 fields; expected 12 as .*",
+        HEADER + "0," + EEDI_ROW,
+    ),
     eedi(
         "an open quote",
         r"e/train\.csv:2: .*; expected CSV; check the quotes .*",
         HEADER + EEDI_ROW.replace("What", '"What'),
     ),
-    eedi("text after a quote", r"e/train\.csv:2: .*; expected CSV; .*", HEADER + EEDI_ROW.replace("What", '"What"x')),
+    eedi(
+        "text after a quote",
+        r"e/train\.csv:2: .*; expected CSV; .*",
+        HEADER + EEDI_ROW.replace("What", '"What"x'),
+    ),
     eedi(
         "correct is E",
         r"e/train\.csv:2: CorrectAnswer is 'E'; expected one of A, .*",
@@ -294,24 +518,38 @@ EEDIS = [
         r"e/train\.csv:2: AnswerBText is empty, but is a wrong answer; .*",
         HEADER + EEDI_ROW.replace(",2,", ",,"),
     ),
-    eedi("a question twice", r"e/train\.csv:3: query id '1_B' is also at e/train\.csv:2; .*", HEADER + EEDI_ROW * 2),
+    eedi(
+        "a question twice",
+        r"e/train\.csv:3: query id '1_B' is also at e/train\.csv:2; .*",
+        HEADER + EEDI_ROW * 2,
+    ),
     eedi(
         "an id twice",
         r"e/misconception_mapping\.csv:3: document id '0' is also at e/misconception_mapping\.csv:2; .*",
         mapping="0,Forgets\n0,Twice\n1,Adds\n",
     ),
-    eedi("no name", r"e/misconception_mapping\.csv:3: document '1' has no text; .*", mapping="0,Forgets\n1,\n"),
+    eedi(
+        "no name",
+        r"e/misconception_mapping\.csv:3: document '1' has no text; .*",
+        mapping="0,Forgets\n1,\n",
+    ),
     eedi(
         "semicolons",
         r"e/misconception_mapping\.csv:1: no column .*",
         mapping="MisconceptionId;MisconceptionName\n0;a\n",
     ),
-    eedi("one question", r"e/train\.csv: 2 queries in 1 groups leave none for .*; expected at least 4 groups .*"),
+    eedi(
+        "one question",
+        r"e/train\.csv: 2 queries in 1 groups leave none for .*; expected groups for each .*",
+    ),
 ]
 
 
 @parametrize(JSON, FLAGS, BEIRS, PAPERS_TABLE, EEDIS)
 def test_a_mistake_is_answered_in_one_line(
-    mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mistake: Mistake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     check(mistake, tmp_path, monkeypatch, capsys)

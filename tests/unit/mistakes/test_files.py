@@ -13,8 +13,12 @@ import read_data
 from mistakes import Mistake, check, parametrize
 
 BEIR = {
-    "b/corpus.jsonl": "".join(json.dumps({"_id": f"d{i}", "text": f"text {i}"}) + "\n" for i in range(5)),
-    "b/queries.jsonl": "".join(json.dumps({"_id": f"q{i}", "text": f"query {i}"}) + "\n" for i in range(20)),
+    "b/corpus.jsonl": "".join(
+        json.dumps({"_id": f"d{i}", "text": f"text {i}"}) + "\n" for i in range(5)
+    ),
+    "b/queries.jsonl": "".join(
+        json.dumps({"_id": f"q{i}", "text": f"query {i}"}) + "\n" for i in range(20)
+    ),
     "b/qrels/all.tsv": "".join(f"q{i}\td{i % 5}\t1\n" for i in range(20)),
 }
 EEDI_MAPPING = "e/misconception_mapping.csv"
@@ -40,18 +44,44 @@ READERS = {
 CONTENTS: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", r": the file is empty; expected text; check the path, and whether .*"),
     "blank": ("\n  \n\n", r": only blank lines; expected text; check the path, .*"),
-    "utf-16": ('{"a": "é"}\n'.encode("utf-16"), r": UTF-16 given; expected UTF-8 text; convert .*iconv -f utf-16 .*"),
-    "utf-32": ('{"a": 1}\n'.encode("utf-32"), r": UTF-32 given; expected UTF-8 text; convert .*iconv -f utf-32 .*"),
-    "utf-16 without a mark": ('{"a": 1}'.encode("utf-16-le"), r":1: a NUL byte given; expected UTF-8 .*utf-16le.*"),
-    "latin-1": ("caf\xe9\n".encode("latin-1"), r":1: byte 0xe9 is not UTF-8; expected UTF-8; convert the file .*"),
-    "gzip": (gzip.compress(b"{}\n"), r": gzip given; expected UTF-8 text; decompress the file \(gunzip\)"),
+    "utf-16": (
+        '{"a": "é"}\n'.encode("utf-16"),
+        r": UTF-16 given; expected UTF-8 text; convert .*iconv -f utf-16 .*",
+    ),
+    "utf-32": (
+        '{"a": 1}\n'.encode("utf-32"),
+        r": UTF-32 given; expected UTF-8 text; convert .*iconv -f utf-32 .*",
+    ),
+    "utf-16 without a mark": (
+        '{"a": 1}'.encode("utf-16-le"),
+        r":1: a NUL byte given; expected UTF-8 .*utf-16le.*",
+    ),
+    "latin-1": (
+        "caf\xe9\n".encode("latin-1"),
+        r":1: byte 0xe9 is not UTF-8; expected UTF-8; convert the file .*",
+    ),
+    "gzip": (
+        gzip.compress(b"{}\n"),
+        r": gzip given; expected UTF-8 text; decompress the file \(gunzip\)",
+    ),
     "zip": (b"PK\x03\x04\x14\0", r": a ZIP archive given; expected UTF-8 text; unpack it; .*"),
-    "zeros, as after a crash": (b"\0" * 4096, r":1: a NUL byte given; expected UTF-8 text; .* copy it again .*"),
-    "binary": (b"\x89PNG\r\n\x1a\n", r":1: byte 0x89 is not UTF-8; expected UTF-8; convert the file .*"),
+    "zeros, as after a crash": (
+        b"\0" * 4096,
+        r":1: a NUL byte given; expected UTF-8 text; .* copy it again .*",
+    ),
+    "binary": (
+        b"\x89PNG\r\n\x1a\n",
+        r":1: byte 0x89 is not UTF-8; expected UTF-8; convert the file .*",
+    ),
 }
 
 TABLE = [
-    Mistake(f"{reader}: {what}", f"{read_data.COMMAND}{command}", file + answer, {**others, file: content})
+    Mistake(
+        f"{reader}: {what}",
+        f"{read_data.COMMAND}{command}",
+        file + answer,
+        {**others, file: content},
+    )
     for reader, (file, command, others) in READERS.items()
     for what, (content, answer) in CONTENTS.items()
 ]
@@ -74,13 +104,35 @@ def make_long(path: Path) -> None:
 
 
 SPECIAL: list[tuple[str, Callable[[Path], None], str]] = [
-    ("a named pipe", os.mkfifo, r": a named pipe given; expected a regular file; write the content to one"),
-    ("a device", lambda path: path.symlink_to("/dev/null"), r": a device given; expected a regular file; write .*"),
-    ("an endless device", lambda path: path.symlink_to("/dev/zero"), r": a device given; expected a regular file; .*"),
-    ("a line of 65 MB", make_long, r":1: a line of more than 64 MB; expected shorter ones; write one row per line"),
+    (
+        "a named pipe",
+        os.mkfifo,
+        r": a named pipe given; expected a regular file; write the content to one",
+    ),
+    (
+        "a device",
+        lambda path: path.symlink_to("/dev/null"),
+        r": a device given; expected a regular file; write .*",
+    ),
+    (
+        "an endless device",
+        lambda path: path.symlink_to("/dev/zero"),
+        r": a device given; expected a regular file; .*",
+    ),
+    (
+        "a line of 65 MB",
+        make_long,
+        r":1: a line of more than 64 MB; expected shorter ones; write one row per line",
+    ),
 ]
 TABLE += [
-    Mistake(f"{reader}: {what}", f"{read_data.COMMAND}{command}", file + answer, {}, replace_with(file, make))
+    Mistake(
+        f"{reader}: {what}",
+        f"{read_data.COMMAND}{command}",
+        file + answer,
+        {},
+        replace_with(file, make),
+    )
     for reader, (file, command, others) in READERS.items()
     if not others
     for what, make, answer in SPECIAL
@@ -91,6 +143,9 @@ COUNT = len(TABLE)
 
 @parametrize(TABLE)
 def test_a_mistake_is_answered_in_one_line(
-    mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mistake: Mistake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     check(mistake, tmp_path, monkeypatch, capsys)

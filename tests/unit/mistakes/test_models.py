@@ -10,13 +10,22 @@ import mistakes
 import pytest
 from mistakes import MODEL, Mistake
 
-TASKS = "".join(json.dumps({"question": f"{i} + 1?", "answer": f"#### {i + 1}"}) + "\n" for i in range(40))
-JSONL = "".join(json.dumps({"query": f"q {i}", "pos": [f"right {i}"], "neg": [f"wrong {i}"]}) + "\n" for i in range(60))
+TASKS = "".join(
+    json.dumps({"question": f"{i} + 1?", "answer": f"#### {i + 1}"}) + "\n" for i in range(40)
+)
+JSONL = "".join(
+    json.dumps({"query": f"q {i}", "pos": [f"right {i}"], "neg": [f"wrong {i}"]}) + "\n"
+    for i in range(60)
+)
 
 
-def retriever(name: str, base: str, answer: str, files: Mapping[str, str | bytes] = MODEL) -> Mistake:
+def retriever(
+    name: str, base: str, answer: str, files: Mapping[str, str | bytes] = MODEL
+) -> Mistake:
     data = {"data.jsonl": JSONL}
-    return Mistake(name, f"plan retriever --set data=data.jsonl --set base={base}", answer, {**data, **files})
+    return Mistake(
+        name, f"plan retriever --set data=data.jsonl --set base={base}", answer, {**data, **files}
+    )
 
 
 def gsm8k(name: str, answer: str, files: Mapping[str, str | bytes]) -> Mistake:
@@ -32,7 +41,10 @@ def config(**values: object) -> dict[str, str | bytes]:
 ADAPTER = json.dumps({"base_model_name_or_path": "BAAI/bge-small-en", "r": 8})
 PATHS = [
     retriever(
-        "gguf_file", "m.gguf", r"model m\.gguf: this is a GGUF file, which is not read; expected .*", {"m.gguf": "GGUF"}
+        "gguf_file",
+        "m.gguf",
+        r"model m\.gguf: this is a GGUF file, which is not read; expected .*",
+        {"m.gguf": "GGUF"},
     ),
     retriever(
         "weights_file",
@@ -40,17 +52,37 @@ PATHS = [
         r"model base/model\.safetensors: this is a file of weights; .*"
         r"; give base",
     ),
-    retriever("bin_file", "w.bin", r"model w\.bin: this is a file of weights; expected a folder .*", {"w.bin": "x"}),
-    retriever("config_file", "base/config.json", r"model base/config\.json: this is a JSON file; .*; give base"),
     retriever(
-        "text_file", "m.txt", r"model m\.txt: this is a file; expected a Hugging Face model folder.*", {"m.txt": ""}
+        "bin_file",
+        "w.bin",
+        r"model w\.bin: this is a file of weights; expected a folder .*",
+        {"w.bin": "x"},
     ),
-    retriever("missing", "nowhere", r"model 'nowhere': no such folder; expected a folder or a hub id .*"),
+    retriever(
+        "config_file",
+        "base/config.json",
+        r"model base/config\.json: this is a JSON file; .*; give base",
+    ),
+    retriever(
+        "text_file",
+        "m.txt",
+        r"model m\.txt: this is a file; expected a Hugging Face model folder.*",
+        {"m.txt": ""},
+    ),
+    retriever(
+        "missing", "nowhere", r"model 'nowhere': no such folder; expected a folder or a hub id .*"
+    ),
     retriever("missing_path", "./nowhere", r"model '\./nowhere': no such folder; .*"),
     retriever("empty_name", "''", r"model '': no such folder; .*"),
-    retriever("unknown_home", "~nobody-at-all/model", r"model '~nobody-at-all/model': no such folder; .*"),
+    retriever(
+        "unknown_home", "~nobody-at-all/model", r"model '~nobody-at-all/model': no such folder; .*"
+    ),
     retriever("three_parts", "a/b/c", r"model 'a/b/c': no such folder; .*"),
-    retriever("not_fetched", "nobody/nothing-at-all", r"model 'nobody/nothing-at-all': neither a folder, .*"),
+    retriever(
+        "not_fetched",
+        "nobody/nothing-at-all",
+        r"model 'nobody/nothing-at-all': neither a folder, .*",
+    ),
 ]
 FOLDERS = [
     retriever(
@@ -83,7 +115,12 @@ FOLDERS = [
         "base --set generator=base --set prepare_query_generation.prompt_template=Ask",
         r"prepare_query_generation\.prompt_template: 'Ask' given, with no {document} in it; expected .*",
     ),
-    retriever("gguf_folder", "g", r"model g: holds GGUF \(m\.gguf\), which is not read; .*", {"g/m.gguf": "GGUF"}),
+    retriever(
+        "gguf_folder",
+        "g",
+        r"model g: holds GGUF \(m\.gguf\), which is not read; .*",
+        {"g/m.gguf": "GGUF"},
+    ),
     retriever(
         "empty_folder",
         "e",
@@ -102,7 +139,12 @@ FOLDERS = [
         r"base/config\.json: not JSON \(.*\); expected a whole file; .*",
         {**MODEL, "base/config.json": '{"architectures": ["Be'},
     ),
-    retriever("config_empty", "base", r"base/config\.json: not JSON \(.*\); .*", {**MODEL, "base/config.json": ""}),
+    retriever(
+        "config_empty",
+        "base",
+        r"base/config\.json: not JSON \(.*\); .*",
+        {**MODEL, "base/config.json": ""},
+    ),
     retriever(
         "config_list",
         "base",
@@ -116,7 +158,10 @@ FOLDERS = [
         {**MODEL, "base/config.json": "{}".encode("utf-16")},
     ),
     retriever(
-        "config_nested", "base", r"base/config\.json: not JSON \(.*\); .*", {**MODEL, "base/config.json": "[" * 100_000}
+        "config_nested",
+        "base",
+        r"base/config\.json: not JSON \(.*\); .*",
+        {**MODEL, "base/config.json": "[" * 100_000},
     ),
     retriever(
         "no_tokenizer",
@@ -184,14 +229,21 @@ KINDS = [
         "custom_code_file",
         "base",
         r"model base: needs its own code \(modeling_own\.Own\); .*",
-        {**config(model_type="own", auto_map={"AutoModel": "modeling_own.Own"}), "base/modeling_own.py": ""},
+        {
+            **config(model_type="own", auto_map={"AutoModel": "modeling_own.Own"}),
+            "base/modeling_own.py": "",
+        },
     ),
     retriever(
         "custom_code_not_fetched",
         "base",
         r"model base: needs its own code \(a/b--modeling_own\.Own\); .*; if it is a plain 'bert', remove auto_map from"
         r" config\.json",
-        config(architectures=["BertModel"], model_type="bert", auto_map={"AutoModel": "a/b--modeling_own.Own"}),
+        config(
+            architectures=["BertModel"],
+            model_type="bert",
+            auto_map={"AutoModel": "a/b--modeling_own.Own"},
+        ),
     ),
     retriever(
         "reranker_as_embedder",
@@ -239,13 +291,20 @@ RERANKERS = [
         rf"reranker: model '{name}': no such folder; .*; none and embedder are possible too{hint}",
         {"data.jsonl": JSONL, **MODEL},
     )
-    for name, hint in (("embeder", r"; did you mean 'embedder'\?"), ("non", r"; did you mean 'none'\?"), ("true", ""))
+    for name, hint in (
+        ("embeder", r"; did you mean 'embedder'\?"),
+        ("non", r"; did you mean 'none'\?"),
+        ("true", ""),
+    )
 ]
 
 
 @mistakes.parametrize(PATHS, FOLDERS, KINDS, RERANKERS)
 def test_the_answer(
-    mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mistake: Mistake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     mistakes.check(mistake, tmp_path, monkeypatch, capsys)

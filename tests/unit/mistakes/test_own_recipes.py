@@ -26,7 +26,7 @@ class Inputs:
     before: Path | None = None
 def run(context, config, inputs):
     return Result({"total": 1})
-def check(config, inputs):
+def check(config, inputs, parents):
     pass
 def metrics(config):
     return ["total", f"total@{config.size}"]
@@ -37,12 +37,21 @@ LINE = JOB.count("\n") + 2
 """The line of the recipe's body."""
 
 
-def recipe(name: str, body: str, answer: str, *, head: str = JOB, parameters: str = "", settings: str = "") -> Mistake:
+def recipe(
+    name: str, body: str, answer: str, *, head: str = JOB, parameters: str = "", settings: str = ""
+) -> Mistake:
     """A recipe with one line. In `answer`, HERE is that line and JOBLINE one of the head."""
     module = "own_" + re.sub(r"\W", "_", name)
     content = f"{head}def {module}({parameters}):\n    {body}\n"
-    answer = answer.replace("HERE", rf"{module}\.py:{LINE}").replace("JOBLINE", rf"{module}\.py:\d+")
-    return Mistake(name, f"plan {module}.py {settings}", answer.replace("NAME", module), {f"{module}.py": content})
+    answer = answer.replace("HERE", rf"{module}\.py:{LINE}").replace(
+        "JOBLINE", rf"{module}\.py:\d+"
+    )
+    return Mistake(
+        name,
+        f"plan {module}.py {settings}",
+        answer.replace("NAME", module),
+        {f"{module}.py": content},
+    )
 
 
 def job(name: str, old: str, new: str, answer: str) -> Mistake:
@@ -55,7 +64,9 @@ def job(name: str, old: str, new: str, answer: str) -> Mistake:
 END = "; return Summary([], goals=[a])"
 STEPS = [
     recipe(
-        "setting_text_for_int", 'a = step("a", JOB, size="abc")' + END, r"HERE: step a: count\.size: 'abc' given; .*"
+        "setting_text_for_int",
+        'a = step("a", JOB, size="abc")' + END,
+        r"HERE: step a: count\.size: 'abc' given; .*",
     ),
     recipe(
         "setting_true_for_int",
@@ -73,56 +84,160 @@ STEPS = [
         ' return Summary([Row("x", {"m": a.metric("querys")}, [a])])',
         r"row 'x', column 'm': step a reports no 'querys'; expected one of documents, queries, .*",
     ),
-    recipe("setting_bound", 'a = step("a", JOB, size=0)' + END, r"HERE: step a: count\.size: 0 given; expected >= 1"),
-    recipe("setting_fraction", 'a = step("a", JOB, size=1.5)' + END, r"HERE: step a: count\.size: 1\.5 given; .*"),
-    recipe("setting_list", 'a = step("a", JOB, size=[1])' + END, r"HERE: step a: count\.size: \[1\] given; .*"),
-    recipe("setting_nan", 'a = step("a", JOB, rate=float("nan"))' + END, r"HERE: step a: count\.rate: nan .*finite.*"),
-    recipe("setting_inf", 'a = step("a", JOB, rate=float("inf"))' + END, r"HERE: step a: count\.rate: inf .*finite.*"),
     recipe(
-        "setting_rate_text", 'a = step("a", JOB, rate="high")' + END, r"HERE: step a: count\.rate: 'high' given; .*"
+        "setting_bound",
+        'a = step("a", JOB, size=0)' + END,
+        r"HERE: step a: count\.size: 0 given; expected >= 1",
+    ),
+    recipe(
+        "setting_fraction",
+        'a = step("a", JOB, size=1.5)' + END,
+        r"HERE: step a: count\.size: 1\.5 given; .*",
+    ),
+    recipe(
+        "setting_list",
+        'a = step("a", JOB, size=[1])' + END,
+        r"HERE: step a: count\.size: \[1\] given; .*",
+    ),
+    recipe(
+        "setting_nan",
+        'a = step("a", JOB, rate=float("nan"))' + END,
+        r"HERE: step a: count\.rate: nan .*finite.*",
+    ),
+    recipe(
+        "setting_inf",
+        'a = step("a", JOB, rate=float("inf"))' + END,
+        r"HERE: step a: count\.rate: inf .*finite.*",
+    ),
+    recipe(
+        "setting_rate_text",
+        'a = step("a", JOB, rate="high")' + END,
+        r"HERE: step a: count\.rate: 'high' given; .*",
     ),
     recipe(
         "setting_literal",
         'a = step("a", JOB, kind="fats")' + END,
         r"HERE: step a: count\.kind: 'fats' given; expected one of fast, slow; did you mean 'fast'\?",
     ),
-    recipe("setting_tuple_short", 'a = step("a", JOB, windows=(1,))' + END, r"HERE: step a: count\.windows: .*"),
-    recipe("setting_tuple_text", 'a = step("a", JOB, windows=("x", 2))' + END, r"HERE: step a: count\.windows: .*"),
+    recipe(
+        "setting_tuple_short",
+        'a = step("a", JOB, windows=(1,))' + END,
+        r"HERE: step a: count\.windows: .*",
+    ),
+    recipe(
+        "setting_tuple_text",
+        'a = step("a", JOB, windows=("x", 2))' + END,
+        r"HERE: step a: count\.windows: .*",
+    ),
     recipe(
         "setting_unknown",
         'a = step("a", JOB, sise=3)' + END,
         r"HERE: step a: 'sise' given; expected one of before, size, .*; did you mean 'size'\?",
     ),
-    recipe("setting_step", 'b = step("b", JOB); a = step("a", JOB, size=b)' + END, r"HERE: step a: a step's output .*"),
     recipe(
-        "input_number", 'a = step("a", JOB, before=3)' + END, r"HERE: step a: 3 given as input 'before'; expected .*"
+        "setting_step",
+        'b = step("b", JOB); a = step("a", JOB, size=b)' + END,
+        r"HERE: step a: a step's output .*",
     ),
-    recipe("input_text", 'a = step("a", JOB, before="x")' + END, r"HERE: step a: 'x' given as input 'before'; .*"),
-    recipe("input_path", 'a = step("a", JOB, before=Path("x"))' + END, r"HERE: step a: a \w*Path given as input .*"),
-    recipe("input_list", 'a = step("a", JOB, before=[3])' + END, r"HERE: step a: 3 given as input 'before'; .*"),
-    recipe("input_job", 'a = step("a", JOB, before=JOB)' + END, r"HERE: step a: a Job given as input 'before'; .*"),
-    recipe("name_number", "a = step(3, JOB)" + END, r"HERE: step: 3 given; expected a name, such as 'iter0/mine'"),
+    recipe(
+        "input_number",
+        'a = step("a", JOB, before=3)' + END,
+        r"HERE: step a: 3 given as input 'before'; expected .*",
+    ),
+    recipe(
+        "input_text",
+        'a = step("a", JOB, before="x")' + END,
+        r"HERE: step a: 'x' given as input 'before'; .*",
+    ),
+    recipe(
+        "input_path",
+        'a = step("a", JOB, before=Path("x"))' + END,
+        r"HERE: step a: a \w*Path given as input .*",
+    ),
+    recipe(
+        "input_list",
+        'a = step("a", JOB, before=[3])' + END,
+        r"HERE: step a: 3 given as input 'before'; .*",
+    ),
+    recipe(
+        "input_job",
+        'a = step("a", JOB, before=JOB)' + END,
+        r"HERE: step a: a Job given as input 'before'; .*",
+    ),
+    recipe(
+        "name_number",
+        "a = step(3, JOB)" + END,
+        r"HERE: step: 3 given; expected a name, such as 'iter0/mine'",
+    ),
     recipe("name_job", 'a = step(JOB, "a")' + END, r"HERE: step: a Job given; expected a name, .*"),
-    recipe("name_empty", 'a = step("", JOB)' + END, r"HERE: step: '' given; expected letters, digits .*"),
     recipe(
-        "name_parents", 'a = step("../../x y", JOB)' + END, r"HERE: step: '\.\./\.\./x y' given; expected letters.*"
-    ),
-    recipe("name_parent", 'a = step("..", JOB)' + END, r"HERE: step: '\.\.' given; expected letters.*"),
-    recipe("name_dot", 'a = step("a/./b", JOB)' + END, r"HERE: step: 'a/\./b' given; expected letters.*"),
-    recipe("name_space", 'a = step("two words", JOB)' + END, r"HERE: step: 'two words' given; expected letters.*"),
-    recipe("name_absolute", 'a = step("/a", JOB)' + END, r"HERE: step: '/a' given; expected letters.*"),
-    recipe("name_slashes", 'a = step("a//b", JOB)' + END, r"HERE: step: 'a//b' given; expected letters.*"),
-    recipe("name_star", 'a = step("a*", JOB)' + END, r"HERE: step: 'a\*' given; expected letters.*"),
-    recipe("name_backslash", 'a = step("a\\\\b", JOB)' + END, r"HERE: step: .* given; expected letters.*"),
-    recipe("job_text", 'a = step("x", "prepare")' + END, r"HERE: step x: job: 'prepare' given; expected a Job, .*"),
-    recipe("job_config", 'a = step("x", Config)' + END, r"HERE: step x: job: Config given; expected a Job, .*"),
-    recipe("job_none", 'a = step("x", None)' + END, r"HERE: step x: job: None given; expected a Job, .*"),
-    recipe("job_run", 'a = step("x", run)' + END, r"HERE: step x: job: a function given; expected a Job, .*"),
-    recipe(
-        "job_module", 'import json; a = step("x", json)' + END, r"HERE: step x: job: a module given; expected a Job.*"
+        "name_empty",
+        'a = step("", JOB)' + END,
+        r"HERE: step: '' given; expected letters, digits .*",
     ),
     recipe(
-        "resources_dict", 'a = step("a", JOB, resources={"workers": 2})' + END, r"HERE: step a: resources: .* given; .*"
+        "name_parents",
+        'a = step("../../x y", JOB)' + END,
+        r"HERE: step: '\.\./\.\./x y' given; expected letters.*",
+    ),
+    recipe(
+        "name_parent", 'a = step("..", JOB)' + END, r"HERE: step: '\.\.' given; expected letters.*"
+    ),
+    recipe(
+        "name_dot",
+        'a = step("a/./b", JOB)' + END,
+        r"HERE: step: 'a/\./b' given; expected letters.*",
+    ),
+    recipe(
+        "name_space",
+        'a = step("two words", JOB)' + END,
+        r"HERE: step: 'two words' given; expected letters.*",
+    ),
+    recipe(
+        "name_absolute", 'a = step("/a", JOB)' + END, r"HERE: step: '/a' given; expected letters.*"
+    ),
+    recipe(
+        "name_slashes",
+        'a = step("a//b", JOB)' + END,
+        r"HERE: step: 'a//b' given; expected letters.*",
+    ),
+    recipe(
+        "name_star", 'a = step("a*", JOB)' + END, r"HERE: step: 'a\*' given; expected letters.*"
+    ),
+    recipe(
+        "name_backslash",
+        'a = step("a\\\\b", JOB)' + END,
+        r"HERE: step: .* given; expected letters.*",
+    ),
+    recipe(
+        "job_text",
+        'a = step("x", "prepare")' + END,
+        r"HERE: step x: job: 'prepare' given; expected a Job, .*",
+    ),
+    recipe(
+        "job_config",
+        'a = step("x", Config)' + END,
+        r"HERE: step x: job: Config given; expected a Job, .*",
+    ),
+    recipe(
+        "job_none",
+        'a = step("x", None)' + END,
+        r"HERE: step x: job: None given; expected a Job, .*",
+    ),
+    recipe(
+        "job_run",
+        'a = step("x", run)' + END,
+        r"HERE: step x: job: a function given; expected a Job, .*",
+    ),
+    recipe(
+        "job_module",
+        'import json; a = step("x", json)' + END,
+        r"HERE: step x: job: a module given; expected a Job.*",
+    ),
+    recipe(
+        "resources_dict",
+        'a = step("a", JOB, resources={"workers": 2})' + END,
+        r"HERE: step a: resources: .* given; .*",
     ),
     recipe(
         "resources_zero",
@@ -162,13 +277,19 @@ OUTPUTS = [
         r"HERE: step b: output 'prats' given; expected one of parts, best-\*; did you mean 'parts'\?",
     ),
     recipe(
-        "output_number", 'b = step("b", JOB); a = step("a", JOB, before=b[0])' + END, r"HERE: step b: 'step\[0\]' .*"
+        "output_number",
+        'b = step("b", JOB); a = step("a", JOB, before=b[0])' + END,
+        r"HERE: step b: 'step\[0\]' .*",
     ),
     recipe(
-        "output_none", 'b = step("b", JOB); a = step("a", JOB, before=b[None])' + END, r"HERE: step b: .* given; .*"
+        "output_none",
+        'b = step("b", JOB); a = step("a", JOB, before=b[None])' + END,
+        r"HERE: step b: .* given; .*",
     ),
     recipe(
-        "output_path", 'b = step("b", JOB); a = step("a", JOB, before=b["parts/x"])' + END, r"HERE: step b: output .*"
+        "output_path",
+        'b = step("b", JOB); a = step("a", JOB, before=b["parts/x"])' + END,
+        r"HERE: step b: output .*",
     ),
     recipe(
         "metric_number",
@@ -199,11 +320,19 @@ OUTPUTS = [
 ]
 SUMMARIES = [
     recipe(
-        "row_number", 'return Summary([Row("a", {"q": 3})])', r"HERE: Row 'a', column 'q': 3 given; expected step\..*"
+        "row_number",
+        'return Summary([Row("a", {"q": 3})])',
+        r"HERE: Row 'a', column 'q': 3 given; expected step\..*",
     ),
-    recipe("row_text", 'return Summary([Row("a", {"q": "loss"})])', r"HERE: Row 'a', column 'q': 'loss' given; .*"),
     recipe(
-        "row_step", 'a = step("a", JOB); return Summary([Row("x", {"q": a})])', r"HERE: Row 'x', column 'q': a Step .*"
+        "row_text",
+        'return Summary([Row("a", {"q": "loss"})])',
+        r"HERE: Row 'a', column 'q': 'loss' given; .*",
+    ),
+    recipe(
+        "row_step",
+        'a = step("a", JOB); return Summary([Row("x", {"q": a})])',
+        r"HERE: Row 'x', column 'q': a Step .*",
     ),
     recipe(
         "row_list",
@@ -211,16 +340,24 @@ SUMMARIES = [
         r"HERE: Row 'x': columns: .* given; expected \{.*",
     ),
     recipe(
-        "row_label", 'a = step("a", JOB); return Summary([Row(3, {"q": a.metric("total")})])', r"HERE: Row: label: 3 .*"
+        "row_label",
+        'a = step("a", JOB); return Summary([Row(3, {"q": a.metric("total")})])',
+        r"HERE: Row: label: 3 .*",
     ),
     recipe(
-        "row_steps", 'a = step("a", JOB); return Summary([Row("x", {}, a)])', r"HERE: Row 'x': steps: a Step given; .*"
+        "row_steps",
+        'a = step("a", JOB); return Summary([Row("x", {}, a)])',
+        r"HERE: Row 'x': steps: a Step given; .*",
     ),
     recipe(
-        "row_step_names", 'return Summary([Row("x", {}, ["a"])])', r"HERE: Row 'x': steps: 'a' given; expected step.*"
+        "row_step_names",
+        'return Summary([Row("x", {}, ["a"])])',
+        r"HERE: Row 'x': steps: 'a' given; expected step.*",
     ),
     recipe(
-        "row_steps_text", 'return Summary([Row("x", {}, "ab")])', r"HERE: Row 'x': steps: 'ab' given; expected a list.*"
+        "row_steps_text",
+        'return Summary([Row("x", {}, "ab")])',
+        r"HERE: Row 'x': steps: 'ab' given; expected a list.*",
     ),
     recipe(
         "rows_tuple",
@@ -228,36 +365,81 @@ SUMMARIES = [
         r"HERE: Summary: rows: a tuple given; expected Row\(label, columns\)",
     ),
     recipe(
-        "rows_number", "return Summary(3)", r"HERE: Summary: rows: 3 given; expected a list of Row\(label, columns\)"
-    ),
-    recipe("rows_none", "return Summary(None)", r"HERE: Summary: rows: None given; expected a list of Row.*"),
-    recipe("rows_one", 'return Summary(Row("x", {}))', r"HERE: Summary: rows: a Row given; expected a list of Row.*"),
-    recipe("rows_dict", 'return Summary({"x": 3})', r"HERE: Summary: rows: \{'x': 3\} given; expected a list of Row.*"),
-    recipe("rows_steps", 'return Summary([step("a", JOB)])', r"HERE: Summary: rows: a Step given; expected Row.*"),
-    recipe(
-        "rows_twice", 'return Summary([Row("x", {}), Row("x", {})])', r"HERE: Summary: rows: label 'x' given twice; .*"
-    ),
-    recipe("goals_step", 'a = step("a", JOB); return Summary([], goals=a)', r"HERE: Summary: goals: a Step given; .*"),
-    recipe(
-        "goals_names", 'return Summary([], goals=["a"])', r"HERE: Summary: goals: 'a' given; expected step\(\.\.\.\)"
+        "rows_number",
+        "return Summary(3)",
+        r"HERE: Summary: rows: 3 given; expected a list of Row\(label, columns\)",
     ),
     recipe(
-        "goals_output", 'a = step("a", JOB); return Summary([], goals=[a["parts"]])', r"HERE: .* an? Output given; .*"
+        "rows_none",
+        "return Summary(None)",
+        r"HERE: Summary: rows: None given; expected a list of Row.*",
     ),
-    recipe("nothing_to_do", "return Summary([])", r"recipe NAME: the Summary has no rows and no goals; .*"),
+    recipe(
+        "rows_one",
+        'return Summary(Row("x", {}))',
+        r"HERE: Summary: rows: a Row given; expected a list of Row.*",
+    ),
+    recipe(
+        "rows_dict",
+        'return Summary({"x": 3})',
+        r"HERE: Summary: rows: \{'x': 3\} given; expected a list of Row.*",
+    ),
+    recipe(
+        "rows_steps",
+        'return Summary([step("a", JOB)])',
+        r"HERE: Summary: rows: a Step given; expected Row.*",
+    ),
+    recipe(
+        "rows_twice",
+        'return Summary([Row("x", {}), Row("x", {})])',
+        r"HERE: Summary: rows: label 'x' given twice; .*",
+    ),
+    recipe(
+        "goals_step",
+        'a = step("a", JOB); return Summary([], goals=a)',
+        r"HERE: Summary: goals: a Step given; .*",
+    ),
+    recipe(
+        "goals_names",
+        'return Summary([], goals=["a"])',
+        r"HERE: Summary: goals: 'a' given; expected step\(\.\.\.\)",
+    ),
+    recipe(
+        "goals_output",
+        'a = step("a", JOB); return Summary([], goals=[a["parts"]])',
+        r"HERE: .* an? Output given; .*",
+    ),
+    recipe(
+        "nothing_to_do",
+        "return Summary([])",
+        r"recipe NAME: the Summary has no rows and no goals; .*",
+    ),
     recipe("returns_none", "return None", r"recipe NAME: returned NoneType; expected a Summary"),
-    recipe("returns_step", 'return step("a", JOB)', r"recipe NAME: returned Step; expected a Summary"),
-    recipe("returns_rows", 'return [Row("x", {})]', r"recipe NAME: returned list; expected a Summary"),
+    recipe(
+        "returns_step", 'return step("a", JOB)', r"recipe NAME: returned Step; expected a Summary"
+    ),
+    recipe(
+        "returns_rows", 'return [Row("x", {})]', r"recipe NAME: returned list; expected a Summary"
+    ),
 ]
 PARAMETERS = [
     recipe(
-        "keywords", "return Summary([])", r"recipe NAME: parameter kw: \* or \*\* given; expected .*", parameters="**kw"
+        "keywords",
+        "return Summary([])",
+        r"recipe NAME: parameter kw: \* or \*\* given; expected .*",
+        parameters="**kw",
     ),
     recipe(
-        "positions", "return Summary([])", r"recipe NAME: parameter x: \* or .* given; expected .*", parameters="*x"
+        "positions",
+        "return Summary([])",
+        r"recipe NAME: parameter x: \* or .* given; expected .*",
+        parameters="*x",
     ),
     recipe(
-        "untyped", "return Summary([])", r"recipe NAME: parameter x: no type given; expected one, .*", parameters="x"
+        "untyped",
+        "return Summary([])",
+        r"recipe NAME: parameter x: no type given; expected one, .*",
+        parameters="x",
     ),
     recipe(
         "untyped_set",
@@ -266,8 +448,19 @@ PARAMETERS = [
         parameters="x=3",
         settings="--set x=4",
     ),
-    recipe("required", "return Summary([])", r"recipe NAME: x not given; .*; add --set x=\.\.\.", parameters="x: int"),
-    recipe("wrong_type", "return Summary([])", r"--set x=a: 'a' given; .*", parameters="x: int", settings="--set x=a"),
+    recipe(
+        "required",
+        "return Summary([])",
+        r"recipe NAME: x not given; .*; add --set x=\.\.\.",
+        parameters="x: int",
+    ),
+    recipe(
+        "wrong_type",
+        "return Summary([])",
+        r"--set x=a: 'a' given; .*",
+        parameters="x: int",
+        settings="--set x=a",
+    ),
     recipe(
         "misspelt",
         "return Summary([])",
@@ -289,7 +482,10 @@ PARAMETERS = [
         {"two words.py": ""},
     ),
     Mistake(
-        "file_with_digit", "plan 2nd.py", r"recipe 2nd\.py: '2nd' is no name of a Python function; .*", {"2nd.py": ""}
+        "file_with_digit",
+        "plan 2nd.py",
+        r"recipe 2nd\.py: '2nd' is no name of a Python function; .*",
+        {"2nd.py": ""},
     ),
     Mistake(
         "file_with_dot",
@@ -297,7 +493,11 @@ PARAMETERS = [
         r"recipe own\.v2\.py: 'own\.v2' is no name of .* to own_v2\.py",
         {"own.v2.py": ""},
     ),
-    Mistake("file_missing", "plan own_nowhere.py", r"recipe own_nowhere\.py: no such file; give a recipe's name .*"),
+    Mistake(
+        "file_missing",
+        "plan own_nowhere.py",
+        r"recipe own_nowhere\.py: no such file; give a recipe's name .*",
+    ),
     Mistake(
         "no_function",
         "plan own_empty.py",
@@ -336,22 +536,54 @@ JOBS = [
         "run(config, inputs)",
         r"JOBLINE: job count\.run: run\(config, inputs\) given; expected run\(context, config, inputs\)",
     ),
-    job("run_none", "run(context, config, inputs)", "run()", r"JOBLINE: job count\.run: run\(\) given; .*"),
-    job("run_number", "run=run", "run=3", r"JOBLINE: job count\.run: 3 given; expected a function .*"),
-    job("run_text", "run=run", 'run="run"', r"JOBLINE: job count\.run: 'run' given; expected module:function.*"),
-    job("run_module", "run=run", 'run="no_such_module:run"', r"module no_such_module: has no source file; .*"),
     job(
-        "run_called", "run=run", "run=run(1, 2, 3)", r"JOBLINE: job count\.run: a Result given; expected a function .*"
+        "run_none",
+        "run(context, config, inputs)",
+        "run()",
+        r"JOBLINE: job count\.run: run\(\) given; .*",
     ),
-    job("check_number", "check=check", "check=3", r"JOBLINE: job count\.check: 3 given; expected a function check\(.*"),
+    job(
+        "run_number",
+        "run=run",
+        "run=3",
+        r"JOBLINE: job count\.run: 3 given; expected a function .*",
+    ),
+    job(
+        "run_text",
+        "run=run",
+        'run="run"',
+        r"JOBLINE: job count\.run: 'run' given; expected a function .*",
+    ),
+    job(
+        "run_called",
+        "run=run",
+        "run=run(1, 2, 3)",
+        r"JOBLINE: job count\.run: a Result given; expected a function .*",
+    ),
+    job(
+        "check_number",
+        "check=check",
+        "check=3",
+        r"JOBLINE: job count\.check: 3 given; expected a function check\(.*",
+    ),
     job(
         "check_parameters",
-        "def check(config, inputs)",
+        "def check(config, inputs, parents)",
         "def check(config)",
         r"JOBLINE: job count\.check: check\(config\) .*",
     ),
-    job("check_raises", "    pass", '    raise ValueError("seven")', r"\S+\.py:\d+ in check: ValueError: seven; .*"),
-    job("check_attribute", "    pass", "    config.nosuch", r"\S+\.py:\d+ in check: AttributeError: .*"),
+    job(
+        "check_raises",
+        "    pass",
+        '    raise ValueError("seven")',
+        r"\S+\.py:\d+ in check: ValueError: seven; .*",
+    ),
+    job(
+        "check_attribute",
+        "    pass",
+        "    config.nosuch",
+        r"\S+\.py:\d+ in check: AttributeError: .*",
+    ),
     job("check_key", "    pass", "    {}['x']", r"\S+\.py:\d+ in check: KeyError: 'x'; .*"),
     job(
         "input_str",
@@ -377,23 +609,59 @@ JOBS = [
         "rate: dict[str, int]",
         r"JOBLINE: job count: Config\.rate: 'dict\[str, int\]' given; .*",
     ),
-    job("field_path", "rate: float = 0.5", "rate: Path = None", r"JOBLINE: job count: Config\.rate: Path given; .*"),
-    job("field_set", "rate: float", "rate: set[int]", r"JOBLINE: job count: Config\.rate: 'set\[int\]' given; .*"),
     job(
-        "built_in_name", '"count"', '"mine"', r"job mine: declared in own_\w+; expected another name than .*; rename it"
+        "field_path",
+        "rate: float = 0.5",
+        "rate: Path = None",
+        r"JOBLINE: job count: Config\.rate: Path given; .*",
     ),
-    job("built_in_embed", '"count"', '"embed"', r"job embed: declared in own_\w+; expected another name than .*"),
+    job(
+        "field_set",
+        "rate: float",
+        "rate: set[int]",
+        r"JOBLINE: job count: Config\.rate: 'set\[int\]' given; .*",
+    ),
+    job(
+        "built_in_name",
+        '"count"',
+        '"mine"',
+        r"job mine: declared in own_\w+; expected another name than .*; rename it",
+    ),
+    job(
+        "built_in_embed",
+        '"count"',
+        '"embed"',
+        r"job embed: declared in own_\w+; expected another name than .*",
+    ),
     job("name_number", '"count"', "3", r"JOBLINE: Job: 3 given; expected a name like my_job"),
-    job("name_space", '"count"', '"my job"', r"JOBLINE: Job: 'my job' given; expected a name like my_job"),
-    job("name_path", '"count"', '"../x"', r"JOBLINE: Job: '\.\./x' given; expected a name like my_job"),
-    job("version_text", "version=1", 'version="a"', r"JOBLINE: job count\.version: 'a' given; expected an integer, .*"),
+    job(
+        "name_space",
+        '"count"',
+        '"my job"',
+        r"JOBLINE: Job: 'my job' given; expected a name like my_job",
+    ),
+    job(
+        "name_path",
+        '"count"',
+        '"../x"',
+        r"JOBLINE: Job: '\.\./x' given; expected a name like my_job",
+    ),
+    job(
+        "version_text",
+        "version=1",
+        'version="a"',
+        r"JOBLINE: job count\.version: 'a' given; expected an integer, .*",
+    ),
 ]
 
 
 @pytest.mark.slow
 @mistakes.parametrize(STEPS, OUTPUTS, SUMMARIES, PARAMETERS, JOBS)
 def test_the_answer(
-    mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mistake: Mistake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     mistakes.check(mistake, tmp_path, monkeypatch, capsys)
 
@@ -405,5 +673,8 @@ def test_a_step_that_no_row_reaches_is_named(
     answer = r"warning: b: no row or goal of the Summary depends on it; it does not run"
     mistake = recipe("unreached", body, answer)
     mistakes.check(
-        Mistake(mistake.name, mistake.command, answer, mistake.files, status=0), tmp_path, monkeypatch, capsys
+        Mistake(mistake.name, mistake.command, answer, mistake.files, status=0),
+        tmp_path,
+        monkeypatch,
+        capsys,
     )

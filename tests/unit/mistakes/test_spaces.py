@@ -8,7 +8,9 @@ import mistakes
 import pytest
 from mistakes import MODEL, Mistake
 
-COMMAND = "sweep quickstart --set base=base --set iterations=2 --trials 2 --space space.yaml --metric"
+COMMAND = (
+    "sweep quickstart --set base=base --set iterations=2 --trials 2 --space space.yaml --metric"
+)
 
 
 def space(name: str, line: str, answer: str, metric: str = "map@25") -> Mistake:
@@ -31,54 +33,108 @@ SPACES = [
     space(
         "large_fractions_for_int",
         "finetune_embedder.epochs: uniform(100, 5000)",
-        GIVEN + r"uniform\(100, 5000\) given, which draws fractions; .*; write randint\(100, 5000\)",
+        GIVEN
+        + r"uniform\(100, 5000\) given, which draws fractions; .*; write randint\(100, 5000\)",
     ),
     space(
         "value_twice",
         "finetune_embedder.epochs: grid(1, 1)",
         GIVEN + r"grid\(1, 1\) given; expected at least one value in the brackets, each once",
     ),
-    space("fractions_for_iterations", "iterations: uniform(1, 3)", GIVEN + r"uniform\(1, 3\) given, which draws .*"),
+    space(
+        "fractions_for_iterations",
+        "iterations: uniform(1, 3)",
+        GIVEN + r"uniform\(1, 3\) given, which draws .*",
+    ),
     space(
         "no_comma",
         RATE + "loguniform(1e-4 5e-3)",
-        GIVEN + r"loguniform\(1e-4 5e-3\) given, which cannot be read .*commas.*",
+        GIVEN
+        + r"loguniform\(1e-4 5e-3\) given; expected loguniform\(low, high\) with numbers above 0, .*",
     ),
-    space("no_bracket", RATE + "uniform(1e-4, 5e-3", GIVEN + r"uniform\(1e-4, 5e-3 given, which cannot be read .*"),
+    space(
+        "no_bracket",
+        RATE + "uniform(1e-4, 5e-3",
+        GIVEN + r"uniform\(1e-4, 5e-3 given, which cannot be read; .*commas.*",
+    ),
     space(
         "choice_no_comma",
         "finetune_embedder.epochs: choice(1 2)",
-        GIVEN + r"choice\(1 2\) given, which cannot be read .*",
+        GIVEN + r"--set finetune_embedder\.epochs=1 2: '1 2' given; expected a valid integer",
     ),
     space(
         "resource",
         "embed.workers: choice(1, 2)",
         GIVEN + r"embed\.workers is a resource: .*; give it with --set embed\.w.*",
     ),
-    space("resource_memory", "embed.memory: uniform(1, 2)", GIVEN + r"embed\.memory is a resource: .*"),
-    space("resource_batch", "embed.batch_tokens: randint(1, 9)", GIVEN + r"embed\.batch_tokens is a resource: .*"),
     space(
-        "unknown_kind", RATE + "normal(1, 2)", GIVEN + r"normal\(1, 2\) given; expected one of loguniform\(\.\.\.\), .*"
+        "resource_memory", "embed.memory: uniform(1, 2)", GIVEN + r"embed\.memory is a resource: .*"
     ),
-    space("reversed", RATE + "uniform(2, 1)", GIVEN + r"uniform\(2, 1\) given; expected uniform\(low, high\) .*"),
-    space("log_of_zero", RATE + "loguniform(0, 1)", GIVEN + r"loguniform\(0, 1\) given; expected .* above 0, .*"),
-    space("one_end", RATE + "uniform(1)", GIVEN + r"uniform\(1\) given; expected uniform\(low, high\) .*"),
     space(
-        "randint_fractions", "finetune_embedder.epochs: randint(1.5, 3)", GIVEN + r"randint\(1\.5, 3\) given; .*whole.*"
+        "resource_batch",
+        "embed.batch_tokens: randint(1, 9)",
+        GIVEN + r"embed\.batch_tokens is a resource: .*",
     ),
-    space("empty_choice", RATE + "choice()", GIVEN + r"choice\(\) given; expected at least one value .*"),
     space(
-        "out_of_bounds", RATE + "uniform(-1, 1)", GIVEN + r"--set finetune_embedder\.learning_rate=-1: '-1' given; .*"
+        "unknown_kind",
+        RATE + "normal(1, 2)",
+        GIVEN + r"normal\(1, 2\) given; expected one of loguniform\(\.\.\.\), .*",
     ),
-    space("choice_of_text", "finetune_embedder.epochs: choice(1, two)", GIVEN + r"--set .*epochs=two: 'two' given; .*"),
+    space(
+        "reversed",
+        RATE + "uniform(2, 1)",
+        GIVEN + r"uniform\(2, 1\) given; expected uniform\(low, high\) .*",
+    ),
+    space(
+        "log_of_zero",
+        RATE + "loguniform(0, 1)",
+        GIVEN + r"loguniform\(0, 1\) given; expected .* above 0, .*",
+    ),
+    space(
+        "one_end",
+        RATE + "uniform(1)",
+        GIVEN + r"uniform\(1\) given; expected uniform\(low, high\) .*",
+    ),
+    space(
+        "randint_fractions",
+        "finetune_embedder.epochs: randint(1.5, 3)",
+        GIVEN + r"randint\(1\.5, 3\) given; .*whole.*",
+    ),
+    space(
+        "empty_choice",
+        RATE + "choice()",
+        GIVEN + r"choice\(\) given; expected at least one value .*",
+    ),
+    space(
+        "out_of_bounds",
+        RATE + "uniform(-1, 1)",
+        GIVEN + r"--set finetune_embedder\.learning_rate=-1: '-1' given; .*",
+    ),
+    space(
+        "choice_of_text",
+        "finetune_embedder.epochs: choice(1, two)",
+        GIVEN + r"--set .*epochs=two: 'two' given; .*",
+    ),
     space(
         "misspelt_step",
         "finetune_embeder.epochs: choice(1, 2)",
         GIVEN + r"--set .*: no step matches .*; did you mean .*",
     ),
-    space("misspelt_setting", "finetune_embedder.epoches: choice(1, 2)", GIVEN + r"--set .*; did you mean 'epochs'\?"),
-    space("misspelt_parameter", "iteration: choice(1, 2)", GIVEN + r"--set .*; did you mean 'iterations'\?"),
-    space("no_distribution", "finetune_embedder.epochs: 2", r"space space\.yaml: no distribution given; .*"),
+    space(
+        "misspelt_setting",
+        "finetune_embedder.epoches: choice(1, 2)",
+        GIVEN + r"--set .*; did you mean 'epochs'\?",
+    ),
+    space(
+        "misspelt_parameter",
+        "iteration: choice(1, 2)",
+        GIVEN + r"--set .*; did you mean 'iterations'\?",
+    ),
+    space(
+        "no_distribution",
+        "finetune_embedder.epochs: 2",
+        r"space space\.yaml: no distribution given; .*",
+    ),
     space(
         "twice",
         "iterations: choice(1, 2)\niterations: choice(1, 2)",
@@ -101,7 +157,10 @@ METRICS = [
         "map@52",
     ),
     space(
-        "metric_of_no_step", EPOCHS, r"--metric nosuch\.map@25: no step 'nosuch'; expected one of .*", "nosuch.map@25"
+        "metric_of_no_step",
+        EPOCHS,
+        r"--metric nosuch\.map@25: no step 'nosuch'; expected one of .*",
+        "nosuch.map@25",
     ),
     space(
         "metric_of_step",
@@ -126,7 +185,10 @@ METRICS = [
 
 @mistakes.parametrize(SPACES, METRICS)
 def test_the_answer(
-    mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mistake: Mistake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     mistakes.check(mistake, tmp_path, monkeypatch, capsys)

@@ -24,24 +24,54 @@ def lines(rows: list[Any]) -> str:
 
 def gsm8k(name: str, answer: str, row: Any) -> Mistake:
     files = {"g.jsonl": lines([PROBLEMS[0], row, *PROBLEMS[2:]])}
-    return Mistake(f"gsm8k: {name}", f"{read_data.COMMAND}gsm8k --set data=g.jsonl", rf"g\.jsonl:2: {answer}", files)
+    return Mistake(
+        f"gsm8k: {name}",
+        f"{read_data.COMMAND}gsm8k --set data=g.jsonl",
+        rf"g\.jsonl:2: {answer}",
+        files,
+    )
 
 
 GSM8K = [
     gsm8k("no question", r"no field 'question'; found 'answer'; add it", {"answer": "#### 7"}),
     gsm8k("no answer", r"no field 'answer'; found 'question'; add it", {"question": "What?"}),
-    gsm8k("question is a list", r"field 'question' is list; expected str; .*", {"question": [], "answer": "#### 7"}),
-    gsm8k("answer is a number", r"field 'answer' is int; expected str; correct .*", {"question": "What?", "answer": 7}),
-    gsm8k("no sign", r"answer '7'; expected a question, and an answer that .*", {"question": "What?", "answer": "7"}),
-    gsm8k("no number", r"answer '#### x'; expected a question, .*", {"question": "What?", "answer": "#### x"}),
-    gsm8k("a blank question", r"answer '#### 7'; expected a question, .*", {"question": " ", "answer": "#### 7"}),
+    gsm8k(
+        "question is a list",
+        r"field 'question' is list; expected str; .*",
+        {"question": [], "answer": "#### 7"},
+    ),
+    gsm8k(
+        "answer is a number",
+        r"field 'answer' is int; expected str; correct .*",
+        {"question": "What?", "answer": 7},
+    ),
+    gsm8k(
+        "no sign",
+        r"answer '7'; expected a question, and an answer that .*",
+        {"question": "What?", "answer": "7"},
+    ),
+    gsm8k(
+        "no number",
+        r"answer '#### x'; expected a question, .*",
+        {"question": "What?", "answer": "#### x"},
+    ),
+    gsm8k(
+        "a blank question",
+        r"answer '#### 7'; expected a question, .*",
+        {"question": " ", "answer": "#### 7"},
+    ),
     gsm8k("a list", r"list given; expected a JSON object; .*", ["What?", "#### 7"]),
 ]
 
 
 def with_test(name: str, answer: str, data: list[Any], test: list[Any]) -> Mistake:
     files = {"g.jsonl": lines(data), "t.jsonl": lines(test)}
-    return Mistake(f"test: {name}", f"{read_data.COMMAND}gsm8k --set data=g.jsonl --set test=t.jsonl", answer, files)
+    return Mistake(
+        f"test: {name}",
+        f"{read_data.COMMAND}gsm8k --set data=g.jsonl --set test=t.jsonl",
+        answer,
+        files,
+    )
 
 
 SAME = r"g\.jsonl: given as data and as test; expected test rows that are not trained on; give the test file, .*"
@@ -77,9 +107,16 @@ SPLITS = [
         PROBLEMS,
         PROBLEMS[1:],
     ),
-    with_test("one training row", r"g\.jsonl: 1 groups; expected at least 2 that .*", PROBLEMS[:1], PROBLEMS[1:]),
+    with_test(
+        "one training row",
+        r"g\.jsonl: 1 groups; expected at least 2 that .*",
+        PROBLEMS[:1],
+        PROBLEMS[1:],
+    ),
     with_test("an empty test file", r"t\.jsonl: the file is empty; .*", PROBLEMS, []),
-    with_test("a bad row of the test file", r"t\.jsonl:1: no field 'question'; .*", PROBLEMS, [{"a": 1}]),
+    with_test(
+        "a bad row of the test file", r"t\.jsonl:1: no field 'question'; .*", PROBLEMS, [{"a": 1}]
+    ),
     *(
         Mistake(
             f"gsm8k: {count} problems",
@@ -94,13 +131,21 @@ SPLITS = [
 
 def squad(name: str, answer: str, content: Any) -> Mistake:
     files = {"s.json": content if isinstance(content, str) else json.dumps(content)}
-    return Mistake(f"squad: {name}", f"{read_data.COMMAND}squad-batch --set data=s.json", rf"s\.json: {answer}", files)
+    return Mistake(
+        f"squad: {name}",
+        f"{read_data.COMMAND}squad-batch --set data=s.json",
+        rf"s\.json: {answer}",
+        files,
+    )
 
 
 def asked(**changed: Any) -> dict[str, Any]:
     """One question on one passage. A change to ... leaves the field out."""
     question = {"id": "1", "question": "Where?", "answers": [{"text": "Rome"}]} | changed
-    paragraph = {"context": "Rome is old.", "qas": [{key: one for key, one in question.items() if one is not ...}]}
+    paragraph = {
+        "context": "Rome is old.",
+        "qas": [{key: one for key, one in question.items() if one is not ...}],
+    }
     return {"data": [{"title": "t", "paragraphs": [paragraph]}]}
 
 
@@ -118,13 +163,25 @@ SQUAD = [
     ),
     squad("an article is a text", rf"data\[0\] is str; {OFFICIAL}", {"data": ["Rome"]}),
     squad(
-        "a paragraph is a text", rf"data\[0\]: paragraphs\[0\] is str; {OFFICIAL}", {"data": [{"paragraphs": ["Rome"]}]}
+        "a paragraph is a text",
+        rf"data\[0\]: paragraphs\[0\] is str; {OFFICIAL}",
+        {"data": [{"paragraphs": ["Rome"]}]},
     ),
-    squad("no context", rf"{WHERE}: no field 'context'; .*", {"data": [{"paragraphs": [{"qas": []}]}]}),
-    squad("no qas", rf"{WHERE}: no field 'qas'; .*", {"data": [{"paragraphs": [{"context": "Rome"}]}]}),
+    squad(
+        "no context", rf"{WHERE}: no field 'context'; .*", {"data": [{"paragraphs": [{"qas": []}]}]}
+    ),
+    squad(
+        "no qas", rf"{WHERE}: no field 'qas'; .*", {"data": [{"paragraphs": [{"context": "Rome"}]}]}
+    ),
     squad("no passages", r"no samples; expected at least one; give another file", {"data": []}),
-    squad("no questions", r"no samples; .*", {"data": [{"paragraphs": [{"context": "Rome", "qas": []}]}]}),
-    squad("no question", rf"{WHERE}\.qas\[0\]: no field 'question'; .*; add it", asked(question=...)),
+    squad(
+        "no questions",
+        r"no samples; .*",
+        {"data": [{"paragraphs": [{"context": "Rome", "qas": []}]}]},
+    ),
+    squad(
+        "no question", rf"{WHERE}\.qas\[0\]: no field 'question'; .*; add it", asked(question=...)
+    ),
     squad(
         "question is a list",
         rf"{WHERE}\.qas\[0\]: field 'question' is list; expected str; .*",
@@ -136,12 +193,30 @@ SQUAD = [
         asked(question=" "),
     ),
     squad("no id", rf"{WHERE}\.qas\[0\]: no field 'id'; .*", asked(id=...)),
-    squad("id is a number", rf"{WHERE}\.qas\[0\]: field 'id' is int; expected str; .*", asked(id=1)),
+    squad(
+        "id is a number", rf"{WHERE}\.qas\[0\]: field 'id' is int; expected str; .*", asked(id=1)
+    ),
     squad("no answers", rf"{WHERE}\.qas\[0\]: no field 'answers'; .*", asked(answers=...)),
-    squad("v2.0: no answer", rf"{WHERE}\.qas\[0\]: no answer; expected .* \(v1\.1\); correct it", asked(answers=[])),
-    squad("answers is a text", rf"{WHERE}\.qas\[0\]: field 'answers' is str; expected list; .*", asked(answers="Rome")),
-    squad("an answer is a text", rf"{WHERE}\.qas\[0\]: answers\[0\] is str; {OFFICIAL}", asked(answers=["Rome"])),
-    squad("the hub's answers", rf"{WHERE}\.qas\[0\]: field 'answers' is dict; .*", asked(answers={"text": ["Rome"]})),
+    squad(
+        "v2.0: no answer",
+        rf"{WHERE}\.qas\[0\]: no answer; expected .* \(v1\.1\); correct it",
+        asked(answers=[]),
+    ),
+    squad(
+        "answers is a text",
+        rf"{WHERE}\.qas\[0\]: field 'answers' is str; expected list; .*",
+        asked(answers="Rome"),
+    ),
+    squad(
+        "an answer is a text",
+        rf"{WHERE}\.qas\[0\]: answers\[0\] is str; {OFFICIAL}",
+        asked(answers=["Rome"]),
+    ),
+    squad(
+        "the hub's answers",
+        rf"{WHERE}\.qas\[0\]: field 'answers' is dict; .*",
+        asked(answers={"text": ["Rome"]}),
+    ),
     squad(
         "text is a list",
         rf"{WHERE}\.qas\[0\]\.answers\[0\]: field 'text' is list; .*",
@@ -159,19 +234,36 @@ SQUAD = [
         {"data": asked()["data"] * 2},
     ),
     squad(
-        "truncated", r"not JSON \(.*\); expected the official JSON of SQuAD; give that file", json.dumps(asked())[:-9]
+        "truncated",
+        r"not JSON \(.*\); expected the official JSON of SQuAD; give that file",
+        json.dumps(asked())[:-9],
     ),
-    squad("JSON lines", r"not JSON \(Extra data.*\); expected the official JSON of .*", '{"a": 1}\n{"a": 2}\n'),
-    squad("100,000 brackets", r"brackets nested too deeply; expected the official JSON of SQuAD; .*", "[" * 100_000),
+    squad(
+        "JSON lines",
+        r"not JSON \(Extra data.*\); expected the official JSON of .*",
+        '{"a": 1}\n{"a": 2}\n',
+    ),
+    squad(
+        "100,000 brackets",
+        r"brackets nested too deeply; expected the official JSON of SQuAD; .*",
+        "[" * 100_000,
+    ),
     squad("NaN", r"NaN given; expected finite numbers, .*", '{"data": NaN}'),
-    squad("half a surrogate", r"\\ud800 without its other half \(.*\); expected .*", '{"data": ["\\ud800"]}'),
+    squad(
+        "half a surrogate",
+        r"\\ud800 without its other half \(.*\); expected .*",
+        '{"data": ["\\ud800"]}',
+    ),
 ]
 
 
 def countdown(name: str, answer: str, **row: Any) -> Mistake:
     files = {"c.jsonl": lines([TASKS[0], row, *TASKS[2:]])}
     return Mistake(
-        f"countdown: {name}", f"{read_data.COMMAND}countdown --set data=c.jsonl", rf"c\.jsonl:2: {answer}", files
+        f"countdown: {name}",
+        f"{read_data.COMMAND}countdown --set data=c.jsonl",
+        rf"c\.jsonl:2: {answer}",
+        files,
     )
 
 
@@ -192,44 +284,118 @@ COUNTDOWN = [
     countdown("no nums", r"no field 'nums'; found 'target'; add it", target=3),
     countdown("no target", r"no field 'target'; found 'nums'; add it", nums=[1, 2]),
     countdown("nums is a text", r"field 'nums' is str; expected list; .*", nums="1, 2", target=3),
-    countdown("empty nums", r"nums is \[\]; expected non-negative integers of .*; correct the row", nums=[], target=3),
-    countdown("a negative number", r"nums is \[-1, 2\]; expected non-negative integers .*", nums=[-1, 2], target=3),
-    countdown("a fraction", r"nums is \[1\.5, 2\]; expected non-negative integers .*", nums=[1.5, 2], target=3),
-    countdown("a number is true", r"nums is \[True, 2\]; expected non-negative .*", nums=[True, 2], target=3),
-    countdown("a number of 40 digits", r"nums is \[1.*\]; expected .* at most 12 digits; .*", nums=[10**39], target=3),
-    countdown("target is a fraction", r"field 'target' is float; expected int; .*", nums=[1, 2], target=3.0),
     countdown(
-        "target is true", r"field 'target' is bool; expected int; correct or remove the row", nums=[1], target=True
+        "empty nums",
+        r"nums is \[\]; expected non-negative integers of .*; correct the row",
+        nums=[],
+        target=3,
     ),
     countdown(
-        "no way to the target", r"99 cannot be reached from \[1, 2\]; expected a solvable .*", nums=[1, 2], target=99
+        "a negative number",
+        r"nums is \[-1, 2\]; expected non-negative integers .*",
+        nums=[-1, 2],
+        target=3,
     ),
     countdown(
-        "20 numbers to solve", r"20 nums and no solution; expected at most 6, .*; add .*", nums=[1] * 20, target=3
+        "a fraction",
+        r"nums is \[1\.5, 2\]; expected non-negative integers .*",
+        nums=[1.5, 2],
+        target=3,
     ),
-    countdown("solution is a list", r"field 'solution' is list; expected str; .*", nums=[1], target=1, solution=["1"]),
     countdown(
-        "a solution that calls", r"the solution '.*': .*; expected \+ - \* / .*", nums=[1], target=1, solution="exit()"
+        "a number is true",
+        r"nums is \[True, 2\]; expected non-negative .*",
+        nums=[True, 2],
+        target=3,
     ),
     countdown(
-        "a wrong solution", r"the verifier of countdown returns .*; correct .*", nums=[1, 2], target=5, solution="1 + 2"
+        "a number of 40 digits",
+        r"nums is \[1.*\]; expected .* at most 12 digits; .*",
+        nums=[10**39],
+        target=3,
     ),
-    countdown("300 brackets", r"the solution '\(.*': .*; expected \+ .*", nums=[1], target=1, solution="(" * 300 + "1"),
+    countdown(
+        "target is a fraction",
+        r"field 'target' is float; expected int; .*",
+        nums=[1, 2],
+        target=3.0,
+    ),
+    countdown(
+        "target is true",
+        r"field 'target' is bool; expected int; correct or remove the row",
+        nums=[1],
+        target=True,
+    ),
+    countdown(
+        "no way to the target",
+        r"99 cannot be reached from \[1, 2\]; expected a solvable .*",
+        nums=[1, 2],
+        target=99,
+    ),
+    countdown(
+        "20 numbers to solve",
+        r"20 nums and no solution; expected at most 6, .*; add .*",
+        nums=[1] * 20,
+        target=3,
+    ),
+    countdown(
+        "solution is a list",
+        r"field 'solution' is list; expected str; .*",
+        nums=[1],
+        target=1,
+        solution=["1"],
+    ),
+    countdown(
+        "a solution that calls",
+        r"the solution '.*': .*; expected \+ - \* / .*",
+        nums=[1],
+        target=1,
+        solution="exit()",
+    ),
+    countdown(
+        "a wrong solution",
+        r"the verifier of countdown returns .*; correct .*",
+        nums=[1, 2],
+        target=5,
+        solution="1 + 2",
+    ),
+    countdown(
+        "300 brackets",
+        r"the solution '\(.*': .*; expected \+ .*",
+        nums=[1],
+        target=1,
+        solution="(" * 300 + "1",
+    ),
     parquet("empty", UNREADABLE, b""),
     parquet("text", UNREADABLE, b"nums,target\n"),
     parquet("truncated", UNREADABLE, GOOD[:-20]),
     parquet("its first half", UNREADABLE, GOOD[: len(GOOD) // 2]),
-    parquet("no rows", r"no rows; expected at least one; give another file", make_parquet(nums=[], target=[])),
-    parquet("no nums", r"row 1: no field 'nums'; found 'target'; add it", make_parquet(target=[3])),
-    parquet("nums are texts", r"row 1: nums is \['1'\]; expected .*", make_parquet(nums=[["1"]], target=[3])),
     parquet(
-        "target is null", r"row 2: field 'target' is NoneType; .*", make_parquet(nums=[[3], [3]], target=[3, None])
+        "no rows",
+        r"no rows; expected at least one; give another file",
+        make_parquet(nums=[], target=[]),
+    ),
+    parquet("no nums", r"row 1: no field 'nums'; found 'target'; add it", make_parquet(target=[3])),
+    parquet(
+        "nums are texts",
+        r"row 1: nums is \['1'\]; expected .*",
+        make_parquet(nums=[["1"]], target=[3]),
+    ),
+    parquet(
+        "target is null",
+        r"row 2: field 'target' is NoneType; .*",
+        make_parquet(nums=[[3], [3]], target=[3, None]),
     ),
 ]
 
 
 def settings(name: str, answer: str, content: str | bytes) -> Mistake:
-    return Mistake(f"settings: {name}", "plan quickstart --settings s.yaml", rf"s\.yaml{answer}", {"s.yaml": content})
+    return Mistake(
+        f"settings: {name}",
+        "plan quickstart --settings s.yaml",
+        rf"s\.yaml{answer}",
+        {"s.yaml": content},
+    )
 
 
 def space(name: str, answer: str, content: str | bytes) -> Mistake:
@@ -242,18 +408,38 @@ FILES_OF_SETTINGS = [
     for make in (settings, space)
     for mistake in (
         make("empty", r": the file is empty; expected text; check the path, .*", ""),
-        make("UTF-16", r": UTF-16 given; expected UTF-8 text; convert .*", "iterations: 1\n".encode("utf-16")),
-        make("UTF-32", r": UTF-32 given; expected UTF-8 text; convert .*", "iterations: 1\n".encode("utf-32")),
+        make(
+            "UTF-16",
+            r": UTF-16 given; expected UTF-8 text; convert .*",
+            "iterations: 1\n".encode("utf-16"),
+        ),
+        make(
+            "UTF-32",
+            r": UTF-32 given; expected UTF-8 text; convert .*",
+            "iterations: 1\n".encode("utf-32"),
+        ),
         make("latin-1", r":2: byte 0xe9 is not UTF-8; .*", b"iterations: 1\ndata: caf\xe9\n"),
         make("NUL", r":1: a NUL byte given; expected UTF-8 text; .*", b"iterations: \0\n"),
         make("half a surrogate", r":1: .* given; expected printable text; .*", 'data: "\\ud800"\n'),
-        make("two lines in a value", r":1: .* given; expected printable text; .*", 'data: "a\\nb"\n'),
+        make(
+            "two lines in a value", r":1: .* given; expected printable text; .*", 'data: "a\\nb"\n'
+        ),
         make("more than 1 MB", r": more than 1 MB; expected a smaller file; split it", "#" * 2**21),
         make("a list", r": no mapping given; expected lines `name: value`", "- iterations\n"),
         make("a nested block", r":1: a list or a nested block given; expected .*", "a:\n  - b\n"),
-        make("a name twice", r":2: iterations is also given at s\.yaml:1; .*", "iterations: 1\niterations: 2\n"),
-        make("an open bracket", r":2: .*; expected lines `name: value`; correct the line", "a: [\n"),
-        make("a tab", r":2: found character '\\t' .*; expected lines `name: value`; .*", "a: 1\n\tb: 2\n"),
+        make(
+            "a name twice",
+            r":2: iterations is also given at s\.yaml:1; .*",
+            "iterations: 1\niterations: 2\n",
+        ),
+        make(
+            "an open bracket", r":2: .*; expected lines `name: value`; correct the line", "a: [\n"
+        ),
+        make(
+            "a tab",
+            r":2: found character '\\t' .*; expected lines `name: value`; .*",
+            "a: 1\n\tb: 2\n",
+        ),
         make("1,000 brackets", r": hundreds of nested lists given; .*", "a: " + "[" * 1000),
     )
 ]
@@ -265,8 +451,14 @@ FILES_OF_SETTINGS += [
         {},
         lambda f: os.mkfifo(f / "s"),
     ),
-    Mistake("settings: a folder", "plan quickstart --settings s", r"s: a folder given; .*", {"s/": ""}),
-    Mistake("settings: missing", "plan quickstart --settings s", r"s: no such file; expected one; check the path"),
+    Mistake(
+        "settings: a folder", "plan quickstart --settings s", r"s: a folder given; .*", {"s/": ""}
+    ),
+    Mistake(
+        "settings: missing",
+        "plan quickstart --settings s",
+        r"s: no such file; expected one; check the path",
+    ),
 ]
 
 HUB = r"BeIR/scifact: not found; expected a file or folder at BeIR/scifact; check the path, or download .*hf download.*"
@@ -274,12 +466,28 @@ WORDS = [
     Mistake(f"{kind}: data={name}", f"{read_data.COMMAND}{kind} --set 'data={given}'", answer)
     for kind in ("retrieval", "papers", "gsm8k")
     for name, given, answer in (
-        ("nothing", "", r"data: nothing given; expected the path of a file or folder; add --set data=PATH"),
-        ("blank", "  ", r"data: nothing given; expected the path of a file or folder; add --set data=PATH"),
-        ("a URL", "https://example.org/a.jsonl", r"data: the URL https://.* given; .*; download it first"),
+        (
+            "nothing",
+            "",
+            r"data: nothing given; expected the path of a file or folder; add --set data=PATH",
+        ),
+        (
+            "blank",
+            "  ",
+            r"data: nothing given; expected the path of a file or folder; add --set data=PATH",
+        ),
+        (
+            "a URL",
+            "https://example.org/a.jsonl",
+            r"data: the URL https://.* given; .*; download it first",
+        ),
         ("a bucket", "s3://bucket/a.jsonl", r"data: the URL s3://.* given; .*; download it first"),
         ("a hub id", "BeIR/scifact", HUB),
-        ("home", "~/no-such-data", r"~/no-such-data: not found; expected a file or folder at /.*/no-such-data; .*"),
+        (
+            "home",
+            "~/no-such-data",
+            r"~/no-such-data: not found; expected a file or folder at /.*/no-such-data; .*",
+        ),
         ("too long", "x" * 5000, r"x+: not found; expected a file or folder at x+; check the path"),
         ("a device", "/dev/null", r"/dev/null: a device given; expected a regular file; .*"),
     )
@@ -288,6 +496,9 @@ WORDS = [
 
 @parametrize(GSM8K, SPLITS, SQUAD, COUNTDOWN, FILES_OF_SETTINGS, WORDS)
 def test_a_mistake_is_answered_in_one_line(
-    mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mistake: Mistake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     check(mistake, tmp_path, monkeypatch, capsys)

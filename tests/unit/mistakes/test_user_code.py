@@ -11,7 +11,9 @@ from mistakes import Mistake, check, parametrize
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.store import Store
 
-HINT = r"; expected code that runs; correct it; the whole traceback is in \S+\.txt; --debug prints it"
+HINT = (
+    r"; expected code that runs; correct it; the whole traceback is in \S+\.txt; --debug prints it"
+)
 JOB = """
 from dataclasses import dataclass
 from ratchet.orchestrator.job_interface import Job, Result
@@ -28,7 +30,7 @@ class Inputs:
 def run(context, config, inputs):
     return Result({})
 
-def check(config, inputs):
+def check(config, inputs, parents):
     return {"a": 1}["b"]
 """
 
@@ -40,7 +42,9 @@ def recipe(name: str, body: str, answer: str, **more: str) -> Mistake:
 
 CODE = [
     recipe(
-        "raises", "def raises():\n    return 1 / 0\n", r"raises\.py:2 in raises: ZeroDivisionError: division by zero"
+        "raises",
+        "def raises():\n    return 1 / 0\n",
+        r"raises\.py:2 in raises: ZeroDivisionError: division by zero",
     ),
     recipe("at_import", "x = {}['a']\n", r"at_import\.py:1: KeyError: 'a'"),
     recipe("no_colon", "def no_colon()\n    pass\n", r"no_colon\.py:1: SyntaxError: expected ':'"),
@@ -48,10 +52,14 @@ CODE = [
     recipe("tabs", "def tabs():\n\tif 1:\n        pass\n", r"tabs\.py:3: TabError: .*"),
     recipe("indented", "def indented():\npass\n", r"indented\.py:2: IndentationError: .*"),
     recipe(
-        "bad_import", "import nosuch_library\n", r"bad_import\.py:1: ModuleNotFoundError: No module named 'nosuch_.*"
+        "bad_import",
+        "import nosuch_library\n",
+        r"bad_import\.py:1: ModuleNotFoundError: No module named 'nosuch_.*",
     ),
     recipe(
-        "bad_name", "from json import loadz\n", r"bad_name\.py:1: ImportError: cannot import name 'loadz' from 'json'.*"
+        "bad_name",
+        "from json import loadz\n",
+        r"bad_name\.py:1: ImportError: cannot import name 'loadz' from 'json'.*",
     ),
     recipe(
         "bad_helper",
@@ -62,21 +70,33 @@ CODE = [
     recipe(
         "endless",
         "def endless():\n    return endless()\n",
-        r"endless\.py:2 in endless \(\d+ times\): RecursionError: maximum recursion depth exceeded.*",
+        r"endless\.py:2 in endless: RecursionError: maximum recursion depth exceeded.*",
     ),
     recipe(
         "endless_pair",
         "def one():\n    return two()\n\ndef two():\n    return one()\n\nendless_pair = one\n",
         r"endless_pair\.py:2 in one, \.\.\., (endless_pair\.py:\d in \w+, ){2}\S+ in \w+: RecursionError: .*",
     ),
-    recipe("exits", "import sys\n\ndef exits():\n    sys.exit(3)\n", r"exits\.py:4 in exits: SystemExit: 3"),
+    recipe(
+        "exits",
+        "import sys\n\ndef exits():\n    sys.exit(3)\n",
+        r"exits\.py:4 in exits: SystemExit: 3",
+    ),
     recipe(
         "asserts",
         "def asserts():\n    assert 1 > 2, 'one is less'\n",
         r"asserts\.py:2 in asserts: AssertionError: one is .*",
     ),
-    recipe("silent", "def silent():\n    raise ValueError\n", r"silent\.py:2 in silent: ValueError: no message"),
-    recipe("lines", "def lines():\n    raise ValueError('a\\nb')\n", r"lines\.py:2 in lines: ValueError: a b"),
+    recipe(
+        "silent",
+        "def silent():\n    raise ValueError\n",
+        r"silent\.py:2 in silent: ValueError: no message",
+    ),
+    recipe(
+        "lines",
+        "def lines():\n    raise ValueError('a\\nb')\n",
+        r"lines\.py:2 in lines: ValueError: a b",
+    ),
     recipe(
         "no_file",
         "def no_file():\n    open('nosuch.txt')\n",
@@ -104,7 +124,10 @@ CODE = [
 
 @parametrize(CODE)
 def test_an_error_of_the_users_code_names_its_lines(
-    mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mistake: Mistake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     check(mistake, tmp_path, monkeypatch, capsys)
 

@@ -21,4 +21,7 @@ def texts() -> list[str]:
     """Return texts of many lengths, in no order."""
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(1, 40, (50,), generator=generator).tolist()
-    return [" ".join(WORDS[int(i)] for i in torch.randint(0, 40, (n,), generator=generator)) for n in lengths]
+    return [
+        " ".join(WORDS[int(i)] for i in torch.randint(0, 40, (n,), generator=generator))
+        for n in lengths
+    ]

@@ -30,7 +30,9 @@ TOLERANCE = {"float32": 2e-5, "bfloat16": 5e-2}
 """Relative to the largest value. Batches of another shape round differently in bfloat16."""
 GENERATOR = np.random.default_rng(0)
 TEXTS = [" ".join(f"w{i}" for i in GENERATOR.integers(0, 9, n)) for n in (3, 90, 41, 17, 60)]
-PAIRS = RerankerConfig("yes_no", 400, None, "w1{text}", "w2{text}", "w", "w3w3", answer="w", against="9")
+PAIRS = RerankerConfig(
+    "yes_no", 400, None, "w1{text}", "w2{text}", "w", "w3w3", answer="w", against="9"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +79,9 @@ def folders(tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 def compare(job: str, name: str, dtype: str, found: Any, expected: Any) -> None:
     """Compare by the largest difference, relative to the largest expected value."""
-    found, expected = (torch.as_tensor(np.asarray(one), dtype=torch.float64) for one in (found, expected))
+    found, expected = (
+        torch.as_tensor(np.asarray(one), dtype=torch.float64) for one in (found, expected)
+    )
     largest = float((found - expected).abs().max() / expected.abs().max())
     print(f"| {job} | {name} | {dtype} | {largest:.1e} |")
     assert largest < TOLERANCE[dtype]
@@ -86,16 +90,25 @@ def compare(job: str, name: str, dtype: str, found: Any, expected: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("side", "dtype", "training"),
-    [("left", "float32", False), ("right", "float32", False), ("right", "float32", True), ("right", "bfloat16", False)],
+    [
+        ("left", "float32", False),
+        ("right", "float32", False),
+        ("right", "float32", True),
+        ("right", "bfloat16", False),
+    ],
 )
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_embed(name: str, side: Any, dtype: str, training: bool, folders: dict[str, Path]) -> None:
     """training: the evaluation of a model that is trained, with attention as in inference."""
     pooling: Any = "last_token" if name in DECODERS else "mean"
     config = EncodingConfig(pooling, max_length=500, padding_side=side)
-    ours = encoder.load(folders[name], dtype=dtype, device="cpu", encoding_config=config, training=training)
+    ours = encoder.load(
+        folders[name], dtype=dtype, device="cpu", encoding_config=config, training=training
+    )
     attention = []
-    ours.model.register_forward_hook(lambda *_: attention.append(ours.model.config._attn_implementation))
+    ours.model.register_forward_hook(
+        lambda *_: attention.append(ours.model.config._attn_implementation)
+    )
     found = ours.encode(TEXTS, "passage")
     assert set(attention) == {"sdpa"}
     assert ours.model.config._attn_implementation == ("eager" if training else "sdpa")
@@ -122,28 +135,42 @@ def test_rerank(name: str, dtype: str, folders: dict[str, Path]) -> None:
             for passage in ours.tokens.tokenize(own, "passage"):
                 first, second = ours.tokens.split_pair(query, passage)
                 logits_V = model(torch.tensor([[*first, *second]])).logits[0, -1].float()
-                expected.append(float(logits_V[ours.tokens.answers[0]] - logits_V[ours.tokens.answers[1]]))
+                expected.append(
+                    float(logits_V[ours.tokens.answers[0]] - logits_V[ours.tokens.answers[1]])
+                )
     compare("rerank", name, dtype, found, expected)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("packed", "dtype"), [(False, "float32"), (True, "float32"), (False, "bfloat16")])
+@pytest.mark.parametrize(
+    ("packed", "dtype"), [(False, "float32"), (True, "float32"), (False, "bfloat16")]
+)
 @pytest.mark.parametrize("name", DECODERS)
-def test_sft(name: str, packed: bool, dtype: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sft(
+    name: str, packed: bool, dtype: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The loss and the gradient of the head's input. Packing is refused where a window is shorter than a row."""
     if packed and decoder.get_sliding_window(folders[name]):
         pytest.skip("refused")
     monkeypatch.setattr(causal_lm_loss, "CHUNK", 20)
     ours = decoder.load(folders[name], dtype=dtype, device="cpu", training=True)
-    rows = [[SAMPLES[0], SAMPLES[3]], [SAMPLES[2], SAMPLES[1]]] if packed else [[one] for one in SAMPLES]
+    rows = (
+        [[SAMPLES[0], SAMPLES[3]], [SAMPLES[2], SAMPLES[1]]]
+        if packed
+        else [[one] for one in SAMPLES]
+    )
     loss = causal_lm_loss.compute_loss(ours, rows)
     loss.backward()
     model = plain(folders[name], transformers.AutoModelForCausalLM, dtype)
     total = 0.0
     for one in SAMPLES:
-        labels = [token if trained else -100 for token, trained in zip(one.ids, one.trained, strict=True)]
+        labels = [
+            token if trained else -100 for token, trained in zip(one.ids, one.trained, strict=True)
+        ]
         logits_LV = model(torch.tensor([one.ids])).logits[0, :-1].float()
-        own = torch.nn.functional.cross_entropy(logits_LV, torch.tensor(labels[1:]), reduction="sum")
+        own = torch.nn.functional.cross_entropy(
+            logits_LV, torch.tensor(labels[1:]), reduction="sum"
+        )
         own.backward()
         total += float(own.detach())
     job = "sft, packed" if packed else "sft"
@@ -151,7 +178,10 @@ def test_sft(name: str, packed: bool, dtype: str, folders: dict[str, Path], monk
     weights = dict(model.named_parameters())
     for weight_name, weight in ours.model.named_parameters():
         if "layers.0" in weight_name and weight.ndim == 2:
-            error = float((weight.grad - weights[weight_name].grad).float().norm() / weights[weight_name].grad.norm())
+            error = float(
+                (weight.grad - weights[weight_name].grad).float().norm()
+                / weights[weight_name].grad.norm()
+            )
             assert error < (1e-4 if dtype == "float32" else 0.1), weight_name
 
 
@@ -181,7 +211,11 @@ def test_generate(name: str, folders: dict[str, Path]) -> None:
     model = plain(folders[name], transformers.AutoModelForCausalLM, "float32")
     for prompt, answer in zip(prompts, found, strict=True):
         with torch.no_grad():
-            logits_LV = model(torch.tensor([prompt + answer]), use_cache=False).logits[0, len(prompt) - 1 : -1]
-        lacking = logits_LV.max(dim=1).values - logits_LV[torch.arange(len(answer)), torch.tensor(answer)]
+            logits_LV = model(torch.tensor([prompt + answer]), use_cache=False).logits[
+                0, len(prompt) - 1 : -1
+            ]
+        lacking = (
+            logits_LV.max(dim=1).values - logits_LV[torch.arange(len(answer)), torch.tensor(answer)]
+        )
         assert float(lacking.max()) < 1e-3 * float(logits_LV.std())
         assert len(answer) == 12 or answer[-1] in ours.conversations.ends

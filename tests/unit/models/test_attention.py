@@ -18,25 +18,33 @@ IDS = torch.arange(3, 15)[None]
 
 
 @pytest.fixture(scope="module", params=ALL_ARCHITECTURES)
-def folder(request: pytest.FixtureRequest, tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(
+    request: pytest.FixtureRequest, tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     name = request.param
     return make(name, transformers.AutoModel, tmp_path_factory.mktemp(name), tiny["qwen2"])
 
 
-def test_training_off_cpus_has_an_attention_that_the_architecture_supports(folder: Path) -> None:
+def test_attention_of_training_on_gpus(folder: Path) -> None:
     """The device `meta` takes the path of GPUs: weights without data, and the same choice of the attention."""
-    model, _ = open_model(transformers.AutoModel, folder, None, dtype="float32", device="meta", training=True)
+    model, _ = open_model(
+        transformers.AutoModel, folder, None, dtype="float32", device="meta", training=True
+    )
     assert next(model.parameters()).is_meta
     assert model.config._attn_implementation == ("sdpa" if model._supports_sdpa else "eager")
 
 
-def test_training_on_cpus_has_gradients_and_evaluates_as_in_inference(folder: Path) -> None:
+def test_training_attention_on_cpus(folder: Path) -> None:
     options = {"dtype": "float32", "device": "cpu"}
     model, _ = open_model(transformers.AutoModel, folder, None, training=True, **options)
     assert model.config._attn_implementation == "eager"
     model(input_ids=IDS).last_hidden_state.square().sum().backward()
-    assert all(bool(one.grad.isfinite().all()) for one in model.parameters() if one.grad is not None)
-    expected = open_model(transformers.AutoModel, folder, None, **options)[0](input_ids=IDS).last_hidden_state
+    assert all(
+        bool(one.grad.isfinite().all()) for one in model.parameters() if one.grad is not None
+    )
+    expected = open_model(transformers.AutoModel, folder, None, **options)[0](
+        input_ids=IDS
+    ).last_hidden_state
     with eval_mode(model), torch.no_grad():
         found = model(input_ids=IDS).last_hidden_state
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
@@ -55,6 +63,10 @@ def test_padding_of_a_batch_changes_no_vector(folder: Path, pooling: Any, side: 
         texts = ["w1", "w2w3w4 " * 9, "w5 w6w7", "w8 " * 20]
         found = torch.from_numpy(ours.encode(texts, "passage"))
         for text, vector_D in zip(texts, found, strict=True):
-            hidden_LD = ours.model(input_ids=torch.tensor(ours.tokenize([text], "passage"))).last_hidden_state[0]
+            hidden_LD = ours.model(
+                input_ids=torch.tensor(ours.tokenize([text], "passage"))
+            ).last_hidden_state[0]
             expected_D = hidden_LD[-1] if pooling == "last_token" else hidden_LD.mean(0)
-            torch.testing.assert_close(vector_D, torch.nn.functional.normalize(expected_D, dim=0), atol=2e-4, rtol=0)
+            torch.testing.assert_close(
+                vector_D, torch.nn.functional.normalize(expected_D, dim=0), atol=2e-4, rtol=0
+            )

@@ -18,15 +18,25 @@ from ratchet.models.loading import train_in_float32, turn_off_dropout
 
 pytestmark = pytest.mark.slow
 
-SIZE = {"vocab_size": 99, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4}
+SIZE = {
+    "vocab_size": 99,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+}
 CONFIGS: dict[str, Any] = {
     "qwen2": transformers.Qwen2Config(**SIZE, num_key_value_heads=2, tie_word_embeddings=True),
     "qwen3": transformers.Qwen3Config(**SIZE, num_key_value_heads=2, head_dim=32),
     "llama": transformers.LlamaConfig(**SIZE, num_key_value_heads=2),
     "mistral": transformers.MistralConfig(**SIZE, num_key_value_heads=2, sliding_window=8),
-    "gemma3": transformers.Gemma3TextConfig(**SIZE, num_key_value_heads=2, head_dim=16, sliding_window=8),
+    "gemma3": transformers.Gemma3TextConfig(
+        **SIZE, num_key_value_heads=2, head_dim=16, sliding_window=8
+    ),
     "bert": transformers.BertConfig(**SIZE),
-    "modernbert": transformers.ModernBertConfig(**SIZE, pad_token_id=0, cls_token_id=1, sep_token_id=2),
+    "modernbert": transformers.ModernBertConfig(
+        **SIZE, pad_token_id=0, cls_token_id=1, sep_token_id=2
+    ),
     "xlm-roberta": transformers.XLMRobertaConfig(**SIZE),
 }
 
@@ -39,7 +49,13 @@ def run_real(folder: Path, *, training: bool, dtype: torch.dtype) -> tuple[int, 
     model: Any = transformers.AutoModel.from_config(config, dtype=dtype)
     weights = sum(weight.nbytes for weight in model.parameters())
     if training:
-        options = {"lora_r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear", "seed": 0}
+        options = {
+            "lora_r": 4,
+            "lora_alpha": 8,
+            "lora_dropout": 0.0,
+            "target_modules": "all-linear",
+            "seed": 0,
+        }
         model = lora.attach(model, **options)  # type: ignore[arg-type]
         train_in_float32(model)
     model.train(training)
@@ -68,9 +84,12 @@ def test_meta_tensors_need_what_real_ones_do(tmp_path: Path, name: str, training
 
 
 @pytest.mark.parametrize(
-    ("shape", "billions"), [("0.5B", 0.494), ("1.5B", 1.544), ("7B", 7.616), ("14B", 14.77), ("32B", 32.76)]
+    ("shape", "billions"),
+    [("0.5B", 0.494), ("1.5B", 1.544), ("7B", 7.616), ("14B", 14.77), ("32B", 32.76)],
 )
-def test_published_shapes_have_their_numbers_of_weights(tmp_path: Path, shape: str, billions: float) -> None:
+def test_published_shapes_have_their_numbers_of_weights(
+    tmp_path: Path, shape: str, billions: float
+) -> None:
     folder, size = save_shape(tmp_path, shape), SHAPES[shape]
     found = footprint.measure(folder, "causal", dtype="bfloat16", rows=1, length=16)
     assert found.weights / 2e9 == pytest.approx(billions, rel=1e-3)
@@ -86,17 +105,28 @@ def test_what_lowers_the_memory_lowers_the_count(tmp_path: Path) -> None:
     whole = save_shape(tmp_path / "whole", "7B")
     short = shutil.copytree(whole, tmp_path / "short")  # four layers are counted faster than 28
     config = json.loads((short / "config.json").read_text())
-    (short / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 4, "layer_types": None}))
+    (short / "config.json").write_text(
+        json.dumps(config | {"num_hidden_layers": 4, "layer_types": None})
+    )
 
     def peak(folder: Path = short, **options: Any) -> footprint.Footprint:
-        given = {"dtype": "bfloat16", "rows": 8, "length": 256, "training": True, "lora_r": 32, **options}
+        given = {
+            "dtype": "bfloat16",
+            "rows": 8,
+            "length": 256,
+            "training": True,
+            "lora_r": 32,
+            **options,
+        }
         return footprint.measure(folder, "backbone", **given)
 
     assert peak(whole, gradient_checkpointing=True).peak < peak(whole).peak / 10
     plain = peak()
     assert peak(rows=4).peak == pytest.approx(plain.peak / 2, rel=0.05)
     four_bits = peak(quantization="nf4")
-    assert four_bits.weights == pytest.approx(plain.weights - plain.multiplied * (2 - 0.516), rel=1e-3)
+    assert four_bits.weights == pytest.approx(
+        plain.weights - plain.multiplied * (2 - 0.516), rel=1e-3
+    )
     assert four_bits.loaded == plain.weights + four_bits.weights
     assert peak(eager=True).peak > plain.peak
     assert peak(lora_r=0).trained > 0.4 * plain.weights  # two bytes each, without the head

@@ -19,7 +19,9 @@ def cost(groups: list[np.ndarray], padded: np.ndarray, overhead: int) -> int:
 
 @settings(deadline=None)
 @given(LENGTHS, st.integers(1, 300), st.sampled_from([1, 4, 8]))
-def test_each_row_once_and_within_the_budget(lengths: list[int], tokens: int, multiple: int) -> None:
+def test_each_row_once_and_within_the_budget(
+    lengths: list[int], tokens: int, multiple: int
+) -> None:
     groups = group_by_length(lengths, tokens, multiple)
     assert sorted(np.concatenate(groups).tolist()) == list(range(len(lengths)))
     for group in groups:
@@ -33,7 +35,11 @@ def test_no_other_cut_costs_less(lengths: list[int], overhead: int) -> None:
     padded = (np.maximum(lengths, 1) + 7) // 8 * 8
     values = np.unique(padded)
     best = min(
-        cost([np.flatnonzero((padded >= low) & (padded < high)) for low, high in pairwise(edges)], padded, overhead)
+        cost(
+            [np.flatnonzero((padded >= low) & (padded < high)) for low, high in pairwise(edges)],
+            padded,
+            overhead,
+        )
         for count in range(len(values))
         for cut in combinations(values[1:], count)
         for edges in [[0, *cut, 1000]]
@@ -47,4 +53,10 @@ def test_a_small_model_makes_few_passes_on_a_gpu() -> None:
     def count(device: str, hidden_size: int) -> int:
         return len(group_by_length(lengths, 16_384, 8, find_overhead(device, hidden_size)))
 
-    assert count("cuda", 384) < count("cuda", 1024) < count("cuda", 8192) == count("cpu", 8192) == count("cpu", 384)
+    assert (
+        count("cuda", 384)
+        < count("cuda", 1024)
+        < count("cuda", 8192)
+        == count("cpu", 8192)
+        == count("cpu", 384)
+    )

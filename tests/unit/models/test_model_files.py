@@ -97,10 +97,14 @@ def test_two_models_in_a_folder_are_refused(tiny: dict[str, Path], folder: Path)
         check_folder(folder)
     for name in shards:
         shutil.copy(parts / name, folder)
-    with pytest.raises(ModelError, match=rf"two sets of weights, model.safetensors and {shards[0]}, which"):
+    with pytest.raises(
+        ModelError, match=rf"two sets of weights, model.safetensors and {shards[0]}, which"
+    ):
         check_folder(folder)
     (folder / index).unlink()
-    with pytest.raises(ModelError, match=rf"two sets of weights, model.safetensors and {shards[0]}; expected"):
+    with pytest.raises(
+        ModelError, match=rf"two sets of weights, model.safetensors and {shards[0]}; expected"
+    ):
         check_folder(folder)
     shutil.copy(parts / index, folder)
     single.unlink()
@@ -120,8 +124,16 @@ def test_a_folder_is_itself(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert resolve("model") == folder
 
 
-def test_without_a_network_names_fail_fast_and_minilm_comes_from_its_package(offline: Path) -> None:
-    for name in ("nobody/nothing", "nobody/no thing", "no-such-folder", "a/b/c", "./a/b", "/a/b", ""):
+def test_hub_names_without_network(offline: Path) -> None:
+    for name in (
+        "nobody/nothing",
+        "nobody/no thing",
+        "no-such-folder",
+        "a/b/c",
+        "./a/b",
+        "/a/b",
+        "",
+    ):
         start = time.monotonic()
         with pytest.raises(ModelError, match="model '"):
             resolve(name)
@@ -183,7 +195,13 @@ def test_what_identifies_a_model(minilm: Path, tmp_path: Path) -> None:
         (copy / name).write_bytes(content)
     assert digests.digest(source) == first
     assert set(names) - changing == {".gitattributes", "README.md", "data_config.json", *UNUSED}
-    assert changing >= {"model.safetensors", "tokenizer.json", "1_Pooling/config.json", "vocab.txt", *COUNTED}
+    assert changing >= {
+        "model.safetensors",
+        "tokenizer.json",
+        "1_Pooling/config.json",
+        "vocab.txt",
+        *COUNTED,
+    }
 
 
 def test_looking_at_models_imports_nothing_heavy(folder: Path) -> None:
@@ -195,5 +213,7 @@ def test_looking_at_models_imports_nothing_heavy(folder: Path) -> None:
         "print([name for name in ('torch', 'numpy', 'transformers', 'huggingface_hub') if name in sys.modules])"
     )
     root = Path(__file__).resolve().parents[3]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout.replace("'", '"')) == []

@@ -36,7 +36,9 @@ def test_vectors_are_those_of_transformers(
     plain = transformers.AutoModel.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
     mask = torch.ones_like(IDS)
     with torch.no_grad():
-        found, expected = (one(IDS, attention_mask=mask).last_hidden_state.float() for one in (ours, plain))
+        found, expected = (
+            one(IDS, attention_mask=mask).last_hidden_state.float() for one in (ours, plain)
+        )
     largest = float((found - expected).abs().max() / expected.abs().max())
     record_property("largest difference", largest)
     assert largest < (1e-5 if dtype == "float32" else 1e-2)
@@ -50,24 +52,43 @@ def test_logits_and_gradients_are_those_of_transformers(
     """The adapter's weights are float32 in ours, and in the plain model all weights are."""
     folder = make(name, transformers.AutoModelForCausalLM, tmp_path / "base", tiny["qwen2"])
     ours = decoder.load(folder, dtype=dtype, device="cpu").model
-    plain = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    plain = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=getattr(torch, dtype)
+    ).eval()
     with torch.no_grad():
         found, expected = (one(IDS).logits.float() for one in (ours, plain))
-    assert float((found - expected).abs().max() / expected.abs().max()) < (1e-5 if dtype == "float32" else 1e-2)
-    options: dict[str, Any] = {"lora_r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear"}
+    assert float((found - expected).abs().max() / expected.abs().max()) < (
+        1e-5 if dtype == "float32" else 1e-2
+    )
+    options: dict[str, Any] = {
+        "lora_r": 4,
+        "lora_alpha": 8,
+        "lora_dropout": 0.0,
+        "target_modules": "all-linear",
+    }
     gradients = []
     for kind in (dtype, "float32"):
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, kind)).eval()
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, kind)
+        ).eval()
         model = lora.attach(model, **options, seed=0, task="CAUSAL_LM")
         if kind == dtype:
             train_in_float32(model)
         with torch.no_grad():
             for weight_name, weight in model.named_parameters():
                 if "lora_B" in weight_name:
-                    weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) / 30)
-                assert weight.dtype == (torch.float32 if weight.requires_grad else getattr(torch, kind))
+                    weight.copy_(
+                        torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) / 30
+                    )
+                assert weight.dtype == (
+                    torch.float32 if weight.requires_grad else getattr(torch, kind)
+                )
         model(IDS, labels=IDS).loss.backward()
-        gradients.append(torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]))
+        gradients.append(
+            torch.cat(
+                [weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]
+            )
+        )
     error = float((gradients[0] - gradients[1]).norm() / gradients[1].norm())
     assert error < (1e-5 if dtype == "float32" else 0.1)
 
@@ -83,38 +104,44 @@ def test_rotary_frequencies_keep_their_precision(tiny: dict[str, Path], tmp_path
         assert torch.equal(moved.rotary_emb.inv_freq, exact)
 
 
-def test_packing_is_refused_where_a_window_is_shorter_than_a_row(tiny: dict[str, Path], tmp_path: Path) -> None:
+def test_packing_needs_a_long_window(tiny: dict[str, Path], tmp_path: Path) -> None:
     """The mask of packed rows has no window."""
     for name in ("qwen2", "llama", "mistral", "mistral-window", "gemma3"):
         folder = make(name, transformers.AutoModelForCausalLM, tmp_path / name, tiny["qwen2"])
         window = 64 if name in ("mistral-window", "gemma3") else None
         assert decoder.get_sliding_window(folder) == window
         inputs = sft.Inputs(folder, tmp_path, tmp_path)
-        sft.check(sft.Config(packing=True, max_length=64), inputs)
-        sft.check(sft.Config(), inputs)
+        sft.check_settings(sft.Config(packing=True, max_length=64), inputs)
+        sft.check_settings(sft.Config(), inputs)
         if window is None:
-            sft.check(sft.Config(packing=True), inputs)
+            sft.check_settings(sft.Config(packing=True), inputs)
             continue
-        with pytest.raises(InputError, match=r"sft\.packing: true given, for a model whose layers attend to 64 tokens"):
-            sft.check(sft.Config(packing=True), inputs)
+        with pytest.raises(
+            InputError,
+            match=r"sft\.packing: true given, for a model whose layers attend to 64 tokens",
+        ):
+            sft.check_settings(sft.Config(packing=True), inputs)
 
 
 @pytest.mark.parametrize("name", ["xlm-roberta", "bert"])
-def test_a_text_is_cut_where_the_positions_end(name: str, tiny: dict[str, Path], tmp_path: Path) -> None:
+def test_a_text_is_cut_where_the_positions_end(
+    name: str, tiny: dict[str, Path], tmp_path: Path
+) -> None:
     """Two of the 514 positions of XLM-R are not used."""
     folder = make(name, transformers.AutoModel, tmp_path / "base", tiny["qwen2"])
     settings = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": None}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({**settings, "model_max_length": None})
+    )
     one = encoder.load(folder, dtype="float32", device="cpu")
     assert one.encoding_config.max_length == 512
     assert len(one.tokenize(["w1 " * 2000], "passage")[0]) == 512
     assert one.encode(["w1 " * 2000], "passage").shape == (1, 128)
 
 
-@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", ["bert", "xlm-roberta", "modernbert", "deberta-v2", "qwen2"])
 def test_scores_of_classifiers_are_not_rounded_to_bfloat16(
-    name: str, packed: bool, minilm: Path, tmp_path: Path
+    name: str, minilm: Path, tmp_path: Path
 ) -> None:
     folder = make(
         name,
@@ -127,7 +154,7 @@ def test_scores_of_classifiers_are_not_rounded_to_bfloat16(
     )
     given = RerankerConfig("cross_encoder", 64)
     rows = ["river", "teapot"], [[f"w{i} and {i * 7} stones" for i in range(4)]] * 2
-    one = reranker.load(folder, dtype="bfloat16", device="cpu", reranker_config=given, packed=packed)
+    one = reranker.load(folder, dtype="bfloat16", device="cpu", reranker_config=given)
     scores = np.concatenate(one.score(*rows))
     rounded = torch.from_numpy(scores).bfloat16().float().numpy()
     assert np.mean(scores != rounded) > 0.5

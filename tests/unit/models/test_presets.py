@@ -25,7 +25,12 @@ from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import PairTokenizer, read_reranker_config
 
 QUERIES = ["What is the capital of China?", "Explain gravity \n", "2 x 3 = 5"]
-DOCUMENTS = ["The capital of China is Beijing.", " Gravity is a force (9.81 m/s²)\n\nthat attracts.", "", "long " * 30]
+DOCUMENTS = [
+    "The capital of China is Beijing.",
+    " Gravity is a force (9.81 m/s²)\n\nthat attracts.",
+    "",
+    "long " * 30,
+]
 QWEN_PATTERN = (  # of the tokenizers of Qwen2 and Qwen3
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -49,10 +54,22 @@ def save_qwen3(folder: Path, *, ends: bool) -> Path:
     end = tokenizer.token_to_id("<|endoftext|>")
     if ends:
         tokenizer.post_processor = processors.TemplateProcessing(
-            single="$A <|endoftext|>", pair="$A $B <|endoftext|>", special_tokens=[("<|endoftext|>", end)]
+            single="$A <|endoftext|>",
+            pair="$A $B <|endoftext|>",
+            special_tokens=[("<|endoftext|>", end)],
         )
-    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    more = {"head_dim": 8, "intermediate_size": 64, "max_position_embeddings": 400, "pad_token_id": end}
+    size = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    more = {
+        "head_dim": 8,
+        "intermediate_size": 64,
+        "max_position_embeddings": 400,
+        "pad_token_id": end,
+    }
     torch.manual_seed(0)
     model = transformers.Qwen3ForCausalLM(
         transformers.Qwen3Config(vocab_size=tokenizer.get_vocab_size(), **size, **more)
@@ -63,7 +80,11 @@ def save_qwen3(folder: Path, *, ends: bool) -> Path:
                 parameter.mul_(8)
     model.save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
-    about = {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    about = {
+        "tokenizer_class": "Qwen2Tokenizer",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(about))
     return folder
 
@@ -82,9 +103,15 @@ def copy(folder: Path, target: Path, **config: Any) -> Path:
     """Link a model under another name, with other fields in config.json and without a sentence-transformers layout."""
     target.mkdir(parents=True)
     for path in folder.iterdir():
-        if path.is_file() and path.name not in ("config.json", "modules.json", "sentence_bert_config.json"):
+        if path.is_file() and path.name not in (
+            "config.json",
+            "modules.json",
+            "sentence_bert_config.json",
+        ):
             (target / path.name).symlink_to(path)
-    (target / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | config))
+    (target / "config.json").write_text(
+        json.dumps(json.loads((folder / "config.json").read_text()) | config)
+    )
     return target
 
 
@@ -94,7 +121,10 @@ def copy(folder: Path, target: Path, **config: Any) -> Path:
         ("e5-base-v2", "e5"),
         ("intfloat_multilingual-e5-small", "e5"),
         ("multilingual-e5-large-instruct", "e5-instruct"),
-        ("models--BAAI--bge-large-en-v1.5/snapshots/d4aa6901d3a41ba39fb536a557fa166f842b0e09", "bge-en"),
+        (
+            "models--BAAI--bge-large-en-v1.5/snapshots/d4aa6901d3a41ba39fb536a557fa166f842b0e09",
+            "bge-en",
+        ),
         ("bge-small-zh", "bge-zh"),
         ("models--Alibaba-NLP--gte-Qwen2-1.5B-instruct/snapshots/abc", "gte-qwen"),
         ("GTE-Large", "gte"),
@@ -114,14 +144,18 @@ def test_the_name_tells_the_family(tmp_path: Path, name: str, family: str | None
 def test_the_name_may_stand_in_the_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"_name_or_path": "BAAI/bge-m3"}))
     assert getattr(find_preset(tmp_path, "embedder"), "family", "") == "bge-m3"
-    assert find_preset(tmp_path, "reranker") is None, "as of bge-reranker-v2-m3, which was made from it"
+    assert find_preset(tmp_path, "reranker") is None, (
+        "as of bge-reranker-v2-m3, which was made from it"
+    )
 
 
 def test_every_preset_is_a_whole_config() -> None:
     """A misspelt field or template would be found when a model is used only."""
     for preset in EMBEDDERS:
         assert EncodingConfig(**preset.values).normalize
-        assert ("{task}" in EncodingConfig(**preset.values).query_template) == ("task" in preset.values)
+        assert ("{task}" in EncodingConfig(**preset.values).query_template) == (
+            "task" in preset.values
+        )
     assert [preset.values["kind"] for preset in RERANKERS] == ["yes_no", "yes_no", "cross_encoder"]
 
 
@@ -134,7 +168,9 @@ def recipe_instruct(queries: list[str], documents: list[str]) -> list[str]:
 
 
 def recipe_bge(queries: list[str], documents: list[str]) -> list[str]:
-    return [f"Represent this sentence for searching relevant passages: {text}" for text in queries] + documents
+    return [
+        f"Represent this sentence for searching relevant passages: {text}" for text in queries
+    ] + documents
 
 
 @pytest.mark.slow
@@ -148,12 +184,25 @@ def recipe_bge(queries: list[str], documents: list[str]) -> list[str]:
     ],
 )
 def test_encoders_embed_as_their_model_cards_do(
-    minilm: Path, tmp_path: Path, name: str, recipe: Callable[[list[str], list[str]], list[str]], pooling: str
+    minilm: Path,
+    tmp_path: Path,
+    name: str,
+    recipe: Callable[[list[str], list[str]], list[str]],
+    pooling: str,
 ) -> None:
     """The code of the cards, with transformers alone, on the weights of MiniLM under the model's name."""
     folder = copy(minilm, tmp_path / name)
-    tokenizer, model = (auto.from_pretrained(minilm) for auto in (transformers.AutoTokenizer, transformers.AutoModel))
-    inputs = tokenizer(recipe(QUERIES, DOCUMENTS), max_length=512, padding=True, truncation=True, return_tensors="pt")
+    tokenizer, model = (
+        auto.from_pretrained(minilm)
+        for auto in (transformers.AutoTokenizer, transformers.AutoModel)
+    )
+    inputs = tokenizer(
+        recipe(QUERIES, DOCUMENTS),
+        max_length=512,
+        padding=True,
+        truncation=True,
+        return_tensors="pt",
+    )
     with torch.no_grad():
         hidden = model.eval()(**inputs).last_hidden_state
     mask = inputs["attention_mask"][..., None]
@@ -168,7 +217,9 @@ def test_encoders_embed_as_their_model_cards_do(
 def test_qwen3_embeddings_are_tokenized_as_their_readme_does(qwen3_embedding: Path) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(qwen3_embedding, padding_side="left")
     config = read_encoding_config(qwen3_embedding)
-    assert (config.pooling, config.max_length, config.task) == ("last_token", 400, WEB_SEARCH), "of 400 positions"
+    assert (config.pooling, config.max_length, config.task) == ("last_token", 400, WEB_SEARCH), (
+        "of 400 positions"
+    )
     texts = [f"Instruct: {WEB_SEARCH}\nQuery:{text}" for text in QUERIES] + DOCUMENTS
     theirs = tokenizer(texts, truncation=True, max_length=8192)["input_ids"]
     assert theirs[0][-1] == tokenizer.pad_token_id != tokenizer.eos_token_id
@@ -176,7 +227,9 @@ def test_qwen3_embeddings_are_tokenized_as_their_readme_does(qwen3_embedding: Pa
     assert tokens(QUERIES, "query") + tokens(DOCUMENTS, "passage") == theirs
 
 
-def test_sentence_transformers_embeds_an_exported_preset_alike(qwen3_embedding: Path, tmp_path: Path) -> None:
+def test_sentence_transformers_embeds_an_exported_preset_alike(
+    qwen3_embedding: Path, tmp_path: Path
+) -> None:
     """Qwen3 with the files that `merge` writes, read by the other library with the same prompts."""
     from sentence_transformers import SentenceTransformer
 
@@ -186,7 +239,10 @@ def test_sentence_transformers_embeds_an_exported_preset_alike(qwen3_embedding: 
     assert write_layout(ours.encoding_config, ours.dim, folder) == ""
     peer = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
     assert peer.prompts["query"] == f"Instruct: {WEB_SEARCH}\nQuery:"
-    for role, encode, texts in (("query", peer.encode_query, QUERIES), ("passage", peer.encode_document, DOCUMENTS)):
+    for role, encode, texts in (
+        ("query", peer.encode_query, QUERIES),
+        ("passage", peer.encode_document, DOCUMENTS),
+    ):
         np.testing.assert_allclose(ours.encode(texts, role), encode(texts), atol=1e-4)  # type: ignore[arg-type]
 
 
@@ -199,7 +255,10 @@ def test_e5_mistral_ends_texts_whatever_its_tokenizer_does(
         (folder / "tokenizer.json").unlink()
         about = json.loads((tiny["qwen2"] / "tokenizer.json").read_text())
         template = {"type": "TemplateProcessing", "pair": [], "special_tokens": {}}
-        template["single"] = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "[END]", "type_id": 0}}]
+        template["single"] = [
+            {"Sequence": {"id": "A", "type_id": 0}},
+            {"SpecialToken": {"id": "[END]", "type_id": 0}},
+        ]
         template["special_tokens"] = {"[END]": {"id": "[END]", "ids": [1], "tokens": ["[END]"]}}
         (folder / "tokenizer.json").write_text(json.dumps(about | {"post_processor": template}))
     config = read_encoding_config(folder)
@@ -214,25 +273,42 @@ def test_the_folder_has_the_last_word(minilm: Path, tmp_path: Path) -> None:
     folder = tmp_path / "e5-base-v2"
     shutil.copytree(minilm, folder, ignore=shutil.ignore_patterns(*UNUSED_FILES))
     found = read_encoding_config(folder)
-    assert found == EncodingConfig("mean", True, 256, "query: {text}", "passage: {text}"), "256 of sentence_bert_config"
+    assert found == EncodingConfig("mean", True, 256, "query: {text}", "passage: {text}"), (
+        "256 of sentence_bert_config"
+    )
     (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
     about = json.loads((folder / "config_sentence_transformers.json").read_text())
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(about | {"prompts": {"query": "ask "}}))
+    (folder / "config_sentence_transformers.json").write_text(
+        json.dumps(about | {"prompts": {"query": "ask "}})
+    )
     found = read_encoding_config(folder)
-    assert (found.pooling, found.query_template, found.passage_template) == ("cls", "ask {text}", "passage: {text}")
+    assert (found.pooling, found.query_template, found.passage_template) == (
+        "cls",
+        "ask {text}",
+        "passage: {text}",
+    )
     own = EncodingConfig("last_token", False, 77)
     own.write(folder)
     assert read_encoding_config(folder) == own
     assert read_encoding_config(copy(minilm, tmp_path / "plain")).query_template == "{text}"
 
 
-def test_the_task_in_a_folders_prompt_can_be_replaced(qwen3_embedding: Path, tmp_path: Path) -> None:
+def test_the_task_in_a_folders_prompt_can_be_replaced(
+    qwen3_embedding: Path, tmp_path: Path
+) -> None:
     folder = copy(qwen3_embedding, tmp_path / "Qwen3-Embedding-4B")
-    (folder / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.Transformer", "path": ""}]))
+    (folder / "modules.json").write_text(
+        json.dumps([{"type": "sentence_transformers.models.Transformer", "path": ""}])
+    )
     about = folder / "config_sentence_transformers.json"
-    about.write_text(json.dumps({"prompts": {"query": "Instruct: Find the mistake\nQuery:", "document": ""}}))
+    about.write_text(
+        json.dumps({"prompts": {"query": "Instruct: Find the mistake\nQuery:", "document": ""}})
+    )
     found = read_encoding_config(folder)
-    assert (found.task, found.query_template) == ("Find the mistake", "Instruct: {task}\nQuery:{text}")
+    assert (found.task, found.query_template) == (
+        "Find the mistake",
+        "Instruct: {task}\nQuery:{text}",
+    )
     about.write_text(json.dumps({"prompts": {"query": "Question: "}}))
     found = read_encoding_config(folder)
     assert found.query_template == "Question: {text}"
@@ -251,10 +327,17 @@ def recipe_qwen3_reranker(
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side="left")
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     prefix = tokenizer.encode(JUDGE, add_special_tokens=False)
-    suffix = tokenizer.encode("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", add_special_tokens=False)
-    texts = [f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}" for query, document in pairs]
+    suffix = tokenizer.encode(
+        "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", add_special_tokens=False
+    )
+    texts = [
+        f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
+        for query, document in pairs
+    ]
     limit = 400 - len(prefix) - len(suffix)
-    ids = tokenizer(texts, truncation="longest_first", return_attention_mask=False, max_length=limit)["input_ids"]
+    ids = tokenizer(
+        texts, truncation="longest_first", return_attention_mask=False, max_length=limit
+    )["input_ids"]
     ids = [prefix + row + suffix for row in ids]
     inputs = tokenizer.pad({"input_ids": ids}, padding=True, return_tensors="pt")
     with torch.no_grad():
@@ -283,21 +366,32 @@ def test_rerankers_have_the_prompt_of_each_query(qwen3_reranker: Path) -> None:
     prompts = ["Find the mistake.", "", "Find a longer text."]
     scores = ours.score(QUERIES, [DOCUMENTS] * 3, prompts)
     for query, prompt, own in zip(QUERIES, prompts, scores, strict=True):
-        _, theirs = recipe_qwen3_reranker(qwen3_reranker, [(query, text) for text in DOCUMENTS], prompt or WEB_SEARCH)
+        _, theirs = recipe_qwen3_reranker(
+            qwen3_reranker, [(query, text) for text in DOCUMENTS], prompt or WEB_SEARCH
+        )
         np.testing.assert_allclose(1 / (1 + np.exp(-own)), theirs, atol=1e-5)
 
 
-def test_a_prompt_behind_the_passage_is_that_of_each_query(qwen3_reranker: Path, tmp_path: Path) -> None:
+def test_a_prompt_behind_the_passage_is_that_of_each_query(
+    qwen3_reranker: Path, tmp_path: Path
+) -> None:
     """FlagEmbedding's format, where prompts of other lengths leave passages other room."""
     folder = copy(qwen3_reranker, tmp_path / "bge-reranker-v2-gemma")
     given = replace(read_reranker_config(folder), answer="yes", max_length=200)
     assert (given.kind, given.query_template, given.separator) == ("yes_no", "A: {text}", "\n")
     ours = reranker.load(folder, dtype="float32", device="cpu", reranker_config=given)
-    prompts = ["Yes or no?", "", "Is this the answer to the query A? Say yes or no, and nothing else."]
+    prompts = [
+        "Yes or no?",
+        "",
+        "Is this the answer to the query A? Say yes or no, and nothing else.",
+    ]
     scores = ours.score(QUERIES, [DOCUMENTS] * 3, prompts)
     for i, prompt in enumerate(prompts):
         own = reranker.load(
-            folder, dtype="float32", device="cpu", reranker_config=replace(given, prompt=prompt or given.prompt)
+            folder,
+            dtype="float32",
+            device="cpu",
+            reranker_config=replace(given, prompt=prompt or given.prompt),
         )
         np.testing.assert_allclose(scores[i], own.score([QUERIES[i]], [DOCUMENTS])[0], atol=1e-5)
 
@@ -322,13 +416,21 @@ def test_embedders_have_the_task_of_each_query(qwen3_embedding: Path) -> None:
     ours = encoder.load(qwen3_embedding, dtype="float32", device="cpu")
     tasks = ["Find the mistake.", "", "Find the mistake."]
     plain = replace(ours.encoding_config, query_template="{text}")
-    by_hand = encoder.load(qwen3_embedding, dtype="float32", device="cpu", encoding_config=plain).encode(
-        [f"Instruct: {task or WEB_SEARCH}\nQuery:{text}" for task, text in zip(tasks, QUERIES, strict=True)], "query"
+    by_hand = encoder.load(
+        qwen3_embedding, dtype="float32", device="cpu", encoding_config=plain
+    ).encode(
+        [
+            f"Instruct: {task or WEB_SEARCH}\nQuery:{text}"
+            for task, text in zip(tasks, QUERIES, strict=True)
+        ],
+        "query",
     )
     np.testing.assert_allclose(ours.encode(QUERIES, "query", tasks), by_hand, atol=1e-5)
     assert not np.allclose(ours.encode(QUERIES, "query"), by_hand, atol=1e-3)
     np.testing.assert_array_equal(
-        ours.encode(DOCUMENTS, "passage", tasks * 2), ours.encode(DOCUMENTS, "passage"), "passages have none"
+        ours.encode(DOCUMENTS, "passage", tasks * 2),
+        ours.encode(DOCUMENTS, "passage"),
+        "passages have none",
     )
 
 

@@ -19,14 +19,18 @@ from ratchet.models.loading import train_in_float32
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig
 
-ASK = RerankerConfig("yes_no", 64, None, "w1{text}", "w2{text}", "w", "w3w3", answer="w", against="9")
+ASK = RerankerConfig(
+    "yes_no", 64, None, "w1{text}", "w2{text}", "w", "w3w3", answer="w", against="9"
+)
 
 
 @pytest.fixture(scope="module")
 def base(tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A decoder whose layers are as wide as a block of 4-bit weights is long."""
     folder = tmp_path_factory.mktemp("base")
-    config = transformers.AutoConfig.from_pretrained(tiny["qwen2"], hidden_size=64, intermediate_size=128)
+    config = transformers.AutoConfig.from_pretrained(
+        tiny["qwen2"], hidden_size=64, intermediate_size=128
+    )
     torch.manual_seed(0)
     transformers.Qwen2ForCausalLM(config).save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(tiny["qwen2"]).save_pretrained(folder)
@@ -34,13 +38,22 @@ def base(tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def linears(model: Any) -> dict[str, torch.Tensor]:
-    return {name: weight for name, weight in model.named_parameters() if weight.dtype == torch.uint8}
+    return {
+        name: weight for name, weight in model.named_parameters() if weight.dtype == torch.uint8
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["encoder", "reranker"])
-def test_an_adapter_learns_over_a_base_in_4_bits_that_stays(base: Path, tmp_path: Path, kind: str) -> None:
-    options: dict[str, Any] = {"dtype": "bfloat16", "device": "cpu", "training": True, "quantization": "nf4"}
+def test_an_adapter_learns_over_a_base_in_4_bits_that_stays(
+    base: Path, tmp_path: Path, kind: str
+) -> None:
+    options: dict[str, Any] = {
+        "dtype": "bfloat16",
+        "device": "cpu",
+        "training": True,
+        "quantization": "nf4",
+    }
     one: Any
     if kind == "encoder":
         one = encoder.load(base, **options)
@@ -49,7 +62,9 @@ def test_an_adapter_learns_over_a_base_in_4_bits_that_stays(base: Path, tmp_path
     plain = one.model
     assert len(linears(plain)) == 2 * 7
     assert plain.config.quantization_config.bnb_4bit_use_double_quant
-    model = lora.attach(plain, lora_r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", seed=0)
+    model = lora.attach(
+        plain, lora_r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", seed=0
+    )
     train_in_float32(model)
     one.model = model
     trained = [weight for weight in model.parameters() if weight.requires_grad]
@@ -60,7 +75,9 @@ def test_an_adapter_learns_over_a_base_in_4_bits_that_stays(base: Path, tmp_path
     for _ in range(12):
         if kind == "encoder":
             rows = one.tokenize(texts, "passage")
-            vectors = torch.cat([one.embed(torch.tensor([row]), torch.ones(1, len(row)).long()) for row in rows])
+            vectors = torch.cat(
+                [one.embed(torch.tensor([row]), torch.ones(1, len(row)).long()) for row in rows]
+            )
             loss = (vectors @ vectors.T)[0, 1:].sum()
         else:
             scores = one.forward(one.tokenize(["w1"], [texts]))
@@ -89,7 +106,7 @@ def test_an_adapter_learns_over_a_base_in_4_bits_that_stays(base: Path, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["encoder", "reranker", "decoder"])
-def test_inference_in_4_bits_is_near_and_keeps_the_adapter_beside(base: Path, tmp_path: Path, kind: str) -> None:
+def test_inference_in_4_bits(base: Path, tmp_path: Path, kind: str) -> None:
     load: Any = {
         "encoder": encoder.load,
         "decoder": decoder.load,
@@ -97,16 +114,24 @@ def test_inference_in_4_bits_is_near_and_keeps_the_adapter_beside(base: Path, tm
     }
     load = load[kind]
     plain = load(base, dtype="float32", device="cpu", training=True).model
-    model = lora.attach(plain, lora_r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", seed=0)
+    model = lora.attach(
+        plain, lora_r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", seed=0
+    )
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "lora_B" in name:
-                weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) / 3)
+                weight.copy_(
+                    torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) / 3
+                )
     lora.save(model, tmp_path)
     texts, found = ["w1w2w3", "w4w5w6w7", "w8"], {}
     for adapter in (None, tmp_path):
         for quantization in ("none", "nf4"):
-            options: dict[str, Any] = {"dtype": "float32", "device": "cpu", "quantization": quantization}
+            options: dict[str, Any] = {
+                "dtype": "float32",
+                "device": "cpu",
+                "quantization": quantization,
+            }
             one = load(base, adapter, **options)
             if kind == "encoder":
                 values = one.encode(texts, "passage").ravel()
@@ -127,16 +152,29 @@ def test_inference_in_4_bits_is_near_and_keeps_the_adapter_beside(base: Path, tm
 
 
 @pytest.mark.parametrize("name", ["bert", "xlm-roberta", "modernbert"])
-def test_the_head_of_a_cross_encoder_stays_whole(tiny: dict[str, Path], tmp_path: Path, name: str) -> None:
-    make(name, transformers.AutoModelForSequenceClassification, tmp_path, tiny["bert"], num_labels=1)
+def test_the_head_of_a_cross_encoder_stays_whole(
+    tiny: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    make(
+        name, transformers.AutoModelForSequenceClassification, tmp_path, tiny["bert"], num_labels=1
+    )
     agreed = RerankerConfig("cross_encoder", 64)
     options: dict[str, Any] = {"dtype": "float32", "device": "cpu", "reranker_config": agreed}
     one = reranker.load(tmp_path, **options, quantization="nf4")
     assert len(linears(one.model)) >= 2 * 4
-    assert not [part for part in linears(one.model) if not any(own in part for own in ("layer.", "layers."))]
+    assert not [
+        part for part in linears(one.model) if not any(own in part for own in ("layer.", "layers."))
+    ]
     assert np.isfinite(one.score(["w1"], [["w1", "w2w3"]])[0]).all()
-    heads = reranker.find_heads(one := reranker.load(tmp_path, **options, quantization="nf4", training=True))
-    to_train: dict[str, Any] = {"lora_r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear"}
+    heads = reranker.find_heads(
+        one := reranker.load(tmp_path, **options, quantization="nf4", training=True)
+    )
+    to_train: dict[str, Any] = {
+        "lora_r": 4,
+        "lora_alpha": 8,
+        "lora_dropout": 0.0,
+        "target_modules": "all-linear",
+    }
     one.model = lora.attach(one.model, **to_train, seed=0, modules_to_save=heads, task="SEQ_CLS")
     train_in_float32(one.model)
     one.forward(one.tokenize(["w1"], [["w1", "w2w3"]])).sum().backward()
@@ -144,6 +182,8 @@ def test_the_head_of_a_cross_encoder_stays_whole(tiny: dict[str, Path], tmp_path
 
 def test_a_model_without_a_head_gets_all_of_it(tiny: dict[str, Path], tmp_path: Path) -> None:
     make("modernbert", transformers.AutoModel, tmp_path, tiny["bert"])
-    one = reranker.load(tmp_path, device="cpu", reranker_config=RerankerConfig("cross_encoder", 64), training=True)
+    one = reranker.load(
+        tmp_path, device="cpu", reranker_config=RerankerConfig("cross_encoder", 64), training=True
+    )
     assert one.new_layers == ["classifier", "head.dense", "head.norm"]
     assert reranker.find_heads(one) == ["classifier", "head"]

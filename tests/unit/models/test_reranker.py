@@ -18,9 +18,16 @@ from ratchet.errors import ModelError
 from ratchet.models.loading import save_weights
 from ratchet.models.model_files import RERANKER_CONFIG_FILE
 from ratchet.models.reranker import prefix_sharing, reranker
-from ratchet.models.reranker.reranker_config import YES_NO, PairTokenizer, RerankerConfig, read_reranker_config
+from ratchet.models.reranker.reranker_config import (
+    YES_NO,
+    PairTokenizer,
+    RerankerConfig,
+    read_reranker_config,
+)
 
-ASK = RerankerConfig("yes_no", 64, None, "w1{text}", "w2{text}", "w", "w3w3", answer="w", against="9")
+ASK = RerankerConfig(
+    "yes_no", 64, None, "w1{text}", "w2{text}", "w", "w3w3", answer="w", against="9"
+)
 """For the tiny decoder, whose tokens are the characters w and 0 to 9."""
 
 QUERIES = ["w1", "w22w3", "w4w5w6w7", "w30"]
@@ -66,7 +73,9 @@ def plain_yes_no(folder: Path, reranker_config: RerankerConfig, query: str, pass
 def test_a_decoder_answers_as_its_whole_head_does(
     tiny: dict[str, Path], reranker_config: RerankerConfig, batch_tokens: int
 ) -> None:
-    ours = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", reranker_config=reranker_config)
+    ours = reranker.load(
+        tiny["qwen2"], dtype="float32", device="cpu", reranker_config=reranker_config
+    )
     scores = ours.score(QUERIES, PASSAGES, batch_tokens=batch_tokens)
     assert [len(own) for own in scores] == [3, 1, 0, 2]
     for query, own, found in zip(QUERIES, PASSAGES, scores, strict=True):
@@ -80,13 +89,18 @@ def test_a_cross_encoder_scores_as_sentence_transformers_does(cross_encoder: Pat
     from sentence_transformers import CrossEncoder
 
     queries = ["What is 1/2 + 1/3? The student says 2/5.", "long " * 300, "x"]
-    passages = [["Adds numerators and denominators.", "Forgets to flip the inequality. " * 40, ""], ["y", "z"], ["x"]]
+    passages = [
+        ["Adds numerators and denominators.", "Forgets to flip the inequality. " * 40, ""],
+        ["y", "z"],
+        ["x"],
+    ]
     theirs = CrossEncoder(str(cross_encoder), device="cpu", max_length=512)
     ours = reranker.load(cross_encoder, dtype="float32", device="cpu")
     assert ours.reranker_config.kind == "cross_encoder"
     found = ours.score([queries[0], queries[2]], [passages[0], passages[2]])
     expected = theirs.predict(
-        [(queries[0], passage) for passage in passages[0]] + [(queries[2], "x")], activation_fn=torch.nn.Identity()
+        [(queries[0], passage) for passage in passages[0]] + [(queries[2], "x")],
+        activation_fn=torch.nn.Identity(),
     )
     np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-4, atol=1e-4)
     # Longer than a pair may be: the passage is there still, and each score is a number.
@@ -105,13 +119,18 @@ def test_a_tokenizer_written_in_python_makes_its_own_pairs() -> None:
 
 def test_a_tokenizer_without_letters_is_refused() -> None:
     kind = tokenizers.models.BPE({"<pad>": 0, "w": 1}, [])
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(kind), pad_token="<pad>")
-    with pytest.raises(ModelError, match=r"token ids \[\] of the text 'a', and \[\] of a pair of it; expected .*; use"):
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer(kind), pad_token="<pad>"
+    )
+    with pytest.raises(
+        ModelError,
+        match=r"token ids \[\] of the text 'a', and \[\] of a pair of it; expected .*; use",
+    ):
         PairTokenizer(tokenizer, RerankerConfig("cross_encoder"))
 
 
 @pytest.mark.parametrize("filler", [None, -1, 0, 2])
-def test_a_decoder_with_a_classifier_scores_alone_as_in_a_batch(tmp_path: Path, filler: int | None) -> None:
+def test_classifier_scores_alone_as_in_a_batch(tmp_path: Path, filler: int | None) -> None:
     """Whatever its config says of padding, for which the tokenizer has a token of its own."""
     save_chat_model(tmp_path, ["w1 w2 w3"], max_position_embeddings=64)
     config = transformers.AutoConfig.from_pretrained(tmp_path, num_labels=1, pad_token_id=None)
@@ -121,12 +140,16 @@ def test_a_decoder_with_a_classifier_scores_alone_as_in_a_batch(tmp_path: Path, 
     model.save_pretrained(tmp_path)
     ours = reranker.load(tmp_path, dtype="float32", device="cpu")
     together = np.concatenate(ours.score(QUERIES, PASSAGES))
-    pairs = [(query, passage) for query, own in zip(QUERIES, PASSAGES, strict=True) for passage in own]
+    pairs = [
+        (query, passage) for query, own in zip(QUERIES, PASSAGES, strict=True) for passage in own
+    ]
     alone = [float(ours.score([query], [[passage]])[0][0]) for query, passage in pairs]
     np.testing.assert_allclose(together, alone, atol=1e-5)
     model.config.pad_token_id = None
     with torch.no_grad():
-        theirs = [float(model(torch.tensor([row.ids])).logits) for row in ours.tokenize(QUERIES, PASSAGES)]
+        theirs = [
+            float(model(torch.tensor([row.ids])).logits) for row in ours.tokenize(QUERIES, PASSAGES)
+        ]
     np.testing.assert_allclose(alone, theirs, atol=1e-5)
     assert np.ptp(theirs) > 1e-3
 
@@ -134,7 +157,9 @@ def test_a_decoder_with_a_classifier_scores_alone_as_in_a_batch(tmp_path: Path, 
 def test_bfloat16_is_near(cross_encoder: Path) -> None:
     texts = ["Adds the denominators.", "Squares each term.", "Reads the scale wrongly."]
     scores = [
-        reranker.load(cross_encoder, dtype=dtype, device="cpu").score(["What is 1/2 + 1/3?"], [texts])[0]
+        reranker.load(cross_encoder, dtype=dtype, device="cpu").score(
+            ["What is 1/2 + 1/3?"], [texts]
+        )[0]
         for dtype in ("float32", "bfloat16")
     ]
     np.testing.assert_allclose(scores[1], scores[0], atol=0.05 * np.abs(scores[0]).max() + 0.01)
@@ -153,30 +178,40 @@ def test_a_text_that_is_in_many_pairs_is_tokenised_once(tiny: dict[str, Path]) -
     ours.tokens.tokenizer = Counting()
     ours.tokenize(QUERIES, PASSAGES)
     assert sorted(seen) == sorted(
-        ["w1" + query for query in QUERIES] + ["w2" + text for text in {t for own in PASSAGES for t in own}]
+        ["w1" + query for query in QUERIES]
+        + ["w2" + text for text in {t for own in PASSAGES for t in own}]
     )
 
 
 def test_what_is_too_long_is_cut_and_the_prompt_stays(tiny: dict[str, Path]) -> None:
     tokens = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", reranker_config=ASK).tokens
-    (query,), (passage,) = tokens.tokenize(["7" * 500], "query"), tokens.tokenize(["8" * 500], "passage")
+    (query,), (passage,) = (
+        tokens.tokenize(["7" * 500], "query"),
+        tokens.tokenize(["8" * 500], "passage"),
+    )
     first, second = tokens.split_pair(query, passage)
     ids = [*first, *second]
     assert len(ids) == 64
     prompt = tokens.tokenizer("w" + "w3w3", add_special_tokens=False)["input_ids"]
     assert ids[-len(prompt) :] == prompt
-    seven, eight = (tokens.tokenizer(digit, add_special_tokens=False)["input_ids"][0] for digit in "78")
+    seven, eight = (
+        tokens.tokenizer(digit, add_special_tokens=False)["input_ids"][0] for digit in "78"
+    )
     assert ids.count(seven) == 32 - 2
     assert ids.count(eight) == 64 - 32 - 1 - 5 - 2
-    assert sum(map(len, tokens.split_pair(query[:3], passage))) == 64, "what the query leaves, the passage gets"
+    assert sum(map(len, tokens.split_pair(query[:3], passage))) == 64, (
+        "what the query leaves, the passage gets"
+    )
 
 
 @pytest.mark.parametrize("most", [1, 30, 10_000])
-def test_pairs_that_share_a_row_have_the_scores_and_gradients_of_pairs_alone(
+def test_shared_rows_have_the_same_gradients(
     tiny: dict[str, Path], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefix_sharing, "ROW_TOKENS", most)
-    ours = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", reranker_config=ASK, training=True)
+    ours = reranker.load(
+        tiny["qwen2"], dtype="float32", device="cpu", reranker_config=ASK, training=True
+    )
     assert ours.shares_prefixes
     rows = ours.tokenize(QUERIES, PASSAGES)
     assert len(rows) == {1: 6, 30: 5, 10_000: 3}[most]
@@ -184,7 +219,11 @@ def test_pairs_that_share_a_row_have_the_scores_and_gradients_of_pairs_alone(
     together = ours.forward(rows, 4)
     weights = torch.arange(1.0, 7.0)
     (together * weights).sum().backward()
-    found = {name: parameter.grad.clone() for name, parameter in ours.model.named_parameters() if "lm_h" not in name}
+    found = {
+        name: parameter.grad.clone()
+        for name, parameter in ours.model.named_parameters()
+        if "lm_h" not in name
+    }
     ours.model.zero_grad()
 
     ours.shares_prefixes = False
@@ -199,14 +238,16 @@ def test_pairs_that_share_a_row_have_the_scores_and_gradients_of_pairs_alone(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", prefix_sharing.ARCHITECTURES)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_every_architecture_that_shares_gives_the_scores_of_pairs_alone(
+def test_shared_prefixes_change_no_score(
     tiny: dict[str, Path], tmp_path: Path, kind: str, attention: str
 ) -> None:
     save_causal(kind, tmp_path, 43)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny["qwen2"])
     if kind in ("gemma2", "gpt_oss") and attention == "sdpa":
         pytest.skip("has no SDPA")
-    plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=attention).eval()
+    plain = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, attn_implementation=attention
+    ).eval()
     ours = reranker.Reranker(plain, tokenizer, ASK)
     assert ours.shares_prefixes
     together = np.concatenate(ours.score(QUERIES, PASSAGES))
@@ -217,11 +258,15 @@ def test_every_architecture_that_shares_gives_the_scores_of_pairs_alone(
 
 
 @pytest.mark.parametrize(("window", "shares"), [(4, False), (64, True)])
-def test_models_whose_attention_looks_back_less_than_a_pair_do_not_share(
+def test_short_windows_do_not_share(
     tiny: dict[str, Path], tmp_path: Path, window: int, shares: bool
 ) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(tiny["qwen2"])
-    model.config.use_sliding_window, model.config.sliding_window, model.config.max_window_layers = True, window, 0
+    model.config.use_sliding_window, model.config.sliding_window, model.config.max_window_layers = (
+        True,
+        window,
+        0,
+    )
     model.config.layer_types = ["sliding_attention"] * 2
     model.save_pretrained(tmp_path)
     transformers.AutoTokenizer.from_pretrained(tiny["qwen2"]).save_pretrained(tmp_path)
@@ -233,7 +278,7 @@ def test_models_whose_attention_looks_back_less_than_a_pair_do_not_share(
     np.testing.assert_allclose(ours.score(QUERIES, PASSAGES)[0], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_fresh_head_is_drawn_by_its_seed_and_only_to_be_trained(minilm: Path) -> None:
+def test_fresh_head_depends_on_its_seed(minilm: Path) -> None:
     with pytest.raises(ModelError, match="classifier"):
         reranker.load(minilm, device="cpu")
     reranker_config = RerankerConfig("cross_encoder", 128)
@@ -265,7 +310,9 @@ def test_reranker_configs_that_cannot_work_are_named(
         reranker.load(tiny["qwen2"], device="cpu", reranker_config=replace(ASK, **change))  # type: ignore[arg-type]
 
 
-def test_a_head_that_does_more_than_multiply_is_refused(tiny: dict[str, Path], tmp_path: Path) -> None:
+def test_a_head_that_does_more_than_multiply_is_refused(
+    tiny: dict[str, Path], tmp_path: Path
+) -> None:
     config = transformers.Gemma2Config(
         vocab_size=43,
         hidden_size=32,
@@ -295,7 +342,9 @@ def test_a_score_that_is_no_number_is_refused(cross_encoder: Path) -> None:
         ours.score(["x"], [["y"]])
 
 
-def test_a_reranker_config_travels_with_its_folder(tmp_path: Path, tiny: dict[str, Path], minilm: Path) -> None:
+def test_a_reranker_config_travels_with_its_folder(
+    tmp_path: Path, tiny: dict[str, Path], minilm: Path
+) -> None:
     ASK.write(tmp_path)
     assert read_reranker_config(tmp_path) == ASK
     assert read_reranker_config(tiny["qwen2"]) == YES_NO
@@ -306,8 +355,16 @@ def test_a_reranker_config_travels_with_its_folder(tmp_path: Path, tiny: dict[st
 
 
 @pytest.mark.parametrize("labels", [1, 2, 3])
-def test_a_classifier_of_several_classes_is_no_reranker(tiny: dict[str, Path], tmp_path: Path, labels: int) -> None:
-    make("bert", transformers.AutoModelForSequenceClassification, tmp_path, tiny["bert"], num_labels=labels)
+def test_a_classifier_of_several_classes_is_no_reranker(
+    tiny: dict[str, Path], tmp_path: Path, labels: int
+) -> None:
+    make(
+        "bert",
+        transformers.AutoModelForSequenceClassification,
+        tmp_path,
+        tiny["bert"],
+        num_labels=labels,
+    )
     if labels == 1:
         assert read_reranker_config(tmp_path).kind == "cross_encoder"
         return
@@ -340,20 +397,30 @@ def test_a_decoder_that_is_trained_whole_is_saved_as_it_scores(
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3", "gpt2"])
 @pytest.mark.parametrize("pad", [None, -1])
-def test_a_classifier_without_a_pad_token_scores_the_last_token_whatever_it_is(
-    tmp_path: Path, kind: str, pad: int | None
-) -> None:
+def test_classifier_without_pad_token(tmp_path: Path, kind: str, pad: int | None) -> None:
     """Also the end-of-sequence token, and those that a batch could be padded with."""
     make_tokenizer(pad_token=None).save_pretrained(tmp_path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    shape = {"n_embd": 32, "n_layer": 2, "n_head": 4} if kind == "gpt2" else {"num_key_value_heads": 2}
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, **shape}
+    shape = (
+        {"n_embd": 32, "n_layer": 2, "n_head": 4} if kind == "gpt2" else {"num_key_value_heads": 2}
+    )
+    size = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        **shape,
+    }
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(kind, **size, vocab_size=272, num_labels=1, pad_token_id=pad)
+    config = transformers.AutoConfig.for_model(
+        kind, **size, vocab_size=272, num_labels=1, pad_token_id=pad
+    )
     model = transformers.AutoModelForSequenceClassification.from_config(config)
     model.save_pretrained(tmp_path)
     plain = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
-    ours = reranker.load(tmp_path, dtype="float32", device="cpu", reranker_config=RerankerConfig("cross_encoder", 40))
+    ours = reranker.load(
+        tmp_path, dtype="float32", device="cpu", reranker_config=RerankerConfig("cross_encoder", 40)
+    )
     passages = [["a b<end>", "<end>", "w", "<end><end>", "<e>", "a long passage!", *"0123456789"]]
     found = ours.score(["query"], passages)[0]
     for passage, score in zip(passages[0], found, strict=True):
@@ -365,7 +432,7 @@ def test_a_classifier_without_a_pad_token_scores_the_last_token_whatever_it_is(
     assert ours.model.config.pad_token_id == pad, "not saved with the model"
 
 
-def test_scores_in_bfloat16_are_not_rounded_before_the_difference(tiny: dict[str, Path], tmp_path: Path) -> None:
+def test_bfloat16_scores_are_not_rounded(tiny: dict[str, Path], tmp_path: Path) -> None:
     """Logits of language models are about 20, where bfloat16 has steps of 0.125."""
     ours = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", reranker_config=ASK)
     pairs = [[f"w{i} {i * 7}" for i in range(200)]]
@@ -379,7 +446,9 @@ def test_scores_in_bfloat16_are_not_rounded_before_the_difference(tiny: dict[str
     ours.model.save_pretrained(tmp_path)
     transformers.AutoTokenizer.from_pretrained(tiny["qwen2"]).save_pretrained(tmp_path)
     exact, rounded = (
-        reranker.load(tmp_path, dtype=dtype, device="cpu", reranker_config=ASK).score(["w1"], pairs)[0]
+        reranker.load(tmp_path, dtype=dtype, device="cpu", reranker_config=ASK).score(
+            ["w1"], pairs
+        )[0]
         for dtype in ("float32", "bfloat16")
     )
     assert len(np.unique(rounded)) > 0.9 * len(np.unique(exact))

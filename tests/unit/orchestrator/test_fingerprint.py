@@ -138,7 +138,9 @@ class Project:
 
 
 @pytest.fixture
-def project(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+def project(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Project]:
     monkeypatch.syspath_prepend(str(tmp_path))
     return Project(tmp_path, f"toyproject{abs(hash(request.node.name)) % 10**6}")
 
@@ -154,28 +156,31 @@ UNCHANGING = [
     ("beside.py", "FACTOR = 2", "FACTOR = 2  # a factor"),
 ]
 CHANGING = [
-    ("toy.py", "LIMIT = 3", "LIMIT = 4", "code {}.toy.LIMIT: changed"),
-    ("toy.py", "half(config.size)", "2 * half(config.size)", "code {}.toy.run: changed"),
-    ("helper.py", "x / 2", "x // 2", "code {}.helper.half: changed"),
-    ("deeper.py", "x / 3", "x / 4", "code {}.deeper.third: changed"),
-    ("late.py", "VALUE = 1", "VALUE = 2", "code {}.late.VALUE: changed"),
+    ("toy.py", "LIMIT = 3", "LIMIT = 4", "code {}.toy: changed"),
+    ("toy.py", "half(config.size)", "2 * half(config.size)", "code {}.toy: changed"),
+    ("helper.py", "x / 2", "x // 2", "code {}.helper: changed"),
+    ("deeper.py", "x / 3", "x / 4", "code {}.deeper: changed"),
+    ("late.py", "VALUE = 1", "VALUE = 2", "code {}.late: changed"),
     ("toy.py", "version=1", "version=2", "version: 1 -> 2"),
-    ("toy.py", "size: int = 1", "size: int = 2", "code {}.toy.Config: changed"),
-    ("toy.py", "@first", "@second", "code {}.toy.hook_a: changed"),
-    ("beside.py", "FACTOR = 2", "FACTOR = 3", "code beside.FACTOR: changed"),
-    ("beside_package/inner.py", "INNER = 1", "INNER = 2", "code beside_package.inner.INNER: changed"),
-    ("beside_package/starred/listed.py", "= 1", "= 2", "code beside_package.starred.listed.LISTED: changed"),
-    ("constant.py", "NAMED = 1", "NAMED = 2", "code constant.NAMED: changed"),
-    ("optional.py", "OPTIONAL = 1", "OPTIONAL = 2", "code optional.OPTIONAL: changed"),
-    ("implementation.py", "WORK = 1", "WORK = 2", "code implementation.WORK: changed"),
+    ("toy.py", "size: int = 1", "size: int = 2", "code {}.toy: changed"),
+    ("toy.py", "@first", "@second", "code {}.toy: changed"),
+    ("beside.py", "FACTOR = 2", "FACTOR = 3", "code beside: changed"),
+    ("beside_package/inner.py", "INNER = 1", "INNER = 2", "code beside_package.inner: changed"),
+    (
+        "beside_package/starred/listed.py",
+        "= 1",
+        "= 2",
+        "code beside_package.starred.listed: changed",
+    ),
+    ("constant.py", "NAMED = 1", "NAMED = 2", "code constant: changed"),
+    ("optional.py", "OPTIONAL = 1", "OPTIONAL = 2", "code optional: changed"),
+    ("implementation.py", "WORK = 1", "WORK = 2", "code implementation: changed"),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("file", "old", "new"), UNCHANGING)
-def test_comments_docstrings_layout_and_unrelated_files_change_nothing(
-    project: Project, file: str, old: str, new: str
-) -> None:
+def test_comments_change_no_identity(project: Project, file: str, old: str, new: str) -> None:
     before = project.document()
     project.edit(file, old, new)
     after = project.document()
@@ -185,7 +190,9 @@ def test_comments_docstrings_layout_and_unrelated_files_change_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("file", "old", "new", "said"), CHANGING)
-def test_each_real_change_is_named(project: Project, file: str, old: str, new: str, said: str) -> None:
+def test_each_real_change_is_named(
+    project: Project, file: str, old: str, new: str, said: str
+) -> None:
     before = project.document()
     project.edit(file, old, new)
     after = project.document()
@@ -213,7 +220,9 @@ def install(folder: Path, version: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     about = folder / f"Measuring_Tape-{version}.dist-info"
     about.mkdir(parents=True)
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: Measuring_Tape\nVersion: {version}\n")
+    (about / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: Measuring_Tape\nVersion: {version}\n"
+    )
     (about / "top_level.txt").write_text("measuring\n")
     (folder / "measuring.py").write_text(f"VERSION = '{version}'\n")
 
@@ -240,10 +249,16 @@ def test_installed_libraries_count_by_version(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("import importlib; importlib.import_module('a' + 'b')", "late.py:1: import_module() of a name"),
+        (
+            "import importlib; importlib.import_module('a' + 'b')",
+            "late.py:1: import_module() of a name",
+        ),
         ("open(__file__)", "late.py:1: __file__ cannot be followed"),
         ("exec('VALUE = 2')", "late.py:1: exec() cannot be followed"),
-        ("try:\n    import nowhere\nexcept ImportError:\n    pass", "late.py: imports nowhere, which is not on this"),
+        (
+            "try:\n    import nowhere\nexcept ImportError:\n    pass",
+            "late.py: imports nowhere, which is not on this",
+        ),
     ],
 )
 def test_what_cannot_be_followed_is_said(project: Project, line: str, said: str) -> None:
@@ -255,16 +270,20 @@ def test_what_cannot_be_followed_is_said(project: Project, line: str, said: str)
     assert said in warning
 
 
-def test_a_module_that_hides_one_of_the_standard_library_is_refused(project: Project) -> None:
+def test_hidden_standard_module_is_refused(project: Project) -> None:
     (project.root / "queue.py").write_text("Z = 1\n")
     project.edit("late.py", "VALUE = 1", "import queue\nVALUE = 1")
-    with pytest.raises(RecipeError, match=r"queue\.py: the standard library has a module queue too; .* rename"):
+    with pytest.raises(
+        RecipeError, match=r"queue\.py: the standard library has a module queue too; .* rename"
+    ):
         project.document()
 
 
 def test_settings_and_inputs_are_named_with_both_values(project: Project) -> None:
     before = project.document(size=1)
-    assert fingerprint.describe_changes(before, project.document(size=2)) == ["setting size: 1 -> 2"]
+    assert fingerprint.describe_changes(before, project.document(size=2)) == [
+        "setting size: 1 -> 2"
+    ]
     other = project.document(inputs={"data": "e" * 64})
     assert fingerprint.describe_changes(before, other) == [f"input data: {'d' * 12} -> {'e' * 12}"]
     known, planned = ({"config": {"dims": dims}} for dims in ([64], (64,)))
@@ -272,7 +291,9 @@ def test_settings_and_inputs_are_named_with_both_values(project: Project) -> Non
 
 
 @pytest.mark.slow
-def test_the_place_of_the_checkout_does_not_matter(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_place_of_the_checkout_does_not_matter(
+    project: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     before = project.document()
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     sys.path.remove(str(project.root))
@@ -293,15 +314,15 @@ def test_the_real_jobs_follow_their_helpers() -> None:
     from ratchet.jobs.retrieval import mine
 
     found = code.read_code(mine.JOB)
-    assert any(name.startswith("ratchet.models.search.top_k.") for name in found.definitions)
-    assert any(name.startswith("ratchet.data.negatives.") for name in found.definitions)
-    assert not any(name.startswith("orchestrator.") for name in found.definitions)
-    assert {"numba", "numpy", "pyarrow", "python", "torch"} <= set(found.libraries)
+    assert any(name == "ratchet.models.search.top_k" for name in found.modules)
+    assert any(name == "ratchet.data.negatives" for name in found.modules)
+    assert not any(name.startswith("orchestrator.") for name in found.modules)
+    assert {"numpy", "pyarrow", "python", "torch"} <= set(found.libraries)
     assert found.warnings == ()
 
 
 @pytest.mark.slow
-def test_mutations_of_the_sources_of_a_recipe_change_the_identity_of_its_steps(tmp_path: Path) -> None:
+def test_recipe_mutations_change_identities(tmp_path: Path) -> None:
     """A sample of the mutations that tests/soak/test_identity.py tries."""
     found = mutate_copy(tmp_path, "quickstart", "--sample", "60")
     assert found["count"]["constant"] > 10
@@ -309,7 +330,7 @@ def test_mutations_of_the_sources_of_a_recipe_change_the_identity_of_its_steps(t
     assert not found["wrong"]
 
 
-def test_names_that_an_imported_library_makes_up_are_the_librarys() -> None:
+def test_dynamic_library_names() -> None:
     """sentence-transformers adds a finder of its old names, whose modules have no file."""
     import sentence_transformers  # noqa: F401
 
@@ -321,7 +342,9 @@ def test_names_that_an_imported_library_makes_up_are_the_librarys() -> None:
         imports.find_module.cache_clear()
 
 
-def test_what_was_read_of_a_module_is_kept_between_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_read_of_a_module_is_kept_between_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(code, "CACHE", tmp_path / "cache")
     module = imports.find_module("ratchet.orchestrator.fingerprint")
     assert module.path is not None
@@ -337,11 +360,11 @@ def test_what_was_read_of_a_module_is_kept_between_processes(tmp_path: Path, mon
     with monkeypatch.context() as patched:
         patched.setattr(code, "_parse_module", lambda *_: pytest.fail("parsed again"))
         found = read()
-    assert (found.definitions, tuple(found.warnings)) == (parsed.definitions, parsed.warnings)
+    assert (found.digest, tuple(found.warnings)) == (parsed.digest, parsed.warnings)
     assert [tuple(one) for one in found.imported] == [*parsed.imported]
     changed = read(content + b"\nNEW = 1\n")
-    assert "NEW" in changed.definitions
-    for damage in (b"", b'{"definitions": {'):  # a power loss
+    assert changed.digest != parsed.digest
+    for damage in (b"", b'{"digest": "'):  # a power loss
         kept.write_bytes(damage)
         assert read() == parsed
     (tmp_path / "file").touch()
@@ -354,4 +377,4 @@ def test_only_libraries_that_decide_the_result_of_mining_count() -> None:
     from ratchet.jobs.retrieval import mine
 
     found = set(code.read_code(mine.JOB).libraries)
-    assert found == {"python", "faiss-cpu", "numba", "numpy", "pandas", "pyarrow", "torch"}
+    assert found == {"python", "faiss-cpu", "numpy", "pandas", "pyarrow", "torch"}

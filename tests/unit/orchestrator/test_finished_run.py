@@ -44,17 +44,22 @@ def make_run(store: Store, **texts: str) -> RunLog:
     """Begin a run with a step for each keyword, whose result is a file with the text."""
     run_log = RunLog.begin(store, "toy", {})
     commits = {name: made(store, f"{run_log.run_id}-{name}", text) for name, text in texts.items()}
-    steps = [{"name": name, "step_id": one.step_id, "object": one.manifest} for name, one in commits.items()]
+    steps = [
+        {"name": name, "step_id": one.step_id, "object": one.manifest}
+        for name, one in commits.items()
+    ]
     steps.append({"name": "failed", "step_id": "0" * 64, "object": None})
     run_log.write("plan.json", {"recipe": "toy", "steps": steps})
     return run_log
 
 
-def test_results_of_a_run_are_inputs_with_the_identity_of_their_content(store: Store) -> None:
+def test_results_of_a_run_are_inputs(store: Store) -> None:
     first, second = make_run(store, data="some text"), make_run(store, data="some text")
     with use_store(store):
         plans = [
-            Plan([taken := find_run(log.run_id).step("data"), step("read", JOB, texts=taken)], store)
+            Plan(
+                [taken := find_run(log.run_id).step("data"), step("read", JOB, texts=taken)], store
+            )
             for log in (first, second)
         ]
     for log, plan in zip((first, second), plans, strict=True):
@@ -70,7 +75,7 @@ class Remote(Backend):
     downloads = True
 
 
-def test_a_plan_reads_no_files_that_would_have_to_be_downloaded(store: Store) -> None:
+def test_plan_downloads_nothing(store: Store) -> None:
     log = make_run(store, data="some text")
     with use_store(store):
         taken = find_run(log.run_id).step("data")
@@ -83,14 +88,18 @@ def test_a_plan_reads_no_files_that_would_have_to_be_downloaded(store: Store) ->
     assert Plan([taken], store).missing() == []
 
 
-def test_a_beginning_of_the_id_is_enough_and_the_newest_run_is_found(store: Store) -> None:
+def test_prefix_of_an_id_finds_the_newest_run(store: Store) -> None:
     run_log = make_run(store, data="text")
     with use_store(store):
         assert find_run(run_log.run_id[:13]).run_id == run_log.run_id
 
 
-@pytest.mark.parametrize(("wanted", "said"), [("nosuch", "expected the id of a run"), ("", "newest are")])
-def test_an_unknown_run_is_refused_with_the_newest_ones(store: Store, wanted: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("wanted", "said"), [("nosuch", "expected the id of a run"), ("", "newest are")]
+)
+def test_an_unknown_run_is_refused_with_the_newest_ones(
+    store: Store, wanted: str, said: str
+) -> None:
     run_log = make_run(store, data="text")
     with use_store(store), pytest.raises(InputError, match=said) as error:
         find_run(wanted)

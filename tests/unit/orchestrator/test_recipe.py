@@ -46,7 +46,11 @@ def test_a_parameter_of_the_recipe_changes_what_is_built() -> None:
 
 
 def test_one_grammar_reaches_steps_by_pattern_and_by_job() -> None:
-    lines = ("iter1/mine.window=2,10", "finetune_embedder.learning_rate=0.5", "iter*/embed_corpus.workers=4")
+    lines = (
+        "iter1/mine.window=2,10",
+        "finetune_embedder.learning_rate=0.5",
+        "iter*/embed_corpus.workers=4",
+    )
     steps, _ = steps_of("iterations=2", *lines)
     assert steps["iter1/mine"].config.window == (2, 10)
     assert steps["iter0/mine"].config.window != (2, 10)
@@ -141,7 +145,8 @@ def test_two_steps_of_one_name_are_refused_wherever_they_are() -> None:
 
     data = step("prepare", prepare.JOB)
     queries, passages = (
-        step("embed", embed.JOB, model=data, texts=data["corpus"], role=role) for role in ("query", "passage")
+        step("embed", embed.JOB, model=data, texts=data["corpus"], role=role)
+        for role in ("query", "passage")
     )
     for goals in ([queries, passages], [step("one", embed.JOB, model=queries, texts=passages)]):
         with pytest.raises(RecipeError, match="step embed: two different steps have this name"):
@@ -153,7 +158,13 @@ def test_two_steps_of_one_name_are_refused_wherever_they_are() -> None:
 
 
 def test_several_seeds_are_one_table_of_means() -> None:
-    lines = ["iterations=1", "reranker=false", "seed=7", "iter0/mine.num_negatives=3", "prepare.seed=1"]
+    lines = [
+        "iterations=1",
+        "reranker=false",
+        "seed=7",
+        "iter0/mine.num_negatives=3",
+        "prepare.seed=1",
+    ]
     _, alone, _ = build(find("quickstart"), Settings.read(lines))
     steps, summary, _ = build(find("quickstart"), Settings.read(lines, seeds=3))
     by_name = {step.name: step for step in steps}

@@ -20,8 +20,14 @@ def store(tmp_path: Path) -> Store:
     return Store.open(tmp_path / "store")
 
 
-def test_models_are_listed_with_kind_base_and_the_numbers_of_their_row(store: Store) -> None:
-    models = {"iter0/merge": EMBEDDER, "iter1/merge": EMBEDDER, "rank": CROSS_ENCODER, "sft": ADAPTER, "full": DECODER}
+def test_models_are_listed(store: Store) -> None:
+    models = {
+        "iter0/merge": EMBEDDER,
+        "iter1/merge": EMBEDDER,
+        "rank": CROSS_ENCODER,
+        "sft": ADAPTER,
+        "full": DECODER,
+    }
     run_log = make_run(store, models, {"embedder": "iter1/merge", "reranker": "rank"})
     found = list(list_models(store))
     assert [one.kind for one in found] == ["embedder", "embedder", "reranker", "adapter", "decoder"]
@@ -54,7 +60,7 @@ def test_a_line_of_python_loads_each_kind(store: Store, files: dict[str, str], s
     compile(code, "code", "exec")
 
 
-def test_names_find_the_best_a_named_one_a_step_and_a_folder_of_it(store: Store) -> None:
+def test_names_of_models(store: Store) -> None:
     models = {"iter0/merge": EMBEDDER, "iter1/merge": EMBEDDER, "rank": CROSS_ENCODER}
     run = make_run(store, models, {"embedder": "iter1/merge", "reranker": "rank"}).run_id
 
@@ -62,16 +68,22 @@ def test_names_find_the_best_a_named_one_a_step_and_a_folder_of_it(store: Store)
         return find_model(store, f"{run[:17]}{own}").step
 
     names = ("", ":embedder", ":reranker", ":iter0/merge", ":iter0/merge/model")
-    assert [find(own) for own in names] == ["iter1/merge", "iter1/merge", "rank", "iter0/merge", "iter0/merge"]
+    assert [find(own) for own in names] == [
+        "iter1/merge",
+        "iter1/merge",
+        "rank",
+        "iter0/merge",
+        "iter0/merge",
+    ]
     assert all(NAME.fullmatch(f"{run}{own}") and find_model(store, f"{run}{own}") for own in names)
 
 
-def test_the_last_row_stands_for_a_run_that_names_no_best_model(store: Store) -> None:
+def test_last_row_is_the_default_model(store: Store) -> None:
     run_log = make_run(store, {"one": DECODER, "two": DECODER}, {})
     assert find_model(store, run_log.run_id).step == "two"
 
 
-def test_a_model_of_a_run_is_an_input_with_the_identity_of_its_content(store: Store) -> None:
+def test_model_of_a_run_is_an_input(store: Store) -> None:
     run_log = make_run(store, {"one": DECODER}, {})
     with use_store(store):
         output = find_model_output(run_log.run_id)
@@ -85,7 +97,10 @@ def test_a_model_of_a_run_is_an_input_with_the_identity_of_its_content(store: St
     ("name", "said"),
     [
         ("1999", r"model 1999: no such run in .*; expected one of 20.*"),
-        ("RUN:embeder", r"has no finished 'embeder'; expected one of iter0/merge, embedder; did you mean 'embedder'\?"),
+        (
+            "RUN:embeder",
+            r"has no finished 'embeder'; expected one of iter0/merge, embedder; did you mean 'embedder'\?",
+        ),
         ("RUN:tune", r"has no finished 'tune'; expected one of iter0/merge, embedder"),
         ("RUN:one/nosuch", r"has no finished 'one/nosuch'"),
     ],
@@ -103,7 +118,9 @@ def test_a_run_without_models_says_so(store: Store) -> None:
         find_model(store, run_log.run_id)
 
 
-def test_a_damaged_run_is_named_and_the_others_are_listed(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_run_is_named_and_the_others_are_listed(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole, damaged = (make_run(store, {"one": EMBEDDER}, {"embedder": "one"}) for _ in range(2))
     (damaged.folder / "plan.json").write_text("{")
     assert main(["models", "--store", str(store.root)]) == 0
@@ -128,7 +145,11 @@ def test_a_model_is_found_when_what_measured_it_was_removed(store: Store) -> Non
 
 def test_a_result_of_another_user_is_used(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only its owner may change the time of a file that nobody may write."""
-    (step,) = (one for one in make_run(store, {"one": EMBEDDER}, {}).read("plan.json")["steps"] if one["object"])  # type: ignore[index]
+    (step,) = (
+        one
+        for one in make_run(store, {"one": EMBEDDER}, {}).read("plan.json")["steps"]
+        if one["object"]
+    )  # type: ignore[index]
 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")

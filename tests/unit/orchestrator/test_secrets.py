@@ -50,4 +50,7 @@ def test_other_texts_are_not(text: str) -> None:
 def test_files_of_secrets_are_known_by_name() -> None:
     secret = ".git-credentials .npmrc .pypirc .netrc kubeconfig prod.kubeconfig kubeconfig.yaml id_ed25519 a.pem .env"
     assert all(is_secret_file(name) for name in secret.split())
-    assert not any(is_secret_file(name) for name in ("settings.yaml", "keys.py", "environment.py", "config.json"))
+    assert not any(
+        is_secret_file(name)
+        for name in ("settings.yaml", "keys.py", "environment.py", "config.json")
+    )

@@ -15,9 +15,10 @@ from run_models import EMBEDDER, make_run
 
 from ratchet.errors import InputError, RecipeError
 from ratchet.orchestrator.finished_run import find_model_output
-from ratchet.orchestrator.job_interface import Job, Result
+from ratchet.orchestrator.job_interface import Job, Parents, Result
 from ratchet.orchestrator.promotion import promote_model
 from ratchet.orchestrator.recipe import Recipe, Settings, build, find, read_settings
+from ratchet.orchestrator.reporting.sweep_data import Trial
 from ratchet.orchestrator.run_models import find_model
 from ratchet.orchestrator.step import Row, Source, Step, Summary, list_goals, reachable, step
 from ratchet.orchestrator.store import Store
@@ -26,7 +27,6 @@ from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep
 from ratchet.orchestrator.sweeps.results import compare_with_defaults, find_winner, write_winner
 from ratchet.orchestrator.sweeps.space import Space
 from ratchet.orchestrator.sweeps.trial import TrialSpec
-from ratchet.orchestrator.sweeps.trial_log import Trial, TrialLog
 
 pytestmark = pytest.mark.slow
 
@@ -138,7 +138,7 @@ class Inputs:
     before: Path | None = None
 
 
-def check(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     if config.rate >= 1:
         raise InputError(f"train.rate: {config.rate} given; expected below 1; lower it")
 
@@ -152,7 +152,15 @@ def built() -> tuple[list[Step], Summary]:
     first = step("one/train", TRAIN, before=a)
     other = step("one/rank", TRAIN, before=first, metric="map@25")
     evaluated = step("one/evaluate", PLAIN, before=other)
-    summary = Summary([Row("one", {"MAP@25": evaluated.metric("map@25"), "R@5": evaluated.metric("r@5")}, [evaluated])])
+    summary = Summary(
+        [
+            Row(
+                "one",
+                {"MAP@25": evaluated.metric("map@25"), "R@5": evaluated.metric("r@5")},
+                [evaluated],
+            )
+        ]
+    )
     return reachable(list_goals(summary)), summary
 
 
@@ -161,7 +169,7 @@ def found(metric: str, touched: set[str]) -> Objective:
     return find_objective(metric, steps, summary, touched)
 
 
-def test_the_step_that_the_space_changes_decides_by_its_held_out_rows() -> None:
+def test_changed_step_decides() -> None:
     assert found("map@25", {"one/train"}) == Objective("one/train", "valid/map@25", "map@25", True)
 
 
@@ -175,13 +183,21 @@ def test_a_step_can_be_named() -> None:
     assert (evaluated.step, evaluated.name, evaluated.trained) == ("one/evaluate", "map@25", False)
 
 
-def test_a_number_of_the_table_decides_where_nothing_trains_by_it() -> None:
+def test_table_metric_decides_without_training() -> None:
     assert found("r@5", {"one/train"}) == Objective("one/evaluate", "r@5", "r@5", False)
 
 
 def test_the_name_of_the_metric_tells_the_direction() -> None:
-    names = {"valid/loss": False, "latency": False, "perplexity": False, "valid/map@25": True, "score": True}
-    assert {name: Objective("rank/error", name, f"rank/error.{name}", False).maximize for name in names} == names
+    names = {
+        "valid/loss": False,
+        "latency": False,
+        "perplexity": False,
+        "valid/map@25": True,
+        "score": True,
+    }
+    assert {
+        name: Objective("rank/error", name, f"rank/error.{name}", False).maximize for name in names
+    } == names
 
 
 @pytest.mark.parametrize("metric", ["map@26", "two/train.map@25"])
@@ -204,31 +220,54 @@ def asked(folder: Path, text: str, metric: str = "map@25") -> Any:
     path = folder / "tried.yaml"
     path.write_text(text)
     given = ["questions=80", "iterations=2", "reranker=true"]
-    return plan_sweep("quickstart", given, path, metric, Store.open(folder / "store"), {"seeds": 1}, "ratchet sweep")
+    return plan_sweep(
+        "quickstart",
+        given,
+        path,
+        metric,
+        Store.open(folder / "store"),
+        {"seeds": 1},
+        "ratchet sweep",
+    )
 
 
 def test_a_sweep_knows_itself_whatever_the_number_of_trials(tmp_path: Path) -> None:
     text = "finetune_embedder.learning_rate: loguniform(1e-4, 1e-3)\n"
     one, again = asked(tmp_path, text), asked(tmp_path, text)
     other = asked(tmp_path, text.replace("1e-4", "2e-4"))
-    assert one.trial_log.id == again.trial_log.id != other.trial_log.id
+    assert one.run_log.run_id == again.run_log.run_id != other.run_log.run_id
     assert one.objective.step == "iter1/finetune_embedder"
-    assert one.defaults == {"finetune_embedder.learning_rate": "0.001"}
-    assert "iter1/evaluate" not in {step.name for step in one.steps}, "what comes after the deciding step does not run"
+    assert "iter1/evaluate" not in {step.name for step in one.steps}, (
+        "what comes after the deciding step does not run"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("finetune_embedder.lerning_rate: uniform(0, 1)", r"tried.yaml:1: .*did you mean 'learning_rate'"),
-        ("\nfinetune_embedder.temperature: uniform(0, 1)", r"tried.yaml:2: .*temperature=0: '0' given; expected > 0"),
+        (
+            "finetune_embedder.lerning_rate: uniform(0, 1)",
+            r"tried.yaml:1: .*did you mean 'learning_rate'",
+        ),
+        (
+            "\nfinetune_embedder.temperature: uniform(0, 1)",
+            r"tried.yaml:2: .*temperature=0: '0' given; expected > 0",
+        ),
         ("finetune_embedder.epochs: choice(1, many)", "tried.yaml:1: .*many"),
-        ("questions: choice(80, 90)\nfinetune_reranker.lora_r: choice(1, 2)", "tried.yaml:2: .* changes nothing"),
+        (
+            "questions: choice(80, 90)\nfinetune_reranker.lora_r: choice(1, 2)",
+            "tried.yaml:2: .* changes nothing",
+        ),
         ("iterations: 2", "no distribution given"),
-        ("finetune_embedder.lora_alhpa: 3\nfinetune_embedder.lora_r: choice(2, 4)", "did you mean 'lora_alpha'"),
+        (
+            "finetune_embedder.lora_alhpa: 3\nfinetune_embedder.lora_r: choice(2, 4)",
+            "did you mean 'lora_alpha'",
+        ),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_starts(tmp_path: Path, text: str, says: str) -> None:
+def test_what_cannot_work_is_refused_before_anything_starts(
+    tmp_path: Path, text: str, says: str
+) -> None:
     with pytest.raises((RecipeError, InputError), match=says):
         asked(tmp_path, text, "iter0/finetune_embedder.map@25" if "questions" in text else "map@25")
 
@@ -240,7 +279,7 @@ def test_the_spaces_that_come_with_it_fit_their_recipes(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize(("name", "recipe"), [("sft", "gsm8k"), ("theorems", "theorems")])
-def test_the_spaces_for_ones_own_data_name_settings_that_there_are(name: str, recipe: str) -> None:
+def test_spaces_name_real_settings(name: str, recipe: str) -> None:
     found = Space.read(ROOT / "tune_spaces" / f"{name}.yaml")
     given = ["data=x", "base=sentence-transformers/all-MiniLM-L6-v2", *found.fixed]
     for dimension in found.dimensions:
@@ -248,26 +287,41 @@ def test_the_spaces_for_ones_own_data_name_settings_that_there_are(name: str, re
             build(find(recipe), Settings.read([*given, f"{dimension.name}={value}"]))
 
 
-def plan_toy(folder: Path, text: str, recipe: Callable[..., Summary], metric: str = "map@25", *lines: str) -> SweepPlan:
+def plan_toy(
+    folder: Path, text: str, recipe: Callable[..., Summary], metric: str = "map@25", *lines: str
+) -> SweepPlan:
     """Plan a sweep over a recipe that is a function here."""
     path = folder / "toy.yaml"
     path.write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ratchet.orchestrator.recipe.find", lambda name: Recipe(name, recipe))
-        return plan_sweep("toy", lines, path, metric, Store.open(folder / "store"), {"seeds": 1}, "ratchet sweep toy")
+        return plan_sweep(
+            "toy",
+            lines,
+            path,
+            metric,
+            Store.open(folder / "store"),
+            {"seeds": 1},
+            "ratchet sweep toy",
+        )
 
 
-def test_a_recipe_that_passes_its_steps_other_settings_is_another_sweep(tmp_path: Path) -> None:
+def test_other_settings_are_another_sweep(tmp_path: Path) -> None:
     def find_id(size: int, rate: float, **wiring: Any) -> str:
         def toy() -> Summary:
             first, other = step("first", PLAIN, size=size), step("other", PLAIN)
             trained = step("train", TRAIN, rate=rate, before=other if wiring else first)
-            return Summary([Row("one", {"MAP@25": trained.metric("map@25")}, [trained])], goals=[first, other])
+            return Summary(
+                [Row("one", {"MAP@25": trained.metric("map@25")}, [trained])], goals=[first, other]
+            )
 
-        return plan_toy(tmp_path, "train.rate: choice(0.2, 0.3)\n", toy).trial_log.id
+        return plan_toy(tmp_path, "train.rate: choice(0.2, 0.3)\n", toy).run_log.run_id
 
     assert find_id(1, 0.1) == find_id(1, 0.1)
-    assert len({find_id(1, 0.1), find_id(2, 0.1), find_id(1, 0.2), find_id(1, 0.1, before="other")}) == 4
+    assert (
+        len({find_id(1, 0.1), find_id(2, 0.1), find_id(1, 0.2), find_id(1, 0.1, before="other")})
+        == 4
+    )
 
 
 def test_data_and_models_may_be_swept(tmp_path: Path) -> None:
@@ -280,10 +334,9 @@ def test_data_and_models_may_be_swept(tmp_path: Path) -> None:
 
     found = plan_toy(tmp_path, "data: choice(one, two)\n", toy, "map@25", "data=one")
     assert found.objective.step == "train"
-    assert found.defaults == {"data": "one"}
 
 
-def test_a_step_that_only_another_value_needs_belongs_to_the_sweep(tmp_path: Path) -> None:
+def test_step_of_another_value_belongs_to_the_sweep(tmp_path: Path) -> None:
     data = tmp_path / "data.txt"
     data.write_text("one")
 
@@ -292,9 +345,11 @@ def test_a_step_that_only_another_value_needs_belongs_to_the_sweep(tmp_path: Pat
             first = step("first", PLAIN)
             other = step("other", TRAIN, before=Source(data), rate=size) if longer else first
             trained = step("train", TRAIN, before=other)
-            return Summary([Row("one", {"MAP@25": trained.metric("map@25")}, [trained])], goals=[first])
+            return Summary(
+                [Row("one", {"MAP@25": trained.metric("map@25")}, [trained])], goals=[first]
+            )
 
-        return plan_toy(tmp_path, "longer: choice(true, false)\n", toy).trial_log.id
+        return plan_toy(tmp_path, "longer: choice(true, false)\n", toy).run_log.run_id
 
     before = find_id(1)
     assert find_id(1) == before
@@ -303,7 +358,7 @@ def test_a_step_that_only_another_value_needs_belongs_to_the_sweep(tmp_path: Pat
     assert find_id(1) != before, "the step reads other data"
 
 
-def test_settings_of_the_command_take_precedence_over_plain_values(tmp_path: Path) -> None:
+def test_command_settings_take_precedence(tmp_path: Path) -> None:
     def toy() -> Summary:
         trained = step("train", TRAIN, before=step("first", PLAIN))
         return Summary([Row("one", {"MAP@25": trained.metric("map@25")}, [trained])])
@@ -311,8 +366,10 @@ def test_settings_of_the_command_take_precedence_over_plain_values(tmp_path: Pat
     text = "train.rate: choice(0.2, 0.3)\nfirst.size: 7\n"
     assert plan_toy(tmp_path, text, toy).steps[0].config.size == 7
     assert plan_toy(tmp_path, text, toy, "map@25", "first.size=9").steps[0].config.size == 9
-    found, winner = plan_toy(tmp_path, text, toy, "map@25", "fir*.size=8", "first.size=9"), Trial({}, "finished", 0.5)
-    found.trial_log.record_start(winner.settings)
+    found, winner = (
+        plan_toy(tmp_path, text, toy, "map@25", "fir*.size=8", "first.size=9"),
+        Trial({}, "finished", 0.5),
+    )
     written = Settings.read(read_settings(write_winner(found, winner)))
     assert build(found.recipe, written)[0][0].config.size == 9
 
@@ -335,40 +392,17 @@ def test_models_of_runs_and_promoted_ones_may_be_given(tmp_path: Path) -> None:
 
     found = plan(promote())
     assert [step.name for step in found.steps][1:] == ["train"]
-    spec = TrialSpec(found, tmp_path, 1, store.where, {}, None)
-    assert [step.name for step in spec.build({"train.rate": "0.3"}, 0, store)] == [step.name for step in found.steps]
+    spec = TrialSpec(found, tmp_path, 1, store.where, None)
+    assert [step.name for step in spec.build({"train.rate": "0.3"}, 0, store)] == [
+        step.name for step in found.steps
+    ]
     before = plan("mine")
     promote()
-    assert plan("mine").trial_log.id != before.trial_log.id, "the name means another model"
-    trial = TrialSpec(before, tmp_path, 1, store.where, {}, None).build({"train.rate": "0.3"}, 0, store)
-    assert trial[0].finished == before.steps[0].finished, "a trial reads the model that the sweep began with"
-
-
-def test_why_more_epochs_begin_anew_is_said(tmp_path: Path) -> None:
-    notes = asked(tmp_path, "finetune_embedder.epochs: randint(1, 3)\n").notes
-    assert any("lr_scheduler_type=cosine" in note for note in notes)
-    constant = "finetune_embedder.lr_scheduler_type: constant\nfinetune_embedder.warmup_ratio: 0\n"
-    notes = asked(tmp_path, constant + "finetune_embedder.epochs: randint(1, 3)\n").notes
-    assert [note.partition(":")[0] for note in notes] == ["prepare"], "it says what the held-out rows can decide"
-
-
-def test_the_trial_log_remembers_through_a_torn_line(tmp_path: Path) -> None:
-    store = Store.open(tmp_path)
-    trial_log = TrialLog(store, "toy", {"a": 1}, {})
-    trial_log.record_start({})
-    trial_log.record_start({"x": "1"})
-    trial_log.record_end(Trial({}, "finished", 0.5, (0.5,), (0.4, 0.5), seconds=3.0))
-    trial_log.record_end(Trial({"x": "1"}, "failed", reason="no"))
-    with (trial_log.folder / "events.jsonl").open("a") as file:
-        file.write('{"event": "ended", "trial": {"set')
-    again = TrialLog(store, "toy", {"a": 1}, {})
-    assert [(trial.status, list(trial.curve)) for trial in again.trials.values()] == [
-        ("finished", [0.4, 0.5]),
-        ("failed", []),
-    ]
-    assert list(again.select_settled()) == [Trial({}).key], "a failed one is tried again"
-    assert again.get_number({"x": "1"}) == 2
-    assert TrialLog(store, "toy", {"a": 2}, {}).trials == {}
+    assert plan("mine").run_log.run_id != before.run_log.run_id, "the name means another model"
+    trial = TrialSpec(before, tmp_path, 1, store.where, None).build({"train.rate": "0.3"}, 0, store)
+    assert trial[0].finished == before.steps[0].finished, (
+        "a trial reads the model that the sweep began with"
+    )
 
 
 def trial(*values: float, **settings: str) -> Trial:
@@ -380,12 +414,16 @@ def test_the_winner_is_the_best_that_finished() -> None:
     stopped = Trial({"x": "2"}, "stopped", 0.9)
     assert find_winner([default, better, stopped], True) == better
     assert find_winner([default, better, stopped], False) == default
-    assert find_winner([trial(0.4), trial(0.4, x="1")], True) == default, "of equals the defaults stay"
+    assert find_winner([trial(0.4), trial(0.4, x="1")], True) == default, (
+        "of equals the defaults stay"
+    )
     assert find_winner([stopped], True) is None
 
 
 def test_a_gain_within_the_seeds_noise_is_called_so() -> None:
-    assert "within noise" in compare_with_defaults(trial(0.5, 0.4, 0.6, x="1"), trial(0.49, 0.4, 0.55), "map@25")
+    assert "within noise" in compare_with_defaults(
+        trial(0.5, 0.4, 0.6, x="1"), trial(0.49, 0.4, 0.55), "map@25"
+    )
     assert "more than noise" in compare_with_defaults(
         trial(0.6, 0.601, 0.602, x="1"), trial(0.5, 0.501, 0.499), "map@25"
     )
@@ -407,17 +445,18 @@ def test_a_trial_that_ends_late_does_not_end_the_next_one(monkeypatch: pytest.Mo
 
     class Spec:
         working_folder = "."
+        progress_actor = None
 
         def get_settings(self, config: dict[str, Any]) -> dict[str, str]:
             return {"number": str(config["number"])}
 
     monkeypatch.setattr(trials, "STOP_TIMEOUT", 0.0)
-    monkeypatch.setattr(trials.TrialThread, "_run_or_replay", run)
+    monkeypatch.setattr(trials.TrialRun, "_run_seeds", run)
     actor = trials.TrialActor.__new__(trials.TrialActor)
     actor.setup({"number": 0}, Spec())  # type: ignore[arg-type]
-    first = actor.thread
+    first, thread = actor.trial, actor.thread
     actor.reset_config({"number": 1})
     late.set()
-    first.join()
+    thread.join()
     assert actor.step() == {"value": 1, "done": True}
     assert first.reports.get() == {"value": 0, "done": True}

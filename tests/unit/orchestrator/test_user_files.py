@@ -52,7 +52,10 @@ def write_files(folder: Path, *, count: str = "") -> Path:
 
 def plan(recipe: str, folder: Path, *command: str) -> str:
     done = subprocess.run(
-        [*command, "plan", recipe, "--store", str(folder / "store")], cwd=folder, capture_output=True, text=True
+        [*command, "plan", recipe, "--store", str(folder / "store")],
+        cwd=folder,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -60,10 +63,15 @@ def plan(recipe: str, folder: Path, *command: str) -> str:
 
 @pytest.mark.parametrize(
     "command",
-    [(str(Path(sys.executable).with_name("ratchet")),), (sys.executable, "-m", "ratchet.orchestrator")],
+    [
+        (str(Path(sys.executable).with_name("ratchet")),),
+        (sys.executable, "-m", "ratchet.orchestrator"),
+    ],
     ids=["ratchet", "python -m ratchet.orchestrator"],
 )
-def test_a_recipe_imports_its_own_files_and_ratchets_jobs(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_a_recipe_imports_its_own_files_and_ratchets_jobs(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
     folder = write_files(tmp_path, count="COUNT = 7\n")
     (folder / "recipe.py").write_text(RECIPE)
     shown = plan("./recipe.py", folder, *command)
@@ -71,10 +79,15 @@ def test_a_recipe_imports_its_own_files_and_ratchets_jobs(tmp_path: Path, comman
     assert "prepare" in shown
 
 
-def test_files_in_the_working_folder_do_not_hide_those_beside_the_recipe(tmp_path: Path) -> None:
-    here, beside = write_files(tmp_path / "here"), write_files(tmp_path / "beside", count="COUNT = 7\n")
+def test_recipe_folder_comes_first(tmp_path: Path) -> None:
+    here, beside = (
+        write_files(tmp_path / "here"),
+        write_files(tmp_path / "beside", count="COUNT = 7\n"),
+    )
     (beside / "recipe.py").write_text(RECIPE)
-    assert "count_rows" in plan("../beside/recipe.py", here, sys.executable, "-m", "ratchet.orchestrator")
+    assert "count_rows" in plan(
+        "../beside/recipe.py", here, sys.executable, "-m", "ratchet.orchestrator"
+    )
 
 
 def test_files_in_the_working_folder_do_not_hide_ratchets(tmp_path: Path) -> None:
@@ -86,7 +99,15 @@ def test_a_recipe_imports_its_own_files_from_a_checkout(tmp_path: Path) -> None:
     """`python -m orchestrator` in a checkout, whose folders are called `data`, `jobs` and `models` too."""
     folder = write_files(tmp_path, count="COUNT = 7\n")
     (folder / "recipe.py").write_text(RECIPE)
-    command = [sys.executable, "-m", "orchestrator", "plan", str(folder / "recipe.py"), "--store", str(folder / "s")]
+    command = [
+        sys.executable,
+        "-m",
+        "orchestrator",
+        "plan",
+        str(folder / "recipe.py"),
+        "--store",
+        str(folder / "s"),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "count_rows" in done.stdout

@@ -25,9 +25,9 @@ from ratchet.jobs.answers import (
     sft,
     teacher_logprobs,
 )
-from ratchet.jobs.answers.implementation.generate import Worker
-from ratchet.jobs.answers.implementation.sft import TrainTask
-from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.answers.answering import Worker
+from ratchet.jobs.answers.sft_training import SftTask
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.orchestrator.job_interface import Context, Resources
 
 MakeContext = Callable[..., Context]
@@ -39,17 +39,23 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(local_ray: None, made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+def trained(
+    local_ray: None, made: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Path]:
     folder = tmp_path_factory.mktemp("sft")
     (folder / "out").mkdir()
     (folder / "work").mkdir()
-    context = Context("sft", "a" * 64, 1, folder / "out", folder / "work", Resources(1, 2.0, 0.0, retries=0))
+    context = Context(
+        "sft", "a" * 64, 1, folder / "out", folder / "work", Resources(1, 2.0, 0.0, retries=0)
+    )
     config = dataclasses.replace(FAST, epochs=4, checkpoints=(10, 20))
-    sft.check(config, inputs(made))
-    return run_step(sft.JOB.load(), context, config, inputs(made)), folder / "out"
+    sft.check(config, inputs(made), {})
+    return run_step(sft.run, context, config, inputs(made)), folder / "out"
 
 
-def test_training_keeps_the_best_and_the_checkpoints_asked_for(trained: tuple[Any, Path], made: Path) -> None:
+def test_training_keeps_the_best_and_the_checkpoints_asked_for(
+    trained: tuple[Any, Path], made: Path
+) -> None:
     result, out = trained
     losses = {row["step"]: row["valid/eval_loss"] for row in result.tables["steps"]}
     assert set(losses) == {"start", "10", "20", "28"}
@@ -61,7 +67,9 @@ def test_training_keeps_the_best_and_the_checkpoints_asked_for(trained: tuple[An
         assert read_task_name(out / name) == "countdown"
         from safetensors.torch import load_file
 
-        weights[name] = load_file(out / name / "model.safetensors")["model.layers.0.self_attn.q_proj.weight"]
+        weights[name] = load_file(out / name / "model.safetensors")[
+            "model.layers.0.self_attn.q_proj.weight"
+        ]
     assert not torch.equal(weights["checkpoint-10"], weights["checkpoint-20"])
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -71,15 +79,16 @@ def test_training_keeps_the_best_and_the_checkpoints_asked_for(trained: tuple[An
 
 def answered(context: Context, model: Path, made: Path, **change: Any) -> Any:
     config = dataclasses.replace(
-        generate.Config(num_completions=3, temperature=1.0, max_new_tokens=40, dtype="float32"), **change
+        generate.Config(num_completions=3, temperature=1.0, max_new_tokens=40, dtype="float32"),
+        **change,
     )
     given = generate.Inputs(model, made / "prepared/test")
-    generate.check(config, given)
-    generate.JOB.load()(context, config, given)
+    generate.check(config, given, {})
+    generate.JOB.run(context, config, given)
     return read_shards(context.out).to_pylist()
 
 
-def test_answers_are_the_same_for_any_number_of_workers_and_are_verified(
+def test_answers_do_not_depend_on_workers(
     trained: tuple[Any, Path], made: Path, context: MakeContext
 ) -> None:
     _, out = trained
@@ -89,17 +98,22 @@ def test_answers_are_the_same_for_any_number_of_workers_and_are_verified(
     assert [len(row["answers"]) for row in rows] == [3] * 12
     assert len({answer for row in rows for sample in row["answers"] for answer in sample}) > 12
     evaluated = context(1, name="verified")
-    result = evaluate_answers.JOB.load()(
+    result = evaluate_answers.JOB.run(
         evaluated, evaluate_answers.Config(k=(1, 3, 9)), evaluate_answers.Inputs(one.out)
     )
     assert {"pass@1", "pass@3"} <= set(result.metrics)
     assert "pass@9" not in result.metrics  # of three samples
     verifications = read_shards(evaluated.out / "verifications").to_pylist()
-    assert pq.read_schema(next((evaluated.out / "verifications").glob("*.parquet"))).names == VERIFICATIONS.names
+    assert (
+        pq.read_schema(next((evaluated.out / "verifications").glob("*.parquet"))).names
+        == VERIFICATIONS.names
+    )
     flat = [name for row in verifications for sample in row["verifications"] for name in sample]
     assert result.metrics["pass@1"] == pytest.approx(flat.count("correct") / len(flat), abs=1e-5)
     assert sum(row["answers"] for row in result.tables["answers by label"]) == len(flat) == 36
-    solved = sum(any(sample == ["correct"] for sample in row["verifications"]) for row in verifications)
+    solved = sum(
+        any(sample == ["correct"] for sample in row["verifications"]) for row in verifications
+    )
     assert result.metrics["pass@3"] == pytest.approx(solved / 12, abs=1e-5)
     newest = result.tables["unsolved questions by last failure"]
     assert sum(row["questions"] for row in newest) == 12 - solved
@@ -108,13 +122,13 @@ def test_answers_are_the_same_for_any_number_of_workers_and_are_verified(
     compared = context(1, name="compared")
     config = compare_checkpoints.Config(steps=(10, 20))
     given = compare_checkpoints.Inputs(out, (evaluated.out, evaluated.out))
-    compare_checkpoints.check(config, given)
-    table = compare_checkpoints.JOB.load()(compared, config, given).tables["checkpoints"]
+    compare_checkpoints.check(config, given, {})
+    table = compare_checkpoints.JOB.run(compared, config, given).tables["checkpoints"]
     assert [row["step"] for row in table] == ["10", "20"]
     assert table[0]["valid/eval_loss"] > table[1]["valid/eval_loss"]
     assert table[0]["gradient_norm"] > 0
     with pytest.raises(InputError, match="2 given, for 1 checkpoints"):
-        compare_checkpoints.check(compare_checkpoints.Config(steps=(10,)), given)
+        compare_checkpoints.check(compare_checkpoints.Config(steps=(10,)), given, {})
 
 
 def test_a_teacher_teaches_by_distributions_and_by_answers(
@@ -126,19 +140,19 @@ def test_a_teacher_teaches_by_distributions_and_by_answers(
         teacher_logprobs.Config(top_k=5, dtype="float32"),
         teacher_logprobs.Inputs(out / "checkpoint-20", made / "prepared/train", made / "base"),
     )
-    teacher_logprobs.check(config, given)
-    assert teacher_logprobs.JOB.load()(said, config, given).metrics["samples"] == 97
-    one = TrainTask(
+    teacher_logprobs.check(config, given, {})
+    assert teacher_logprobs.JOB.run(said, config, given).metrics["samples"] == 97
+    one = SftTask(
         WorkerInfo(0, 1, "cpu"),
         dataclasses.replace(FAST, ce_weight=0.5),
         inputs(made, teacher=said.out),
         Resources(1, 1.0, 0.0),
         tmp_path / "lengths.json",
     )
-    loss, _ = one.parts(0, 0)[0]()
+    loss = one.loss(one.batch(0, 0).microbatches[0])
     assert torch.isfinite(loss)
     with pytest.raises(InputError, match="has no distributions for sample"):
-        TrainTask(
+        SftTask(
             WorkerInfo(0, 1, "cpu"),
             FAST,
             dataclasses.replace(inputs(made, teacher=said.out), train=made / "prepared/test"),
@@ -162,15 +176,19 @@ def test_a_teacher_teaches_by_distributions_and_by_answers(
                 "id": row["id"],
                 "questions": row["questions"],
                 "gold": row["gold"],
-                "answers": [["no"], row["targets"], row["targets"]] if i % 2 else [["no"], ["no"], row["targets"]],
+                "answers": [["no"], row["targets"], row["targets"]]
+                if i % 2
+                else [["no"], ["no"], row["targets"]],
                 "truncated": [[False], [True], [False]] if i % 2 else [[False], [False], [True]],
             }
             for i, row in enumerate(own)
         ]
         write_table(completions / path.name, pa.Table.from_pylist(answers, COMPLETIONS))
     kept = context(1, name="kept")
-    result = rejection_sample.JOB.load()(
-        kept, rejection_sample.Config(max_per_sample=2), rejection_sample.Inputs(completions, made / "prepared/train")
+    result = rejection_sample.JOB.run(
+        kept,
+        rejection_sample.Config(max_per_sample=2),
+        rejection_sample.Inputs(completions, made / "prepared/train"),
     )
     found = read_shards(kept.out, SAMPLES.names).to_pylist()
     expected = [row for i, row in enumerate(rows) if i % 10 % 2]
@@ -180,10 +198,12 @@ def test_a_teacher_teaches_by_distributions_and_by_answers(
         table = pq.read_table(path).to_pylist()
         write_table(
             path,
-            pa.Table.from_pylist([row | {"answers": [["no"]], "truncated": [[False]]} for row in table], COMPLETIONS),
+            pa.Table.from_pylist(
+                [row | {"answers": [["no"]], "truncated": [[False]]} for row in table], COMPLETIONS
+            ),
         )
     with pytest.raises(ArtifactError, match="accepts none"):
-        rejection_sample.JOB.load()(
+        rejection_sample.JOB.run(
             context(1, name="none"),
             rejection_sample.Config(),
             rejection_sample.Inputs(completions, made / "prepared/train"),
@@ -196,10 +216,16 @@ def test_an_adapter_over_a_base_in_4_bits_answers(
 ) -> None:
     here = context(1, name="lora", retries=0)
     config = dataclasses.replace(
-        FAST, method="lora", quantization="nf4", epochs=1, dtype="auto", metric="accuracy", allow_regression=True
+        FAST,
+        method="lora",
+        quantization="nf4",
+        epochs=1,
+        dtype="auto",
+        metric="accuracy",
+        allow_regression=True,
     )
-    sft.check(config, inputs(made))
-    result = run_step(sft.JOB.load(), here, config, inputs(made))
+    sft.check(config, inputs(made), {})
+    result = run_step(sft.run, here, config, inputs(made))
     first, last = result.tables["epochs"]
     assert last["valid/eval_loss"] < first["valid/eval_loss"]
     from peft import PeftModel
@@ -208,7 +234,10 @@ def test_an_adapter_over_a_base_in_4_bits_answers(
     adapter = here.out / "adapter"
     PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(made / "base"), adapter)
     worker = Worker(
-        generate.Config(max_new_tokens=5), generate.Inputs(made / "base", made / "prepared/test", adapter), 4096, "cpu"
+        generate.Config(max_new_tokens=5),
+        generate.Inputs(made / "base", made / "prepared/test", adapter),
+        4096,
+        "cpu",
     )
     shard = sorted((made / "prepared/test").glob("*.parquet"))[0]
     assert worker(shard, tmp_path / "answers.parquet", lambda rows, tokens=0: None)["rows"] == 10

@@ -17,14 +17,20 @@ from ray import cloudpickle
 from safetensors.torch import load_file
 from step_process import run_step
 
-from ratchet.jobs.answers import compare_checkpoints, evaluate_answers, generate, grpo
-from ratchet.jobs.answers.implementation import grpo as implementation
+from ratchet.jobs.answers import (
+    compare_checkpoints,
+    evaluate_answers,
+    generate,
+    grpo,
+    grpo_training,
+)
+from ratchet.jobs.answers import grpo as implementation
 from ratchet.orchestrator.job_interface import Context, Result
 
 MakeContext = Callable[..., Context]
 
 
-class Killed(implementation.GrpoTask):
+class Killed(grpo_training.GrpoTask):
     """Is killed once, in the fifth training step, if there is a folder named `kill` beside the file of counts."""
 
     def __init__(self, **arguments: Any) -> None:
@@ -45,18 +51,20 @@ def inputs(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> grpo.In
 
 
 def train(context: Context, config: grpo.Config, inputs: grpo.Inputs) -> Result:
-    grpo.check(config, inputs)
+    grpo.check(config, inputs, {})
     return run_step(implementation.run, context, config, inputs)
 
 
 def train_killed(context: Context, config: grpo.Config, inputs: grpo.Inputs) -> Result:
     """In the process of the step."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(implementation, "GrpoTask", Killed)
+        patch.setattr(grpo_training, "GrpoTask", Killed)
         return implementation.run(context, config, inputs)
 
 
-def test_a_decoder_learns_what_its_verifier_accepts(inputs: grpo.Inputs, context: MakeContext) -> None:
+def test_a_decoder_learns_what_its_verifier_accepts(
+    inputs: grpo.Inputs, context: MakeContext
+) -> None:
     made = context(name="learns", cpus=1.0)
     result = train(made, dataclasses.replace(FAST, steps=30, checkpoints=(10, 20)), inputs)
     rewards = result.curves["reward against step"]["y"]
@@ -70,22 +78,32 @@ def test_a_decoder_learns_what_its_verifier_accepts(inputs: grpo.Inputs, context
     evaluations = []
     for name in ("checkpoint-10", "checkpoint-20"):
         answers, evaluated = context(name=f"{name}-generate"), context(name=f"{name}-evaluate")
-        config = generate.Config(num_completions=4, temperature=1.0, max_new_tokens=6, dtype="float32")
-        generate.JOB.load()(answers, config, generate.Inputs(made.out / name, inputs.valid))
-        evaluate_answers.JOB.load()(evaluated, evaluate_answers.Config(k=(1, 4)), evaluate_answers.Inputs(answers.out))
+        config = generate.Config(
+            num_completions=4, temperature=1.0, max_new_tokens=6, dtype="float32"
+        )
+        generate.JOB.run(answers, config, generate.Inputs(made.out / name, inputs.valid))
+        evaluate_answers.JOB.run(
+            evaluated, evaluate_answers.Config(k=(1, 4)), evaluate_answers.Inputs(answers.out)
+        )
         evaluations.append(evaluated.out)
     given = compare_checkpoints.Inputs(made.out, tuple(evaluations))
-    compared = compare_checkpoints.JOB.load()(
+    compared = compare_checkpoints.JOB.run(
         context(name="compare"), compare_checkpoints.Config(steps=(10, 20)), given
     )
     assert [row["step"] for row in compared.tables["checkpoints"]] == ["10", "20"]
-    assert {"pass@1", "pass@4", "valid/accuracy", "gradient_norm", "note"} <= set(compared.tables["checkpoints"][0])
+    assert {"pass@1", "pass@4", "valid/accuracy", "gradient_norm", "note"} <= set(
+        compared.tables["checkpoints"][0]
+    )
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_a_killed_worker_goes_on_with_the_same_result(inputs: grpo.Inputs, context: MakeContext, method: Any) -> None:
-    config = dataclasses.replace(FAST, method=method, checkpoints=(3,), kl_weight=0.1, allow_regression=True)
+def test_a_killed_worker_goes_on_with_the_same_result(
+    inputs: grpo.Inputs, context: MakeContext, method: Any
+) -> None:
+    config = dataclasses.replace(
+        FAST, method=method, checkpoints=(3,), kl_weight=0.1, allow_regression=True
+    )
     calm, killed = context(name="calm", cpus=1.0), context(name="killed", cpus=1.0, retries=1)
     expected = train(calm, config, inputs)
     (killed.work / "kill").mkdir()

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from sft_runs import CONFIG, SmallChunks, check_equal, make_inputs, train
 
-from ratchet.jobs.answers import sft
-from ratchet.jobs.answers.implementation import sft as implementation
+from ratchet.jobs.answers import sft, sft_training
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +18,7 @@ def inputs(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> sft.Inp
 
 
 @pytest.mark.soak
-def test_adapters_and_the_current_best_are_those_of_whole_models(
+def test_adapters_equal_those_of_whole_models(
     inputs: sft.Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = train(tmp_path / "first", CONFIG, inputs)
@@ -27,7 +26,9 @@ def test_adapters_and_the_current_best_are_those_of_whole_models(
     config = dataclasses.replace(CONFIG, seed=5)
     whole = train(tmp_path / "whole", config, inputs)
     assert whole.tables["epochs"][0]["valid/eval_loss"] == first.metrics["valid/eval_loss"]
-    monkeypatch.setattr(implementation, "TrainTask", SmallChunks)
+    monkeypatch.setattr(sft_training, "SftTask", SmallChunks)
     config = dataclasses.replace(config, zero_stage=3, offload="parameters")
     parts = train(tmp_path / "parts", config, inputs, workers=2)
-    check_equal(parts, whole, "adapter/adapter_model.safetensors", tmp_path / "parts", tmp_path / "whole")
+    check_equal(
+        parts, whole, "adapter/adapter_model.safetensors", tmp_path / "parts", tmp_path / "whole"
+    )

@@ -12,8 +12,8 @@ from embedder_finetuning import FAST, context
 from step_process import run_step
 
 from ratchet.data.tables import read_shards, write_table
+from ratchet.jobs.retrieval import finetune_embedder as implementation
 from ratchet.jobs.retrieval.finetune_embedder import Inputs
-from ratchet.jobs.retrieval.implementation import finetune_embedder as implementation
 from ratchet.jobs.training.cross_validation import FOLDS, join_histories, needs_cross_validation
 from ratchet.jobs.training.schedule import TrainHistory
 
@@ -24,18 +24,27 @@ CONFIG = dataclasses.replace(FAST, significance_level=0.05)
 def inputs(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     """Eight valid queries."""
     folder = tmp_path_factory.mktemp("few")
-    write_table(folder / "valid" / "shard-00000.parquet", read_shards(concepts / "valid").slice(0, 8))
+    write_table(
+        folder / "valid" / "shard-00000.parquet", read_shards(concepts / "valid").slice(0, 8)
+    )
     return Inputs(concepts / "base", concepts / "mined", concepts / "corpus", folder / "valid")
 
 
-def test_a_gain_in_all_folds_replaces_the_base(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
+def test_a_gain_in_all_folds_replaces_the_base(
+    local_ray: None, inputs: Inputs, tmp_path: Path
+) -> None:
     result = run_step(implementation.run, context(tmp_path), CONFIG, inputs)
-    assert (result.metrics["tested"], result.metrics["tested_on"]) == ("eval_loss", "folds of the training queries")
+    assert (result.metrics["tested"], result.metrics["tested_on"]) == (
+        "eval_loss",
+        "folds of the training queries",
+    )
     assert result.metrics["improved"]
     assert result.metrics["changed"]
     assert str(result.metrics["kept"]).startswith("epoch ")
     assert float(result.metrics["p_value"]) < 0.01
-    ids = [set(read_shards(tmp_path / f"work/fold-{n}/valid")["id"].to_pylist()) for n in range(FOLDS)]
+    ids = [
+        set(read_shards(tmp_path / f"work/fold-{n}/valid")["id"].to_pylist()) for n in range(FOLDS)
+    ]
     every = set(read_shards(inputs.mined)["id"].to_pylist())
     assert set.union(*ids) == every
     assert sum(map(len, ids)) == len(every), "a query is held out in one fold"
@@ -44,7 +53,9 @@ def test_a_gain_in_all_folds_replaces_the_base(local_ray: None, inputs: Inputs, 
         assert trained == every - own
 
 
-def test_labels_that_tell_nothing_keep_the_base(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
+def test_labels_that_tell_nothing_keep_the_base(
+    local_ray: None, inputs: Inputs, tmp_path: Path
+) -> None:
     mined = read_shards(inputs.mined)
     order = np.random.default_rng(1).permutation(len(mined))
     column = mined.column_names.index("positives")
@@ -63,13 +74,21 @@ def test_when_it_decides(inputs: Inputs, concepts: Path) -> None:
     trained = dataclasses.replace(inputs, current_best=concepts / "base")
     for other in (many, trained, dataclasses.replace(inputs, valid=None)):
         assert not needs_cross_validation(CONFIG, other)
-    for name, value in {"epoch": 1, "eval_steps": 2, "warmup_steps": 1, "allow_regression": True}.items():
+    for name, value in {
+        "epoch": 1,
+        "eval_steps": 2,
+        "warmup_steps": 1,
+        "allow_regression": True,
+    }.items():
         assert not needs_cross_validation(dataclasses.replace(CONFIG, **{name: value}), inputs)
 
 
 def test_histories_of_folds_are_joined_by_rows() -> None:
     first = TrainHistory(start_sums={"all": [0.5, 0.0], "loss": [-1.0, -2.0]})
-    first.sums = [{"all": [1.0, 0.0], "loss": [-0.5, -2.0]}, {"all": [1.0, 0.5], "loss": [-0.5, -1.0]}]
+    first.sums = [
+        {"all": [1.0, 0.0], "loss": [-0.5, -2.0]},
+        {"all": [1.0, 0.5], "loss": [-0.5, -1.0]},
+    ]
     second = TrainHistory(start_sums={"all": [0.2], "loss": [-3.0]})
     second.sums = [{"all": [0.2], "loss": [-2.0]}, {"all": [0.1], "loss": [-4.0]}]
     found = join_histories("map@25", [first, second], 4)  # one of the groups has two rows

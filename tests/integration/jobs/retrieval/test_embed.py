@@ -14,8 +14,8 @@ from ratchet.data.tables import CORPUS, open_mapped, read_shards, write_shards
 from ratchet.data.vectors import read_blocks
 from ratchet.errors import InputError, ModelError
 from ratchet.jobs.retrieval import embed
+from ratchet.jobs.retrieval import embed as implementation
 from ratchet.jobs.retrieval.embed import Config, Inputs
-from ratchet.jobs.retrieval.implementation import embed as implementation
 from ratchet.models.model_files import MINILM, resolve
 from ratchet.models.search.top_k import top_k
 from ratchet.orchestrator.job_interface import Context
@@ -59,30 +59,39 @@ def vectors(folder: Path) -> np.ndarray:
     return np.stack([np.array(row, np.float32) for row in table["embedding"].to_pylist()])
 
 
-def test_vectors_are_those_of_sentence_transformers(model: Path, texts: Path, context: MakeContext) -> None:
+def test_vectors_are_those_of_sentence_transformers(
+    model: Path, texts: Path, context: MakeContext
+) -> None:
     from sentence_transformers import SentenceTransformer
 
     ctx, config = context(), Config(role="passage", dtype="float32")
     result = implementation.run(ctx, config, Inputs(model, texts))
-    expected = SentenceTransformer(str(model), device="cpu").encode(TEXTS, normalize_embeddings=True)
+    expected = SentenceTransformer(str(model), device="cpu").encode(
+        TEXTS, normalize_embeddings=True
+    )
     assert np.abs(vectors(ctx.out) - expected).max() < 2e-6
     assert open_mapped(ctx.out)["id"].to_pylist() == [f"d{number}" for number in range(len(TEXTS))]
-    assert sorted(path.stem for path in ctx.out.iterdir()) == sorted(path.stem for path in texts.iterdir())
+    assert sorted(path.stem for path in ctx.out.iterdir()) == sorted(
+        path.stem for path in texts.iterdir()
+    )
     frame = pd.read_feather(ctx.out / "shard-00000.arrow")
     assert np.array_equal(np.stack(frame["embedding"]), vectors(ctx.out)[: len(frame)])
     assert open_mapped(ctx.out).field("embedding").type == pa.list_(pa.float32(), 384)
     tokenizer = SentenceTransformer(str(model), device="cpu").tokenizer
     lengths = [len(tokenizer(text, truncation=True, max_length=256)["input_ids"]) for text in TEXTS]
-    assert dict(result.metrics) == {"rows": len(TEXTS), "dim": 384, "tokens": sum(lengths), "dtype": "float32"}
+    assert dict(result.metrics) == {
+        "rows": len(TEXTS),
+        "dim": 384,
+        "tokens": sum(lengths),
+        "dtype": "float32",
+    }
     mean, p95 = np.round([np.mean(lengths), np.percentile(lengths, 95)], 1)  # over three shards
     expected_row = {"tokens of": "passage", "mean": mean, "P95": p95, "max": 256}
     assert result.tables == {"tokens per text": [expected_row]}
 
 
 @pytest.mark.soak
-def test_vectors_on_disk_in_float16_are_the_rounded_ones_and_rank_alike(
-    model: Path, texts: Path, context: MakeContext
-) -> None:
+def test_float16_vectors(model: Path, texts: Path, context: MakeContext) -> None:
     runs = context(name="whole"), context(name="half")
     for ctx, storage in zip(runs, ("float32", "float16"), strict=True):
         config = Config(dtype="float32", storage_dtype=storage, npy=True)  # type: ignore[arg-type]
@@ -99,18 +108,24 @@ def test_vectors_on_disk_in_float16_are_the_rounded_ones_and_rank_alike(
     assert (orders[0] == orders[1]).all()
 
 
-def test_the_same_bytes_twice_and_a_length_limit(model: Path, texts: Path, context: MakeContext) -> None:
+def test_the_same_bytes_twice_and_a_length_limit(
+    model: Path, texts: Path, context: MakeContext
+) -> None:
     runs = [context(name=name) for name in ("a", "b", "short")]
     for ctx, limit in zip(runs, (None, None, 8), strict=True):
         implementation.run(ctx, Config(max_length=limit), Inputs(model, texts))
-    first, second = ({path.name: path.read_bytes() for path in ctx.out.iterdir()} for ctx in runs[:2])
+    first, second = (
+        {path.name: path.read_bytes() for path in ctx.out.iterdir()} for ctx in runs[:2]
+    )
     assert first == second
     same = (np.abs(vectors(runs[0].out) - vectors(runs[2].out)).max(axis=1) < 0.02).tolist()
     assert same[3] is False, "the long text was cut"
     assert same[6] is True, "the short one was not"
 
 
-def test_a_shard_without_rows_gives_one_without_rows(model: Path, tmp_path: Path, context: MakeContext) -> None:
+def test_a_shard_without_rows_gives_one_without_rows(
+    model: Path, tmp_path: Path, context: MakeContext
+) -> None:
     write_shards(tmp_path / "none", [], CORPUS, 3)
     ctx = context()
     result = implementation.run(ctx, Config(), Inputs(model, tmp_path / "none"))
@@ -118,14 +133,16 @@ def test_a_shard_without_rows_gives_one_without_rows(model: Path, tmp_path: Path
     assert open_mapped(ctx.out).num_rows == 0
 
 
-def test_what_cannot_work_is_refused_before_anything_starts(model: Path, texts: Path, tmp_path: Path) -> None:
+def test_what_cannot_work_is_refused_before_anything_starts(
+    model: Path, texts: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ModelError, match=r"no config\.json"):
-        embed.check(Config(), Inputs(tmp_path, texts))
+        embed.check(Config(), Inputs(tmp_path, texts), {})
     with pytest.raises(InputError, match=r"max_length: 2 given"):
         validate(Config, {"max_length": 2}, "embed")
     with pytest.raises(InputError, match=r"no adapter_config\.json"):
-        embed.check(Config(), Inputs(model, texts, adapter=tmp_path))
-    embed.check(Config(), Inputs(model, texts))
+        embed.check(Config(), Inputs(model, texts, adapter=tmp_path), {})
+    embed.check(Config(), Inputs(model, texts), {})
 
 
 def test_a_table_without_texts_is_named(model: Path, tmp_path: Path, context: MakeContext) -> None:
@@ -134,10 +151,14 @@ def test_a_table_without_texts_is_named(model: Path, tmp_path: Path, context: Ma
         implementation.run(context(), Config(), Inputs(model, tmp_path / "ids"))
 
 
-def test_vectors_are_written_as_one_array_for_other_tools(model: Path, texts: Path, context: MakeContext) -> None:
+def test_vectors_are_written_as_one_array_for_other_tools(
+    model: Path, texts: Path, context: MakeContext
+) -> None:
     made = context()
     implementation.run(made, Config(npy=True, dtype="float32"), Inputs(model, texts))
     array = np.load(made.out / "embeddings.npy")
     assert array.dtype == np.float32
     assert np.array_equal(array, vectors(made.out))
-    assert (made.out / "ids.txt").read_text().splitlines() == [f"d{number}" for number in range(len(TEXTS))]
+    assert (made.out / "ids.txt").read_text().splitlines() == [
+        f"d{number}" for number in range(len(TEXTS))
+    ]

@@ -15,9 +15,9 @@ import pytrec_eval
 
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval import evaluate_retrieval
+from ratchet.jobs.retrieval import evaluate_retrieval as implementation
 from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
-from ratchet.jobs.retrieval.implementation import evaluate_retrieval as implementation
-from ratchet.jobs.training.selection import write_selection
+from ratchet.jobs.training.merging_cost import write_selection
 from ratchet.orchestrator.job_interface import Context, Result
 from ratchet.orchestrator.job_interface.settings import validate
 from tests.support.clusters.step_process import work_here
@@ -35,13 +35,15 @@ def evaluated(ctx: Context, problem: Any, before: Path | None = None, **config: 
     vectors = (None, None) if bm25 else (problem.query_embeddings, problem.corpus_embeddings)
     inputs = Inputs(problem.queries, problem.corpus, *vectors, before=before)
     given = validate(Config, config, "evaluate_retrieval")
-    evaluate_retrieval.check(given, inputs)
+    evaluate_retrieval.check(given, inputs, {})
     return implementation.run(ctx, given, inputs)
 
 
 def first_ranks(problem: Any) -> list[int]:
     orders = [problem.ranking(q) for q in range(len(problem.positives))]
-    return [min(orders[q].index(row) for row in rows) + 1 for q, rows in enumerate(problem.positives)]
+    return [
+        min(orders[q].index(row) for row in rows) + 1 for q, rows in enumerate(problem.positives)
+    ]
 
 
 def check_against_trec_eval(out: Path, metrics: dict[str, Any]) -> None:
@@ -64,7 +66,9 @@ def check_against_trec_eval(out: Path, metrics: dict[str, Any]) -> None:
     per_query = pq.read_table(out / "per_query.parquet").to_pylist()
     assert [row["id"] for row in per_query] == list(qrels)
     for their, ours in theirs.items():
-        assert metrics[ours] == pytest.approx(np.mean([values[their] for values in found.values()]), abs=1e-6), ours
+        assert metrics[ours] == pytest.approx(
+            np.mean([values[their] for values in found.values()]), abs=1e-6
+        ), ours
         for row in per_query:
             assert row[ours] == pytest.approx(found[row["id"]][their], abs=1e-9), ours
 
@@ -75,20 +79,31 @@ def test_dense_metrics_are_trec_evals(problem: Any, context: MakeContext) -> Non
     check_against_trec_eval(ctx.out, dict(result.metrics))
     table = pq.read_table(ctx.out / "per_query.parquet").to_pylist()
     assert [row["first_rank"] for row in table] == first_ranks(problem)
-    assert [row["top"] for row in table] == [[problem.ids[r] for r in problem.ranking(q)[:5]] for q in range(60)]
+    assert [row["top"] for row in table] == [
+        [problem.ids[r] for r in problem.ranking(q)[:5]] for q in range(60)
+    ]
     assert result.metrics["queries"] == 60
     rows, (few, every) = result.tables.values()
     assert [row["k"] for row in rows] == [1, 5, 10, 25, 100]
     assert rows[3]["MAP"] == result.metrics["map@25"]
-    assert (few["dimensions"], every["dimensions"], every["MAP@25"]) == ("3", "all", result.metrics["map@25"])
-    assert few["MAP@25, rescored"] == every["MAP@25"] != few["MAP@25"], "all documents were ordered again"
+    assert (few["dimensions"], every["dimensions"], every["MAP@25"]) == (
+        "3",
+        "all",
+        result.metrics["map@25"],
+    )
+    assert few["MAP@25, rescored"] == every["MAP@25"] != few["MAP@25"], (
+        "all documents were ordered again"
+    )
 
 
 def test_ranks_are_exact_beyond_the_written_ranking(problem: Any, context: MakeContext) -> None:
     short, whole = context(name="short"), context(name="whole", workers=2, cpus=1.0)
     a, b = evaluated(short, problem, top=5), evaluated(whole, problem, top=200)
     assert a.metrics == b.metrics
-    lines = [(short.out / "run.trec").read_text().splitlines(), (whole.out / "run.trec").read_text().splitlines()]
+    lines = [
+        (short.out / "run.trec").read_text().splitlines(),
+        (whole.out / "run.trec").read_text().splitlines(),
+    ]
     assert len(lines[0]) == 60 * 5
     assert lines[0] == [line for line in lines[1] if int(line.split()[3]) <= 5]
 
@@ -101,7 +116,8 @@ def test_bm25_ranks_by_words(tmp_path: Path, problem: Any, context: MakeContext)
     check_against_trec_eval(ctx.out, dict(result.metrics))
     scores_QN = BM25(problem.texts).score(problem.query_texts)
     expected = [
-        min(sorted(range(200), key=lambda row: (-scores_QN[q][row], row)).index(p) for p in rows) + 1
+        min(sorted(range(200), key=lambda row: (-scores_QN[q][row], row)).index(p) for p in rows)
+        + 1
         for q, rows in enumerate(problem.positives)
     ]
     assert pq.read_table(ctx.out / "per_query.parquet")["first_rank"].to_pylist() == expected
@@ -118,7 +134,9 @@ def test_cases_show_what_rose_and_what_fell(problem: Any, context: MakeContext) 
         problem.query_QD[q] = problem.corpus_ND[problem.positives[q][0]] * 3
     good = old.index(min(old))
     problem.query_QD[good] = -problem.corpus_ND[problem.positives[good][0]]
-    problem.write_vectors(problem.query_embeddings, [f"q{q}" for q in range(60)], problem.query_QD, 25)
+    problem.write_vectors(
+        problem.query_embeddings, [f"q{q}" for q in range(60)], problem.query_QD, 25
+    )
     result = evaluated(after, problem, before=before.out, tag="trained")
     new = first_ranks(problem)
     ratio = [a / b for a, b in zip(old, new, strict=True)]
@@ -127,7 +145,9 @@ def test_cases_show_what_rose_and_what_fell(problem: Any, context: MakeContext) 
     risen = [q for q in order if ratio[q] > 1]
     fallen = [q for q in order[::-1] if ratio[q] < 1]
     assert [card["title"] for card in fell] == [problem.query_texts[q] for q in fallen[:2]]
-    assert [card["title"] for card in rose] == [problem.query_texts[q] for q in risen[: 6 - len(fell)]]
+    assert [card["title"] for card in rose] == [
+        problem.query_texts[q] for q in risen[: 6 - len(fell)]
+    ]
     assert list(rose[0]["columns"]) == [
         f"before: answer at rank {old[risen[0]]}",
         f"trained: answer at rank {new[risen[0]]}",
@@ -145,9 +165,13 @@ def test_queries_that_only_fell_are_not_called_risen(problem: Any, context: Make
     before, after = context(name="before"), context(name="after")
     for q, rows in enumerate(problem.positives):
         problem.query_QD[q] = problem.corpus_ND[rows[0]] * 3
-    problem.write_vectors(problem.query_embeddings, [f"q{q}" for q in range(60)], problem.query_QD, 25)
+    problem.write_vectors(
+        problem.query_embeddings, [f"q{q}" for q in range(60)], problem.query_QD, 25
+    )
     evaluated(before, problem)
-    problem.write_vectors(problem.query_embeddings, [f"q{q}" for q in range(60)], -problem.query_QD, 25)
+    problem.write_vectors(
+        problem.query_embeddings, [f"q{q}" for q in range(60)], -problem.query_QD, 25
+    )
     result = evaluated(after, problem, before=before.out)
     assert list(result.cases) == ["answer fell most"]
 
@@ -159,7 +183,9 @@ def test_what_does_not_fit_is_named(problem: Any, context: MakeContext, tmp_path
         ("reranked", "scored"),
     ):
         config = validate(Config, {"system": system}, "evaluate_retrieval")
-        with pytest.raises(InputError, match=f"system={system} given; expected {said} too; give them"):
+        with pytest.raises(
+            InputError, match=f"system={system} given; expected {said} too; give them"
+        ):
             implementation.run(context(), config, Inputs(problem.queries, problem.corpus))
     for config, said in (
         ({"k": (0,)}, r"evaluate_retrieval\.k: \(0,\) given; expected >= 1"),
@@ -169,11 +195,15 @@ def test_what_does_not_fit_is_named(problem: Any, context: MakeContext, tmp_path
         with pytest.raises(InputError, match=said):
             evaluated(context(), problem, **config)
     problem.write_vectors(problem.corpus_embeddings, problem.ids[::-1], problem.corpus_ND, 64)
-    with pytest.raises(DataError, match=r"corpus_vectors/shard-00000\.arrow: row 0 is not the text's"):
+    with pytest.raises(
+        DataError, match=r"corpus_vectors/shard-00000\.arrow: row 0 is not the text's"
+    ):
         evaluated(context(), problem)
 
 
-def test_the_merged_model_is_compared_with_the_selected_one(problem: Any, context: MakeContext, tmp_path: Path) -> None:
+def test_the_merged_model_is_compared_with_the_selected_one(
+    problem: Any, context: MakeContext, tmp_path: Path
+) -> None:
     write_selection(tmp_path, "map@7", 0.75)
     inputs = Inputs(
         problem.queries,

@@ -13,8 +13,8 @@ from embedder_finetuning import FAST, SHOWN, context, losses
 from step_process import run_step
 
 from ratchet.data.tables import read_shards, write_table
+from ratchet.jobs.retrieval import finetune_embedder as implementation
 from ratchet.jobs.retrieval.finetune_embedder import Inputs
-from ratchet.jobs.retrieval.implementation import finetune_embedder as implementation
 from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.orchestrator.job_interface import Result
 
@@ -25,24 +25,32 @@ def inputs(concepts: Path) -> Inputs:
 
 
 @pytest.fixture(scope="module")
-def tuned(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+def tuned(
+    local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Result, Path]:
     folder = tmp_path_factory.mktemp("tuned")
     return run_step(implementation.run, context(folder), FAST, inputs), folder / "out/adapter"
 
 
-def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], inputs: Inputs) -> None:
+def test_training_is_what_plain_torch_and_peft_do(
+    tuned: tuple[Result, Path], inputs: Inputs
+) -> None:
     """No buckets, no DeepSpeed; SDPA; similarities of one query after the other."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModel, AutoTokenizer
 
     from ratchet.data.triplets import Triplets
 
-    data = Triplets(read_shards(inputs.mined), read_shards(inputs.corpus))
+    sizes = {"batch_size": FAST.batch_size, "num_negatives": FAST.num_negatives}
+    data = Triplets(read_shards(inputs.mined), read_shards(inputs.corpus), seed=FAST.seed, **sizes)
     tokenizer = AutoTokenizer.from_pretrained(inputs.base)
     base = AutoModel.from_pretrained(inputs.base, add_pooling_layer=False)
     torch.manual_seed(FAST.seed)
     model = get_peft_model(
-        base, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="FEATURE_EXTRACTION")
+        base,
+        LoraConfig(
+            r=16, lora_alpha=32, target_modules="all-linear", task_type="FEATURE_EXTRACTION"
+        ),
     )
     model.eval()  # without dropout
     weights = [p for p in model.parameters() if p.requires_grad]
@@ -50,27 +58,35 @@ def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], in
 
     def embed(texts: list[str]) -> torch.Tensor:
         batch = tokenizer(texts, padding=True, return_tensors="pt")
-        hidden = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
+        hidden = model(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]
+        ).last_hidden_state
         mask = batch["attention_mask"].unsqueeze(-1)
         return torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
 
     texts = read_shards(inputs.corpus)["text"].to_pylist()
     found = []
     for epoch in range(FAST.epochs):
-        for queries in data.split_epoch(FAST.seed, epoch, FAST.batch_size):
-            drawn = [data.draw(FAST.seed, epoch, int(q), FAST.num_negatives) for q in queries]
-            passages = sorted({texts[row] for positive, negatives in drawn for row in [positive, *negatives]})
+        for queries in data.split_epoch(epoch):
+            drawn = [data.draw(epoch, int(q)) for q in queries]
+            passages = sorted(
+                {texts[row] for positive, negatives in drawn for row in [positive, *negatives]}
+            )
             query_QD = embed([data.query_text[int(q)].as_py() for q in queries])
             passage_PD = embed(passages)
             total = torch.zeros(())
             for i, q in enumerate(queries):
                 right = texts[drawn[i][0]]
                 known = {texts[row] for row in data.positives(int(q))}
-                columns = [j for j, text in enumerate(passages) if text == right or text not in known]
+                columns = [
+                    j for j, text in enumerate(passages) if text == right or text not in known
+                ]
                 scores = passage_PD[columns] @ query_QD[i] / FAST.temperature
                 total = total - torch.log_softmax(scores, 0)[columns.index(passages.index(right))]
             loss = total / len(queries)
-            optimizer.param_groups[0]["lr"] = learning_rate_at(len(found), len(losses(tuned[0])), FAST)
+            optimizer.param_groups[0]["lr"] = learning_rate_at(
+                len(found), len(losses(tuned[0])), FAST
+            )
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(weights, 1.0)
@@ -79,7 +95,9 @@ def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], in
     assert losses(tuned[0]) == pytest.approx(found, rel=1e-4)
 
 
-def test_all_epochs_are_kept_and_one_is_chosen(tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path) -> None:
+def test_all_epochs_are_kept_and_one_is_chosen(
+    tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
+) -> None:
     """Also where it is no better than the start, as after an epoch without learning."""
     from safetensors.torch import load_file
 
@@ -87,35 +105,48 @@ def test_all_epochs_are_kept_and_one_is_chosen(tuned: tuple[Result, Path], input
     result = run_step(implementation.run, context(tmp_path), config, inputs)
     assert not result.metrics["improved"]
     assert (result.metrics["kept"], result.metrics["best_epoch"], result.note) == ("epoch 1", 1, "")
-    weights = {path.parent.name: load_file(path) for path in (tmp_path / "out").glob("*/adapter_model.safetensors")}
+    weights = {
+        path.parent.name: load_file(path)
+        for path in (tmp_path / "out").glob("*/adapter_model.safetensors")
+    }
     assert set(weights) == {"adapter", "checkpoint-epoch-1", "checkpoint-epoch-2"}
     for name, own in weights["adapter"].items():
         assert own.equal(weights["checkpoint-epoch-1"][name])
-    assert any(not own.equal(weights["checkpoint-epoch-2"][name]) for name, own in weights["adapter"].items())
-    assert result.metrics["trainable_weights"] == sum(own.numel() for own in weights["adapter"].values())
+    assert any(
+        not own.equal(weights["checkpoint-epoch-2"][name])
+        for name, own in weights["adapter"].items()
+    )
+    assert result.metrics["trainable_weights"] == sum(
+        own.numel() for own in weights["adapter"].values()
+    )
 
 
 def test_two_workers_give_the_same_losses_and_metrics(
     tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
 ) -> None:
-    """With dropout and, on the two workers, micro batches, which do not change the result either."""
-    config = dataclasses.replace(FAST, lora_dropout=0.2)
-    one = run_step(implementation.run, context(tmp_path / "one"), config, inputs)
-    assert losses(one) != pytest.approx(losses(tuned[0]), rel=1e-2)
-    other = run_step(implementation.run, context(tmp_path / "other", workers=2, micro_batch_size=5), config, inputs)
+    """On the two workers also with micro batches, which do not change the result either."""
+    one = tuned[0]
+    other = run_step(
+        implementation.run, context(tmp_path / "other", workers=2, micro_batch_size=5), FAST, inputs
+    )
     assert losses(other) == pytest.approx(losses(one), rel=1e-5, abs=1e-6)
     first, second = (dict(run.tables["epochs"][0]) for run in (one, other))
     assert second.pop("valid/eval_loss") == pytest.approx(first.pop("valid/eval_loss"), rel=1e-5)
     assert second == first
 
 
-def test_the_table_is_what_brute_force_finds_for_the_adapter(tuned: tuple[Result, Path], inputs: Inputs) -> None:
+def test_the_table_is_what_brute_force_finds_for_the_adapter(
+    tuned: tuple[Result, Path], inputs: Inputs
+) -> None:
     from ratchet.models.embedder import encoder
 
     result, adapter = tuned
     model = encoder.load(inputs.base, adapter, dtype="float32")
     corpus, valid = read_shards(inputs.corpus).to_pylist(), read_shards(inputs.valid).to_pylist()
-    scores = model.encode([r["text"] for r in valid], "query") @ model.encode([r["text"] for r in corpus], "passage").T
+    scores = (
+        model.encode([r["text"] for r in valid], "query")
+        @ model.encode([r["text"] for r in corpus], "passage").T
+    )
     total = 0.0
     for row, own in zip(valid, scores, strict=True):
         order = [corpus[i]["id"] for i in np.argsort(-own, kind="stable")][:25]
@@ -126,11 +157,15 @@ def test_the_table_is_what_brute_force_finds_for_the_adapter(tuned: tuple[Result
     assert result.metrics["improved"]
     assert result.metrics["valid/map@25"] > result.metrics["valid/map@25_start"] + 0.1
     assert sum(row["best"] for row in result.tables["epochs"]) == 1
-    assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] is None
+    assert (
+        json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] is None
+    )
 
 
 @pytest.mark.soak
-def test_a_large_corpus_is_represented_by_a_pool(tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path) -> None:
+def test_a_large_corpus_is_represented_by_a_pool(
+    tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
+) -> None:
     """On two workers. The training itself is that of the whole corpus."""
     whole, _ = tuned
     config = dataclasses.replace(FAST, eval_pool=8)
@@ -138,7 +173,10 @@ def test_a_large_corpus_is_represented_by_a_pool(tuned: tuple[Result, Path], inp
     few = read_shards(inputs.valid).slice(0, 5)  # type: ignore[arg-type]
     write_table(tmp_path / "valid/shard-00000.parquet", few)
     result = run_step(
-        implementation.run, context(tmp_path, workers=2), config, dataclasses.replace(inputs, valid=tmp_path / "valid")
+        implementation.run,
+        context(tmp_path, workers=2),
+        config,
+        dataclasses.replace(inputs, valid=tmp_path / "valid"),
     )
     assert result.metrics["valid/documents"] == 8
     assert "valid/documents" not in whole.metrics
@@ -146,7 +184,7 @@ def test_a_large_corpus_is_represented_by_a_pool(tuned: tuple[Result, Path], inp
     assert json.loads((tmp_path / "out/selection.json").read_text())["exact"] is False
 
 
-def test_the_same_step_gives_the_same_bytes_and_a_current_best_that_is_not_beaten_stays(
+def test_training_is_reproducible(
     tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
 ) -> None:
     current_best = dataclasses.replace(inputs, current_best=tuned[1])
@@ -155,12 +193,17 @@ def test_the_same_step_gives_the_same_bytes_and_a_current_best_that_is_not_beate
     assert result.metrics["kept"] == "current_best"
     assert result.note == "kept the current best: no epoch was better"
     assert result.metrics["improved"] is False
-    assert result.metrics["valid/map@25"] == pytest.approx(tuned[0].metrics["valid/map@25"], abs=2e-3)
+    assert result.metrics["valid/map@25"] == pytest.approx(
+        tuned[0].metrics["valid/map@25"], abs=2e-3
+    )
     for path in tuned[1].iterdir():
         assert (tmp_path / "a/out/adapter" / path.name).read_bytes() == path.read_bytes()
 
     allowed = run_step(
-        implementation.run, context(tmp_path / "b"), dataclasses.replace(spoiled, allow_regression=True), current_best
+        implementation.run,
+        context(tmp_path / "b"),
+        dataclasses.replace(spoiled, allow_regression=True),
+        current_best,
     )
     assert allowed.metrics["kept"] == "epoch 1"
     assert allowed.note == ""
@@ -168,28 +211,38 @@ def test_the_same_step_gives_the_same_bytes_and_a_current_best_that_is_not_beate
     assert allowed.metrics["valid/map@25"] < result.metrics["valid/map@25"]
 
 
-def test_a_base_that_is_not_beaten_gets_an_adapter_that_changes_nothing(
+def test_unbeaten_base_gets_a_neutral_adapter(
     local_ray: None, inputs: Inputs, tmp_path: Path
 ) -> None:
     from ratchet.models.embedder import encoder
 
     result = run_step(
-        implementation.run, context(tmp_path), dataclasses.replace(FAST, epochs=1, learning_rate=1e-12), inputs
+        implementation.run,
+        context(tmp_path),
+        dataclasses.replace(FAST, epochs=1, learning_rate=1e-12),
+        inputs,
     )
     assert result.metrics["kept"] == "base"
     assert result.note == "kept the base: no epoch was better"
     texts = read_shards(inputs.corpus)["text"].to_pylist()
     plain = encoder.load(inputs.base, dtype="float32").encode(texts, "passage")
     np.testing.assert_array_equal(
-        encoder.load(inputs.base, tmp_path / "out/adapter", dtype="float32").encode(texts, "passage"), plain
+        encoder.load(inputs.base, tmp_path / "out/adapter", dtype="float32").encode(
+            texts, "passage"
+        ),
+        plain,
     )
 
 
-def test_an_adapter_brings_its_examples_along(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
+def test_an_adapter_brings_its_examples_along(
+    local_ray: None, inputs: Inputs, tmp_path: Path
+) -> None:
     from ratchet.models.embedder import encoder
     from ratchet.models.embedder.encoding_config import read_encoding_config
 
-    result = run_step(implementation.run, context(tmp_path), dataclasses.replace(SHOWN, epochs=2), inputs)
+    result = run_step(
+        implementation.run, context(tmp_path), dataclasses.replace(SHOWN, epochs=2), inputs
+    )
     adapter = tmp_path / "out/adapter"
     agreed = read_encoding_config(adapter)
     assert len(agreed.examples) == 2
@@ -198,7 +251,9 @@ def test_an_adapter_brings_its_examples_along(local_ray: None, inputs: Inputs, t
     if best["epoch"] != "start":
         queries = read_shards(inputs.valid)["text"].to_pylist()
         found = encoder.load(inputs.base, adapter, dtype="float32").encode(queries, "query")
-        plain = encoder.load(inputs.base, adapter, dtype="float32", encoding_config=read_encoding_config(inputs.base))
+        plain = encoder.load(
+            inputs.base, adapter, dtype="float32", encoding_config=read_encoding_config(inputs.base)
+        )
         assert np.abs(found - plain.encode(queries, "query")).max() > 1e-3
 
 

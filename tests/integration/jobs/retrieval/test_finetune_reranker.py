@@ -17,8 +17,8 @@ from step_process import run_step
 
 from ratchet.data.tables import CORPUS, RANKED, read_shards, write_shards
 from ratchet.data.triplets import Triplets
+from ratchet.jobs.retrieval import finetune_reranker as implementation
 from ratchet.jobs.retrieval.finetune_reranker import Inputs, check
-from ratchet.jobs.retrieval.implementation import finetune_reranker as implementation
 from ratchet.jobs.training import teacher_gate
 from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.orchestrator.job_interface import Result
@@ -30,38 +30,62 @@ def inputs(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 
 
 @pytest.fixture(scope="module")
-def tuned(local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+def tuned(
+    local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Result, Path]:
     folder = tmp_path_factory.mktemp("tuned")
     config = dataclasses.replace(FAST, distillation="kl_div", label_smoothing=0.2)
-    check(config, inputs)
+    check(config, inputs, {})
     return run_step(implementation.run, context(folder), config, inputs), folder / "out" / "adapter"
 
 
-def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], inputs: Inputs) -> None:
+def test_training_is_what_plain_torch_and_peft_do(
+    tuned: tuple[Result, Path], inputs: Inputs
+) -> None:
     """The same batches, one pair at a time, no parts, DeepSpeed or Ray; the loss written out."""
     from ratchet.models.adapters import lora
     from ratchet.models.reranker import reranker
 
     config = dataclasses.replace(FAST, label_smoothing=0.2)
-    data = Triplets(read_shards(inputs.mined), read_shards(inputs.corpus, CORPUS.names), teacher=True)
-    ours = reranker.load(inputs.base, dtype="float32", device="cpu", training=True, seed=config.seed)
+    size = {
+        "seed": config.seed,
+        "batch_size": config.batch_size,
+        "num_negatives": config.num_negatives,
+    }
+    data = Triplets(
+        read_shards(inputs.mined), read_shards(inputs.corpus, CORPUS.names), teacher=True, **size
+    )
+    ours = reranker.load(
+        inputs.base, dtype="float32", device="cpu", training=True, seed=config.seed
+    )
     head = reranker.find_heads(ours)
     assert head == ["bert.pooler.dense", "classifier"], "the tiny BERT has no pooler either"
-    sizes: dict[str, Any] = {"lora_r": config.lora_r, "lora_alpha": config.lora_alpha, "lora_dropout": 0.0}
+    sizes: dict[str, Any] = {
+        "lora_r": config.lora_r,
+        "lora_alpha": config.lora_alpha,
+        "lora_dropout": 0.0,
+    }
     sizes["target_modules"] = "all-linear"
-    ours.model = model = lora.attach(ours.model, **sizes, seed=config.seed, modules_to_save=head, task="SEQ_CLS")
+    ours.model = model = lora.attach(
+        ours.model, **sizes, seed=config.seed, modules_to_save=head, task="SEQ_CLS"
+    )
     weights = [p for p in model.parameters() if p.requires_grad]
     vectors = [one for one in weights if one.ndim == 1]
     matrices = [one for one in weights if one.ndim > 1]
-    optimizer = torch.optim.AdamW([{"params": vectors, "weight_decay": 0.0}, {"params": matrices}], weight_decay=0.01)
+    optimizer = torch.optim.AdamW(
+        [{"params": vectors, "weight_decay": 0.0}, {"params": matrices}], weight_decay=0.01
+    )
     names = ("teacher_positive_scores", "teacher_negative_scores")
-    scores = [[statistics.fmean(row[name]) for name in names] for row in read_shards(inputs.mined).to_pylist()]
+    scores = [
+        [statistics.fmean(row[name]) for name in names]
+        for row in read_shards(inputs.mined).to_pylist()
+    ]
     temperature = statistics.fmean(right - wrong for right, wrong in scores) / 4
     found: list[float] = []
-    total_steps = config.epochs * data.num_batches(config.batch_size)
+    total_steps = config.epochs * data.num_batches
     for epoch in range(config.epochs):
-        for number in range(data.num_batches(config.batch_size)):
-            step = data.make_batch(config.seed, epoch, number, config.batch_size, config.num_negatives, 0, 1)
+        for number in range(data.num_batches):
+            step = data.batch(epoch, number)
             assert step.teacher_Q is not None
             total = torch.zeros(())
             for query, own, teacher in zip(step.query_Q, step.own_Q, step.teacher_Q, strict=True):
@@ -70,7 +94,13 @@ def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], in
                 log_G = torch.log_softmax(torch.cat([ours.forward([row]) for row in rows]), 0)
                 smooth_G = torch.full((len(own),), 0.2 / len(own))
                 smooth_G[0] += 0.8
-                total = total - (log_G * (smooth_G + torch.softmax(torch.from_numpy(teacher) / temperature, 0))).sum()
+                total = (
+                    total
+                    - (
+                        log_G
+                        * (smooth_G + torch.softmax(torch.from_numpy(teacher) / temperature, 0))
+                    ).sum()
+                )
             loss = total / step.queries
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate_at(len(found), total_steps, config)
@@ -82,14 +112,18 @@ def test_training_is_what_plain_torch_and_peft_do(tuned: tuple[Result, Path], in
     assert losses(tuned[0]) == pytest.approx(found, rel=1e-3)
 
 
-def test_it_learns_and_the_kept_adapter_is_what_the_table_says(tuned: tuple[Result, Path], inputs: Inputs) -> None:
+def test_it_learns_and_the_kept_adapter_is_what_the_table_says(
+    tuned: tuple[Result, Path], inputs: Inputs
+) -> None:
     from ratchet.models.reranker import reranker
 
     result, adapter = tuned
     ours = reranker.load(inputs.base, adapter, dtype="float32", device="cpu")
     text_of = {row["id"]: row["text"] for row in read_shards(inputs.corpus).to_pylist()}
     lists, valid = read_shards(inputs.ranking).to_pylist(), read_shards(inputs.valid).to_pylist()
-    scores = ours.score([row["text"] for row in lists], [[text_of[n] for n in row["documents"]] for row in lists])
+    scores = ours.score(
+        [row["text"] for row in lists], [[text_of[n] for n in row["documents"]] for row in lists]
+    )
     found = []
     for row, query, own in zip(lists, valid, scores, strict=True):
         order = [row["documents"][i] for i in np.argsort(-own, kind="stable")]
@@ -99,30 +133,38 @@ def test_it_learns_and_the_kept_adapter_is_what_the_table_says(tuned: tuple[Resu
     assert best["valid/map@25"] == pytest.approx(float(np.mean(found)), abs=2e-3)
     assert result.metrics["improved"]
     before = [
-        np.mean([n / rank if rank <= 25 else 0 for n, rank in enumerate(sorted(row["ranks"]), 1)]) for row in lists
+        np.mean([n / rank if rank <= 25 else 0 for n, rank in enumerate(sorted(row["ranks"]), 1)])
+        for row in lists
     ]
     gate = teacher_gate.read(adapter.parent / "teacher_gate")
     lead = np.array(found) - np.array(before)
     flips = np.random.default_rng(1).choice([-1, 1], (10_000, len(lead)))
-    alone = float(((flips @ lead) >= lead.sum() - 1e-9).mean())  # not corrected for the choice of the epoch
+    alone = float(
+        ((flips @ lead) >= lead.sum() - 1e-9).mean()
+    )  # not corrected for the choice of the epoch
     assert alone - 0.01 <= gate.p_value <= 8 * alone + 0.01
-    assert (gate.before, gate.after) == pytest.approx((np.mean(before), result.metrics["valid/map@25"]), abs=1e-6)
+    assert (gate.before, gate.after) == pytest.approx(
+        (np.mean(before), result.metrics["valid/map@25"]), abs=1e-6
+    )
     assert result.metrics["valid/map@25"] > result.metrics["valid/map@25_start"] + 0.05
     with pytest.raises(Exception, match="weights are missing"):
         reranker.load(inputs.base, dtype="float32", device="cpu")
 
 
-def test_a_fresh_head_that_does_not_help_is_kept_and_said_to_be_no_better(
-    local_ray: None, inputs: Inputs, tmp_path: Path
-) -> None:
+def test_unhelpful_fresh_head_is_kept(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
     perfect = read_shards(inputs.ranking).to_pylist()
     for row, query in zip(perfect, read_shards(inputs.valid).to_pylist(), strict=True):
-        row["documents"] = query["positives"] + [n for n in row["documents"] if n not in query["positives"]]
+        row["documents"] = query["positives"] + [
+            n for n in row["documents"] if n not in query["positives"]
+        ]
         row["ranks"] = list(range(1, 1 + len(query["positives"])))
     write_shards(tmp_path / "ranking", perfect, RANKED, 50)
     still = dataclasses.replace(FAST, epochs=1, learning_rate=1e-9)
     result = run_step(
-        implementation.run, context(tmp_path), still, dataclasses.replace(inputs, ranking=tmp_path / "ranking")
+        implementation.run,
+        context(tmp_path),
+        still,
+        dataclasses.replace(inputs, ranking=tmp_path / "ranking"),
     )
     assert result.metrics["valid/map@25_start"] == 1.0
     assert result.metrics["improved"] is False
@@ -136,12 +178,17 @@ def decoder(
     local_ray: None, inputs: Inputs, tiny_decoder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Result, Path]:
     """Yes or No, on two workers."""
-    folder, given = tmp_path_factory.mktemp("yes-no"), dataclasses.replace(inputs, base=tiny_decoder)
-    check(DECODER, given)
-    return run_step(implementation.run, context(folder, workers=2), DECODER, given), folder / "out/adapter"
+    folder, given = (
+        tmp_path_factory.mktemp("yes-no"),
+        dataclasses.replace(inputs, base=tiny_decoder),
+    )
+    check(DECODER, given, {})
+    return run_step(
+        implementation.run, context(folder, workers=2), DECODER, given
+    ), folder / "out/adapter"
 
 
-def test_a_decoder_learns_to_answer_and_its_adapter_loads_in_peft(
+def test_decoder_learns_and_loads_in_peft(
     decoder: tuple[Result, Path], tiny_decoder: Path, tmp_path: Path
 ) -> None:
     from peft import AutoPeftModelForCausalLM
@@ -159,14 +206,19 @@ def test_a_decoder_learns_to_answer_and_its_adapter_loads_in_peft(
     assert any("lora_B" in name and bool(weight.any()) for name, weight in model.named_parameters())
 
 
-def test_without_held_out_lists_the_last_epoch_is_kept_and_is_no_teacher(
-    local_ray: None, inputs: Inputs, tmp_path: Path
-) -> None:
+def test_last_epoch_without_held_out_lists(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
     everything = dataclasses.replace(inputs, valid=None, ranking=None)
-    result = run_step(implementation.run, context(tmp_path), dataclasses.replace(FAST, epochs=2), everything)
+    result = run_step(
+        implementation.run, context(tmp_path), dataclasses.replace(FAST, epochs=2), everything
+    )
     assert result.metrics["kept"] == "epoch 2"
     assert result.metrics["teacher_gate"] == "no: nothing is held out, nothing was compared"
     assert result.note.startswith("kept the last epoch")
     assert not teacher_gate.read(tmp_path / "out" / "teacher_gate").is_open
     with pytest.raises(Exception, match="one of valid and ranking given; expected both or none"):
-        run_step(implementation.run, context(tmp_path / "half"), FAST, dataclasses.replace(inputs, valid=None))
+        run_step(
+            implementation.run,
+            context(tmp_path / "half"),
+            FAST,
+            dataclasses.replace(inputs, valid=None),
+        )

@@ -12,7 +12,8 @@ import pytest
 
 from ratchet.data.tables import QUERIES, read_shards, write_shards
 from ratchet.errors import DataError, InputError
-from ratchet.jobs.retrieval.implementation import mine as implementation
+from ratchet.jobs.retrieval import mine as implementation
+from ratchet.jobs.retrieval import mining
 from ratchet.jobs.retrieval.mine import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Result
 from tests.support.clusters.step_process import work_here
@@ -26,12 +27,16 @@ def context(local_ray: None, context: MakeContext) -> MakeContext:
 
 
 def mined(ctx: Context, problem: Any, **config: Any) -> tuple[Result, list[dict[str, Any]]]:
-    inputs = Inputs(problem.queries, problem.corpus, problem.query_embeddings, problem.corpus_embeddings)
+    inputs = Inputs(
+        problem.queries, problem.corpus, problem.query_embeddings, problem.corpus_embeddings
+    )
     result = implementation.run(ctx, Config(**config), inputs)
     return result, read_shards(ctx.out).to_pylist()
 
 
-def allowed(problem: Any, q: int, lo: int, hi: int, ceiling: float = np.inf, floor: float = -np.inf) -> list[int]:
+def allowed(
+    problem: Any, q: int, lo: int, hi: int, ceiling: float = np.inf, floor: float = -np.inf
+) -> list[int]:
     """Rows of the window that may be negatives: not a positive, not the query, each text once, within the limits."""
     taken = {problem.texts[row] for row in problem.positives[q]} | {problem.query_texts[q]}
     rows = []
@@ -49,18 +54,22 @@ def names(problem: Any, rows: list[int]) -> list[str]:
 
 
 def test_the_best_of_the_window(problem: Any, context: MakeContext) -> None:
-    result, rows = mined(context(), problem, window=(3, 50), num_negatives=7, sampling_strategy="top")
+    result, rows = mined(
+        context(), problem, window=(3, 50), num_negatives=7, sampling_strategy="top"
+    )
     assert [row["id"] for row in rows] == [f"q{q}" for q in range(60)]
     for q, row in enumerate(rows):
         assert row["negatives"] == names(problem, allowed(problem, q, 3, 50)[:7])
         for kind in ("positive", "negative"):
-            scores = [problem.corpus_ND[int(name[1:])] @ problem.query_QD[q] for name in row[f"{kind}s"]]
+            scores = [
+                problem.corpus_ND[int(name[1:])] @ problem.query_QD[q] for name in row[f"{kind}s"]
+            ]
             assert row[f"{kind}_scores"] == scores
     assert result.metrics["negatives"] == 60 * 7
     assert result.metrics["random_fill"] == 0
 
 
-def test_samples_come_from_the_window_and_what_is_missing_from_the_corpus(problem: Any, context: MakeContext) -> None:
+def test_random_sampling_of_negatives(problem: Any, context: MakeContext) -> None:
     result, rows = mined(context(), problem, window=(2, 30), num_negatives=28, seed=1)
     filled = 0
     for q, row in enumerate(rows):
@@ -71,14 +80,19 @@ def test_samples_come_from_the_window_and_what_is_missing_from_the_corpus(proble
         assert len(row["negatives"]) == 28
         texts = [problem.texts[int(name[1:])] for name in row["negatives"]]
         assert len(set(texts)) == 28, "no document twice"
-        assert not {*texts} & {problem.query_texts[q], *(problem.texts[row] for row in problem.positives[q])}
-        scores = [problem.corpus_ND[int(name[1:])] @ problem.query_QD[q] for name in row["negatives"]]
+        assert not {*texts} & {
+            problem.query_texts[q],
+            *(problem.texts[row] for row in problem.positives[q]),
+        }
+        scores = [
+            problem.corpus_ND[int(name[1:])] @ problem.query_QD[q] for name in row["negatives"]
+        ]
         assert row["negative_scores"] == scores, "those of the fillings, too"
         filled += count
     assert result.metrics["random_fill"] == filled > 0
 
 
-def test_what_is_too_near_the_positive_is_suspected_and_not_a_negative(problem: Any, context: MakeContext) -> None:
+def test_suspected_false_negatives(problem: Any, context: MakeContext) -> None:
     ctx = context()
     _, rows = mined(
         ctx,
@@ -90,7 +104,10 @@ def test_what_is_too_near_the_positive_is_suspected_and_not_a_negative(problem: 
         max_score=9.0,
         min_score=-1.0,
     )
-    lines = {line["query_id"]: line for line in map(json.loads, (ctx.out / "suspects.jsonl").open(encoding="utf-8"))}
+    lines = {
+        line["query_id"]: line
+        for line in map(json.loads, (ctx.out / "suspects.jsonl").open(encoding="utf-8"))
+    }
     assert lines
     for q, row in enumerate(rows):
         best = max(row["positive_scores"])
@@ -115,12 +132,14 @@ def test_workers_and_blocks_give_the_same_bytes(
         mined(ctx, problem, window=(1, 40))
         found[name] = {path.name: path.read_bytes() for path in ctx.out.iterdir()}
     assert found["plain"] == found["workers"]
-    # A worker that may hold only 20 vectors at a time streams the corpus and merges; the same worker, in this process.
-    monkeypatch.setattr(implementation, "BYTES_AT_ONCE", 20 * 8 * 4)
+    # The same worker, in this process, where the corpus does not stay in memory.
+    monkeypatch.setattr(mining, "BYTES_AT_ONCE", 20 * 8 * 4)
     config = Config(window=(1, 40))
-    inputs = Inputs(problem.queries, problem.corpus, problem.query_embeddings, problem.corpus_embeddings)
-    worker = implementation.Worker(config, inputs, "cpu")
-    assert len(list(worker.candidates.read_groups())) > 1
+    inputs = Inputs(
+        problem.queries, problem.corpus, problem.query_embeddings, problem.corpus_embeddings
+    )
+    worker = mining.Worker(config, inputs, "cpu")
+    assert not worker.candidates.fits
     target = runs["plain"].work / "streamed.parquet"
     worker(problem.queries / "shard-00001.parquet", target, lambda rows, tokens=0: None)
     assert target.read_bytes() == found["plain"]["shard-00001.parquet"]
@@ -139,16 +158,27 @@ def test_flag_embedding_can_be_read_back(problem: Any, context: MakeContext) -> 
 
 def test_the_report_shows_the_hardest_queries(problem: Any, context: MakeContext) -> None:
     result, rows = mined(context(), problem, window=(1, 40))
-    lead = [(max(row["negative_scores"]) - max(row["positive_scores"]), -q) for q, row in enumerate(rows)]
+    lead = [
+        (max(row["negative_scores"]) - max(row["positive_scores"]), -q)
+        for q, row in enumerate(rows)
+    ]
     (cards,) = result.cases.values()
-    assert [card["title"] for card in cards] == [rows[-q]["text"] for _, q in sorted(lead, reverse=True)[:3]]
+    assert [card["title"] for card in cards] == [
+        rows[-q]["text"] for _, q in sorted(lead, reverse=True)[:3]
+    ]
 
 
 def test_vectors_of_other_texts_are_refused(problem: Any, context: MakeContext) -> None:
-    problem.write_vectors(problem.query_embeddings, [f"q{q + (q > 30)}" for q in range(60)], problem.query_QD, 25)
-    with pytest.raises(DataError, match=r"query_vectors/shard-00001\.arrow: row 6 is not the text's"):
+    problem.write_vectors(
+        problem.query_embeddings, [f"q{q + (q > 30)}" for q in range(60)], problem.query_QD, 25
+    )
+    with pytest.raises(
+        DataError, match=r"query_vectors/shard-00001\.arrow: row 6 is not the text's"
+    ):
         mined(context(), problem)
-    problem.write_vectors(problem.query_embeddings, [f"q{q}" for q in range(60)], problem.query_QD, 25)
+    problem.write_vectors(
+        problem.query_embeddings, [f"q{q}" for q in range(60)], problem.query_QD, 25
+    )
     problem.write_vectors(problem.corpus_embeddings, problem.ids[:-1], problem.corpus_ND[:-1], 64)
     with pytest.raises(DataError, match="199 vectors for 200 texts"):
         mined(context(name="again"), problem)
@@ -156,12 +186,21 @@ def test_vectors_of_other_texts_are_refused(problem: Any, context: MakeContext) 
 
 @pytest.mark.parametrize(
     ("positives", "said"),
-    [([], "row 0, query 'q0': no positive given"), (["d7", "d999"], r"row 0, query 'q0': positive 'd999' is not in")],
+    [
+        ([], "row 0, query 'q0': no positive given"),
+        (["d7", "d999"], r"row 0, query 'q0': positive 'd999' is not in"),
+    ],
 )
 def test_queries_without_a_positive_are_named(
     problem: Any, context: MakeContext, tmp_path: Path, positives: list[str], said: str
 ) -> None:
-    row = {"id": "q0", "text": "?", "positives": positives, "grades": [1] * len(positives), "negatives": []}
+    row = {
+        "id": "q0",
+        "text": "?",
+        "positives": positives,
+        "grades": [1] * len(positives),
+        "negatives": [],
+    }
     write_shards(tmp_path / "queries", [row], QUERIES, 25)
     problem.queries = tmp_path / "queries"
     problem.write_vectors(problem.query_embeddings, ["q0"], problem.query_QD[:1], 25)
@@ -172,7 +211,12 @@ def test_queries_without_a_positive_are_named(
 def test_labelled_documents_alone_are_candidates(problem: Any, context: MakeContext) -> None:
     """For ranks, windows and random draws alike."""
     labelled = sorted({row for rows in problem.positives for row in rows})
-    settings = {"window": (1, 30), "num_negatives": 40, "sampling_strategy": "top", "candidates": "labelled"}
+    settings = {
+        "window": (1, 30),
+        "num_negatives": 40,
+        "sampling_strategy": "top",
+        "candidates": "labelled",
+    }
     result, rows = mined(context(), problem, **settings)
     assert result.metrics["candidates"] == len(labelled) < 200
     for q, row in enumerate(rows):
@@ -189,7 +233,7 @@ def test_labelled_documents_alone_are_candidates(problem: Any, context: MakeCont
 
 
 @pytest.mark.parametrize("candidates", ["corpus", "labelled"])
-def test_an_approximate_search_that_must_find_all_gives_the_same_bytes(
+def test_full_recall_equals_exact_search(
     problem: Any, context: MakeContext, candidates: str
 ) -> None:
     found = {}
@@ -205,8 +249,8 @@ def test_an_approximate_search_that_must_find_all_gives_the_same_bytes(
 def test_the_recall_is_measured_and_the_index_is_built_once(
     problem: Any, context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A group of 20 vectors at a time: the parts of the index are merged.
-    monkeypatch.setattr(implementation, "BYTES_AT_ONCE", 20 * 8 * 4)
+    # No vectors are kept in memory.
+    monkeypatch.setattr(mining, "BYTES_AT_ONCE", 20 * 8 * 4)
     first = context()
     rough, _ = mined(first, problem, window=(1, 10), min_recall=0.5)
     assert 0.5 <= rough.metrics["recall"] < 0.95

@@ -14,8 +14,7 @@ from embedder_finetuning import FAST, context, losses
 
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval import finetune_embedder
-from ratchet.jobs.retrieval.finetune_embedder import Inputs
-from ratchet.jobs.retrieval.implementation.finetune_embedder import run
+from ratchet.jobs.retrieval.finetune_embedder import Inputs, run
 
 CONFIG = replace(FAST, epochs=1, batch_size=20, max_length=64, learning_rate=1e-3)
 
@@ -46,12 +45,14 @@ def load(rank: int, base: str, folder: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
-def test_each_worker_holds_its_part_of_the_weights(tiny_decoder: Path, tmp_path: Path, kind: str) -> None:
+def test_each_worker_holds_its_part_of_the_weights(
+    tiny_decoder: Path, tmp_path: Path, kind: str
+) -> None:
     mp.spawn(load, (str(tiny_decoder), str(tmp_path), kind), nprocs=2)
 
 
 @pytest.mark.soak
-def test_training_and_the_current_best_are_those_of_whole_bases(
+def test_partitioned_training_equals_whole(
     local_ray: None, concepts: Path, tiny_decoder: Path, tmp_path: Path
 ) -> None:
     inputs = Inputs(tiny_decoder, concepts / "mined", concepts / "corpus", concepts / "valid")
@@ -69,11 +70,14 @@ def test_training_and_the_current_best_are_those_of_whole_bases(
     )
 
 
-@pytest.mark.parametrize(("offload", "stage", "needed"), [("optimizer", 0, 1), ("parameters", 2, 3)])
+@pytest.mark.parametrize(
+    ("offload", "stage", "needed"), [("optimizer", 0, 1), ("parameters", 2, 3)]
+)
 def test_only_what_is_sharded_can_be_offloaded(offload: str, stage: int, needed: int) -> None:
     config = replace(CONFIG, offload=offload, zero_stage=stage)
     nothing = Inputs(None, None, None, None)  # type: ignore[arg-type]
     with pytest.raises(
-        InputError, match=f"offload: {offload} given, with zero_stage={stage}; expected zero_stage {needed}"
+        InputError,
+        match=f"offload: {offload} given, with zero_stage={stage}; expected zero_stage {needed}",
     ):
-        finetune_embedder.check(config, nothing)
+        finetune_embedder.check(config, nothing, {})

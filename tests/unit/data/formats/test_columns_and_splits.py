@@ -15,7 +15,7 @@ import pytest
 from ratchet.data.formats.detection import load_retrieval
 from ratchet.data.formats.split_names import find_splits
 from ratchet.errors import DataError, InputError
-from ratchet.jobs.retrieval.prepare import Config, Inputs, predict
+from ratchet.jobs.retrieval.prepare import Config, Inputs, check
 
 ROWS = [{"query": f"q {n}", "positive": f"p {n}"} for n in range(6)]
 
@@ -39,11 +39,20 @@ def test_columns_that_are_not_read_are_named(tmp_path: Path, suffix: str) -> Non
     path = write_rows(tmp_path / f"x{suffix}", rows)
     assert load_retrieval(path).unread == ["comment", "url"]
     assert load_retrieval(path, "ignore=url").unread == ["comment"]
-    assert predict(Config(), Inputs((path,)), {}).note.startswith("columns not read: comment, url; ")
+    assert check(Config(), Inputs((path,)), {}).note.startswith("columns not read: comment, url; ")
 
 
-def test_fields_that_flag_embedding_lines_do_not_have_are_named(tmp_path: Path) -> None:
-    rows = [{"query": "q", "pos": ["p"], "neg": ["n"], "prompt": None, "neg_scores": None, "source": "s"}]
+def test_unknown_flag_embedding_fields(tmp_path: Path) -> None:
+    rows = [
+        {
+            "query": "q",
+            "pos": ["p"],
+            "neg": ["n"],
+            "prompt": None,
+            "neg_scores": None,
+            "source": "s",
+        }
+    ]
     found = load_retrieval(write_rows(tmp_path / "x.jsonl", rows))
     assert found.unread == ["source"]
     assert found.queries[0].task == ""
@@ -71,7 +80,17 @@ def test_ratings_of_pairs_are_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["negative", "neg", "negatives", "negs", "hard_negative", "hard_negatives", "neg_docs", "negative_1"]
+    "name",
+    [
+        "negative",
+        "neg",
+        "negatives",
+        "negs",
+        "hard_negative",
+        "hard_negatives",
+        "neg_docs",
+        "negative_1",
+    ],
 )
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_negatives_are_read_under_their_usual_names(tmp_path: Path, name: str, suffix: str) -> None:
@@ -80,10 +99,16 @@ def test_negatives_are_read_under_their_usual_names(tmp_path: Path, name: str, s
 
 
 def test_a_column_that_an_option_names_has_no_other_role(tmp_path: Path) -> None:
-    rows = [{"prompt": f"q {n}", "answer": f"p {n}", "id": f"no {n % 2}", "question": "?"} for n in range(6)]
+    rows = [
+        {"prompt": f"q {n}", "answer": f"p {n}", "id": f"no {n % 2}", "question": "?"}
+        for n in range(6)
+    ]
     path = write_rows(tmp_path / "x.jsonl", rows)
     queries = load_retrieval(path, "query=prompt&positive=id").queries
-    assert [(query.text, query.task, query.id) for query in queries][:2] == [("q 0", "", "q0"), ("q 1", "", "q1")]
+    assert [(query.text, query.task, query.id) for query in queries][:2] == [
+        ("q 0", "", "q0"),
+        ("q 1", "", "q1"),
+    ]
 
 
 def test_the_column_split_assigns_splits(tmp_path: Path) -> None:
@@ -103,7 +128,10 @@ def test_the_column_split_assigns_splits(tmp_path: Path) -> None:
     [
         ("train.parquet", "test.parquet"),
         ("train-00000-of-00001.parquet", "test-00000-of-00001.parquet"),
-        ("train-00000-of-00001-b42a775f407cee45.parquet", "test-00000-of-00001-a09b74b3ef9c3b56.parquet"),
+        (
+            "train-00000-of-00001-b42a775f407cee45.parquet",
+            "test-00000-of-00001-a09b74b3ef9c3b56.parquet",
+        ),
         ("nq-train.parquet", "nq-test.parquet"),
         ("data/train/0000.parquet", "data/test/0000.parquet"),
         ("train_sft-00000.parquet", "test_sft-00000.parquet"),
@@ -118,14 +146,22 @@ def test_several_splits_of_a_folder_stay_splits(tmp_path: Path, train: str, test
 
 def test_one_split_alone_is_divided(tmp_path: Path) -> None:
     for name in ("train-00000-of-00002.parquet", "train-00001-of-00002.parquet"):
-        write_rows(tmp_path / name, [{"query": f"{name} {n}", "positive": f"p {n}"} for n in range(3)])
+        write_rows(
+            tmp_path / name, [{"query": f"{name} {n}", "positive": f"p {n}"} for n in range(3)]
+        )
     assert count_splits(tmp_path) == {None: 6}
-    assert set(find_splits([tmp_path / "train-test-split.parquet", tmp_path / "b.parquet"], tmp_path).values()) == {""}
+    assert set(
+        find_splits(
+            [tmp_path / "train-test-split.parquet", tmp_path / "b.parquet"], tmp_path
+        ).values()
+    ) == {""}
 
 
 def test_what_datasets_saves_is_read_as_it_was_saved(tmp_path: Path) -> None:
     whole = datasets.Dataset.from_list(ROWS)
-    datasets.DatasetDict({"train": whole, "test": whole.select([0])}).save_to_disk(tmp_path / "both")
+    datasets.DatasetDict({"train": whole, "test": whole.select([0])}).save_to_disk(
+        tmp_path / "both"
+    )
     assert count_splits(tmp_path / "both") == {"train": 6, "test": 1}
     assert count_splits(tmp_path / "both", "split=train") == {None: 6}
     whole.save_to_disk(tmp_path / "one")
@@ -133,13 +169,19 @@ def test_what_datasets_saves_is_read_as_it_was_saved(tmp_path: Path) -> None:
     loaded.map(lambda row: {"query": f"PREFIX {row['query']}"})
     loaded.filter(lambda row: True)
     assert list((tmp_path / "one").glob("cache-*.arrow")), "the caches lie beside the data"
-    assert sorted(query.text for query in load_retrieval(tmp_path / "one").queries) == [f"q {n}" for n in range(6)]
+    assert sorted(query.text for query in load_retrieval(tmp_path / "one").queries) == [
+        f"q {n}" for n in range(6)
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a.csv", "query;positive\nq;p\n", "a.csv:1: the header 'query;positive' is separated by semicolons"),
+        (
+            "a.csv",
+            "query;positive\nq;p\n",
+            "a.csv:1: the header 'query;positive' is separated by semicolons",
+        ),
         ("a.csv", "query\tpositive\nq\tp\n", "is separated by tabs; expected commas"),
         ("a.tsv", "query\tpositive\nq\tp\n", "a.tsv: separated by tabs; expected commas"),
         ("a.jsonl.gz", "", "a.jsonl.gz: compressed by gzip"),
@@ -148,7 +190,9 @@ def test_what_datasets_saves_is_read_as_it_was_saved(tmp_path: Path) -> None:
         ("a.json", '{\n "query": "q",\n "positive": "p"\n}', "a.json:1: JSON over several lines"),
     ],
 )
-def test_the_message_names_what_the_file_is(tmp_path: Path, name: str, text: str, says: str) -> None:
+def test_the_message_names_what_the_file_is(
+    tmp_path: Path, name: str, text: str, says: str
+) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError) as raised:
         load_retrieval(tmp_path / name)
@@ -157,7 +201,10 @@ def test_the_message_names_what_the_file_is(tmp_path: Path, name: str, text: str
 
 def write_beir(folder: Path, qrels: dict[str, list[dict[str, Any]]], **texts: str) -> Path:
     for name in ("corpus", "queries"):
-        write_rows(folder / f"{name}.jsonl", [{"_id": str(n), "text": texts.get(f"{name}{n}", "t")} for n in range(4)])
+        write_rows(
+            folder / f"{name}.jsonl",
+            [{"_id": str(n), "text": texts.get(f"{name}{n}", "t")} for n in range(4)],
+        )
     for name, rows in qrels.items():
         path = folder / "qrels" / name
         if path.suffix == ".tsv":
@@ -178,12 +225,16 @@ def test_published_beir_labels_are_read(tmp_path: Path, suffix: str, score: Any)
     ids = (0, 1, 9) if suffix != "parquet" else ("0", "1", "9")
     rows = [label(ids[0], ids[1], score), label(ids[1], ids[2], score)]
     found = load_retrieval(write_beir(tmp_path, {f"test.{suffix}": rows}))
-    assert [(query.id, query.positives, query.grades) for query in found.queries] == [("0", ("1",), (1,))]
+    assert [(query.id, query.positives, query.grades) for query in found.queries] == [
+        ("0", ("1",), (1,))
+    ]
     assert found.notes["labels of documents that are not in the corpus, left out"] == 1
 
 
 def test_grades_with_a_fraction_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"test\.jsonl:1: score 0\.5 given; expected a whole number"):
+    with pytest.raises(
+        DataError, match=r"test\.jsonl:1: score 0\.5 given; expected a whole number"
+    ):
         load_retrieval(write_beir(tmp_path, {"test.jsonl": [label("0", "1", 0.5)]}))
 
 
@@ -197,7 +248,10 @@ def test_empty_documents_stay_and_are_counted(tmp_path: Path) -> None:
     "names",
     [
         ("train-00000-of-00001.parquet", "test-00000-of-00001.parquet"),
-        ("train-00000-of-00001-b42a775f407cee45.parquet", "test-00000-of-00001-a09b74b3ef9c3b56.parquet"),
+        (
+            "train-00000-of-00001-b42a775f407cee45.parquet",
+            "test-00000-of-00001-a09b74b3ef9c3b56.parquet",
+        ),
         ("train-00000-of-00001.parquet", "validation-00000-of-00001.parquet"),
         ("nq-train.parquet", "nq-test.parquet"),
         ("train.jsonl", "test.jsonl"),
@@ -205,7 +259,9 @@ def test_empty_documents_stay_and_are_counted(tmp_path: Path) -> None:
     ],
 )
 def test_splits_of_beir_labels_keep_their_names(tmp_path: Path, names: tuple[str, str]) -> None:
-    found = load_retrieval(write_beir(tmp_path, {names[0]: [label("0", "1")], names[1]: [label("1", "2")]}))
+    found = load_retrieval(
+        write_beir(tmp_path, {names[0]: [label("0", "1")], names[1]: [label("1", "2")]})
+    )
     assert [query.split for query in found.queries].count("train") == 1
     assert {query.split for query in found.queries} - {"train"} <= {"valid", "test"}
     assert len({query.split for query in found.queries}) == 2
@@ -213,6 +269,8 @@ def test_splits_of_beir_labels_keep_their_names(tmp_path: Path, names: tuple[str
 
 def test_given_negatives_must_exist(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "x.jsonl", [{**row, "wrong": "n"} for row in ROWS])
-    with pytest.raises(InputError, match=r"x\.jsonl: no query has a negative; expected some with mining=given"):
-        predict(Config(needs_negatives=True), Inputs((path,)), {})
-    assert predict(Config(needs_negatives=True, reading=("negative=wrong",)), Inputs((path,)), {})
+    with pytest.raises(
+        InputError, match=r"x\.jsonl: no query has a negative; expected some with mining=given"
+    ):
+        check(Config(needs_negatives=True), Inputs((path,)), {})
+    assert check(Config(needs_negatives=True, reading=("negative=wrong",)), Inputs((path,)), {})

@@ -21,7 +21,9 @@ def write_files(folder: Path, names: Sequence[str], **columns: Any) -> Path:
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [{"query": f"{name} q {n}", "positive": f"{name} p {n}", **columns} for n in range(6)]
+        rows = [
+            {"query": f"{name} q {n}", "positive": f"{name} p {n}", **columns} for n in range(6)
+        ]
         if path.suffix == ".parquet":
             pq.write_table(pa.Table.from_pylist(rows), path)
         elif path.suffix == ".csv":
@@ -49,28 +51,49 @@ def count_splits(path: Path, options: str = "") -> Counter[str | None]:
         (["a.parquet", "b.parquet"], {None: 12}),
     ],
 )
-def test_names_of_files_tell_the_splits(tmp_path: Path, names: list[str], splits: dict[str | None, int]) -> None:
+def test_names_of_files_tell_the_splits(
+    tmp_path: Path, names: list[str], splits: dict[str | None, int]
+) -> None:
     assert count_splits(write_files(tmp_path, names)) == splits
 
 
 def test_a_file_that_is_given_itself_is_the_data(tmp_path: Path) -> None:
     write_files(tmp_path, ["test.parquet", "test.jsonl"])
-    assert count_splits(tmp_path / "test.parquet") == count_splits(tmp_path / "test.jsonl") == {None: 6}
+    assert (
+        count_splits(tmp_path / "test.parquet")
+        == count_splits(tmp_path / "test.jsonl")
+        == {None: 6}
+    )
 
 
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (["train.parquet", "holdout.parquet"], r"holdout\.parquet: its name tells no split, but that of .*train"),
-        (["train.parquet", "test.parquet", "more.parquet"], r"more\.parquet: its name tells no split"),
-        (["train.jsonl", "test.jsonl"], r"several data files \(test\.jsonl, train\.jsonl\); expected one"),
+        (
+            ["train.parquet", "holdout.parquet"],
+            r"holdout\.parquet: its name tells no split, but that of .*train",
+        ),
+        (
+            ["train.parquet", "test.parquet", "more.parquet"],
+            r"more\.parquet: its name tells no split",
+        ),
+        (
+            ["train.jsonl", "test.jsonl"],
+            r"several data files \(test\.jsonl, train\.jsonl\); expected one",
+        ),
         (["train.csv", "test.csv"], r"several data files \(test\.csv, train\.csv\); expected one"),
         (["train.jsonl", "test.csv"], "several data files"),
         (["train.jsonl", "test.parquet"], "several data files"),
         (["train.jsonl", "data/test.parquet"], "several data files"),
         (["train.parquet", "test.csv"], "several data files"),
-        (["train-00000-of-00002.parquet"], r"1 of the 2 files train-\*-of-00002 given; expected all"),
-        (["data/train-00000-of-00003.parquet", "data/train-00002-of-00003.parquet"], "2 of the 3 files train-"),
+        (
+            ["train-00000-of-00002.parquet"],
+            r"1 of the 2 files train-\*-of-00002 given; expected all",
+        ),
+        (
+            ["data/train-00000-of-00003.parquet", "data/train-00002-of-00003.parquet"],
+            "2 of the 3 files train-",
+        ),
     ],
 )
 def test_no_file_of_a_folder_is_left_out(tmp_path: Path, names: list[str], says: str) -> None:
@@ -80,11 +103,21 @@ def test_no_file_of_a_folder_is_left_out(tmp_path: Path, names: list[str], says:
 
 
 def test_one_split_of_a_folder_can_be_read(tmp_path: Path) -> None:
-    write_files(tmp_path, ["train-00000-of-00002.parquet", "train-00001-of-00002.parquet", "eval.parquet", "b.parquet"])
+    write_files(
+        tmp_path,
+        [
+            "train-00000-of-00002.parquet",
+            "train-00001-of-00002.parquet",
+            "eval.parquet",
+            "b.parquet",
+        ],
+    )
     assert count_splits(tmp_path, "split=train") == {None: 12}
     assert count_splits(tmp_path, "split=TEST") == {None: 6}
     assert count_splits(tmp_path, "split=b") == {None: 6}
-    with pytest.raises(DataError, match=r"\?split=valid given; expected .* such as test and train; correct it"):
+    with pytest.raises(
+        DataError, match=r"\?split=valid given; expected .* such as test and train; correct it"
+    ):
         load_retrieval(tmp_path, "split=valid")
     folder = write_files(tmp_path / "only", ["data/train/0000.parquet"])
     assert count_splits(folder, "split=train") == {None: 6}
@@ -92,7 +125,9 @@ def test_one_split_of_a_folder_can_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("column", ["split", "Split", " split"])
-def test_the_option_split_reads_the_rows_of_a_column(tmp_path: Path, suffix: str, column: str) -> None:
+def test_the_option_split_reads_the_rows_of_a_column(
+    tmp_path: Path, suffix: str, column: str
+) -> None:
     path = write_files(tmp_path, [f"x.{suffix}"], **{column: "eval"}) / f"x.{suffix}"
     assert count_splits(path) == {"test": 6}
     assert count_splits(path, "split=test") == {None: 6}
@@ -106,7 +141,9 @@ def test_the_option_split_reads_the_rows_of_a_column(tmp_path: Path, suffix: str
 def test_the_option_split_needs_something_to_read(tmp_path: Path, suffix: str) -> None:
     path = write_files(tmp_path, [f"x.{suffix}"]) / f"x.{suffix}"
     for read in (load_retrieval, load_queries):
-        with pytest.raises(DataError, match=r"\?split=test given; found 'query.*'; expected a column `split`"):
+        with pytest.raises(
+            DataError, match=r"\?split=test given; found 'query.*'; expected a column `split`"
+        ):
             read(path, "split=test")
 
 
@@ -116,7 +153,7 @@ def write_flag(path: Path, **columns: Any) -> Path:
     return path
 
 
-def test_lines_of_flag_embedding_have_the_same_columns_as_pairs(tmp_path: Path) -> None:
+def test_flag_embedding_has_columns_of_pairs(tmp_path: Path) -> None:
     path = write_flag(tmp_path / "x.jsonl", split="test", group="one", label=1)
     found = load_retrieval(path)
     assert {(query.split, query.group) for query in found.queries} == {("test", "one")}
@@ -125,7 +162,10 @@ def test_lines_of_flag_embedding_have_the_same_columns_as_pairs(tmp_path: Path) 
     assert not any(query.negatives for query in load_retrieval(path, "ignore=neg").queries)
     with pytest.raises(DataError, match="no row of the split 'train'"):
         load_retrieval(path, "split=train")
-    for column, says in {"label": r"x\.jsonl:1: label 0 given; expected 1", "score": "column score given"}.items():
+    for column, says in {
+        "label": r"x\.jsonl:1: label 0 given; expected 1",
+        "score": "column score given",
+    }.items():
         write_flag(path, **{column: 0})
         with pytest.raises(DataError, match=says):
             load_retrieval(path)
@@ -133,7 +173,6 @@ def test_lines_of_flag_embedding_have_the_same_columns_as_pairs(tmp_path: Path) 
     with pytest.raises(DataError, match=r"\?split=test given; found "):
         load_retrieval(write_flag(path), "split=test")
     assert load_retrieval(write_flag(path, type="normal")).unread == []
-    assert load_retrieval(write_flag(path, type="symmetric_class")).unread == ["type"]
 
 
 @pytest.mark.parametrize("column", ["Label", " label", "relevance", "is_duplicate", "is_relevant"])
@@ -152,5 +191,7 @@ def test_numbered_negatives_are_read(tmp_path: Path, column: str) -> None:
 @pytest.mark.parametrize("text", ["\"['n 1', 'n 2']\"", '"[""n 1"", ""n 2""]"'])
 def test_a_list_that_was_written_as_a_text_is_refused(tmp_path: Path, text: str) -> None:
     path = write_files(tmp_path, ["x.csv"], negative=text) / "x.csv"
-    with pytest.raises(DataError, match=r"x\.csv:2: .* given, a list as a text; expected a text in each field"):
+    with pytest.raises(
+        DataError, match=r"x\.csv:2: .* given, a list as a text; expected a text in each field"
+    ):
         load_retrieval(path)

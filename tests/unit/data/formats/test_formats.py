@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from public_data import FOLDER, needs_public_data
 
-from ratchet.data.formats import flag_embedding, trec
+from ratchet.data.formats import flag_embedding, pairs, trec
 from ratchet.data.formats.detection import load_queries, load_retrieval
 from ratchet.data.retrieval.splits import split_queries
 from ratchet.data.tables import write_table
@@ -27,7 +27,9 @@ EEDI_HEADER = (
 
 
 def eedi(folder: Path) -> Path:
-    rows = "".join(f'{i},Add,A,"What is\n{i}+1?",{i + 1},{i},{i + 2},9,,0.0,1.0,\n' for i in range(20))
+    rows = "".join(
+        f'{i},Add,A,"What is\n{i}+1?",{i + 1},{i},{i + 2},9,,0.0,1.0,\n' for i in range(20)
+    )
     (folder / "train.csv").write_text(EEDI_HEADER + rows)
     (folder / "misconception_mapping.csv").write_text(
         "MisconceptionId,MisconceptionName\n0,Forgets to add\n1,Adds twice\n"
@@ -38,7 +40,8 @@ def eedi(folder: Path) -> Path:
 def flag(folder: Path) -> Path:
     path = folder / "train.jsonl"
     rows = [
-        {"query": f"q {i}", "pos": [f"p {i % 5}"], "neg": [f"p {(i + 1) % 5}"], "prompt": "find"} for i in range(20)
+        {"query": f"q {i}", "pos": [f"p {i % 5}"], "neg": [f"p {(i + 1) % 5}"], "prompt": "find"}
+        for i in range(20)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -47,7 +50,9 @@ def flag(folder: Path) -> Path:
 def beir(folder: Path) -> Path:
     (folder / "qrels").mkdir(parents=True)
     (folder / "corpus.jsonl").write_text(
-        "".join(json.dumps({"_id": f"d{i}", "title": "t", "text": f"text {i}"}) + "\n" for i in range(5))
+        "".join(
+            json.dumps({"_id": f"d{i}", "title": "t", "text": f"text {i}"}) + "\n" for i in range(5)
+        )
     )
     (folder / "queries.jsonl").write_text(
         "".join(json.dumps({"_id": f"q{i}", "text": f"query {i}"}) + "\n" for i in range(20))
@@ -76,7 +81,9 @@ def test_eedi_queries_have_the_columns_of_a_template(tmp_path: Path) -> None:
     template = "template={ConstructName}: {WrongAnswerText} for {CorrectAnswerText}"
     query = load_retrieval(eedi(tmp_path), template).queries[0]
     assert query.text == "Add: 0 for 1"
-    with pytest.raises(DataError, match=r"csv:2: template '\{Hint\}' given, with 'Hint'; expected some of Quest"):
+    with pytest.raises(
+        DataError, match=r"csv:2: template '\{Hint\}' given, with 'Hint'; expected some of Quest"
+    ):
         load_retrieval(eedi(tmp_path), "template={Hint}")
 
 
@@ -93,7 +100,12 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
         lambda p: edit(p / "train.csv", "AnswerBText", "Answer2Text"),
         r"train\.csv:1: no column AnswerBText",
     ),
-    (eedi, "unknown label", lambda p: edit(p / "train.csv", "0.0", "77.0"), r"train\.csv:2: MisconceptionBId is '77'"),
+    (
+        eedi,
+        "unknown label",
+        lambda p: edit(p / "train.csv", "0.0", "77.0"),
+        r"train\.csv:2: MisconceptionBId is '77'",
+    ),
     (
         eedi,
         "a field short",
@@ -109,7 +121,9 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
     (
         eedi,
         "empty corpus",
-        lambda p: (p / "misconception_mapping.csv").write_text("MisconceptionId,MisconceptionName\n"),
+        lambda p: (p / "misconception_mapping.csv").write_text(
+            "MisconceptionId,MisconceptionName\n"
+        ),
         "no rows below the header",
     ),
     (
@@ -124,20 +138,37 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
         lambda p: (p / "train.csv").write_bytes((p / "train.csv").read_bytes()[:-9] + b"\xff\n"),
         r"train\.csv:\d+: byte 0xff",
     ),
-    (flag, "no json", lambda p: edit(p, '{"query": "q 3"', '{"query": "q 3'), r"train\.jsonl:4: not JSON"),
+    (
+        flag,
+        "no json",
+        lambda p: edit(p, '{"query": "q 3"', '{"query": "q 3'),
+        r"train\.jsonl:4: not JSON",
+    ),
     (
         flag,
         "no object",
-        lambda p: edit(p, '{"query": "q 0", "pos": ["p 0"], "neg": ["p 1"], "prompt": "find"}', "[1]"),
+        lambda p: edit(
+            p, '{"query": "q 0", "pos": ["p 0"], "neg": ["p 1"], "prompt": "find"}', "[1]"
+        ),
         r"train\.jsonl:1: list given",
     ),
-    (flag, "no positive", lambda p: edit(p, '"pos": ["p 2"]', '"pos": []'), r"train\.jsonl:3: pos is empty"),
-    (flag, "no query", lambda p: edit(p, '"query": "q 1"', '"question": "q 1"'), r"train\.jsonl:2: no field 'query'"),
+    (
+        flag,
+        "no positive",
+        lambda p: edit(p, '"pos": ["p 2"]', '"pos": []'),
+        r"train\.jsonl:3: positive \[\] given",
+    ),
+    (
+        flag,
+        "no query",
+        lambda p: edit(p, '"query": "q 1"', '"x": "q 1"'),
+        r"train\.jsonl:2: no column for the query",
+    ),
     (
         flag,
         "wrong type",
-        lambda p: edit(p, '"pos": ["p 1"]', '"pos": "p 1"'),
-        r"train\.jsonl:2: field 'pos' is str; expected list",
+        lambda p: edit(p, '"pos": ["p 1"]', '"pos": 1'),
+        r"train\.jsonl:2: positive 1 given; expected a text",
     ),
     (
         flag,
@@ -161,7 +192,7 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
         flag,
         "one list scored",
         lambda p: edit(p, '"prompt"', '"pos_scores": [1], "prompt"'),
-        r"train\.jsonl:1: has pos_scores but no neg_scores",
+        r"train\.jsonl:1: one of pos_scores and neg_scores given",
     ),
     (
         flag,
@@ -172,7 +203,7 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
     (
         flag,
         "a blank text in the pool",
-        lambda p: (p.parent / flag_embedding.POOL).write_text('{"text": "a"}\n{"text": " "}\n'),
+        lambda p: (p.parent / pairs.POOL).write_text('{"text": "a"}\n{"text": " "}\n'),
         r"candidate_pool\.jsonl:2: text is empty; expected text",
     ),
     (flag, "empty file", lambda p: p.write_text(""), "the file is empty"),
@@ -182,7 +213,12 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
         lambda p: edit(p / "qrels/all.tsv", "q0\t", "q99\t"),
         r"all\.tsv:2: query 'q99' is not in queries",
     ),
-    (beir, "two fields", lambda p: edit(p / "qrels/all.tsv", "q1\td1", "q1 d1"), r"all\.tsv:4: .*by tabs"),
+    (
+        beir,
+        "two fields",
+        lambda p: edit(p / "qrels/all.tsv", "q1\td1", "q1 d1"),
+        r"all\.tsv:4: .*by tabs",
+    ),
     (
         beir,
         "a first row with a decimal",
@@ -195,15 +231,31 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
         lambda p: edit(p / "qrels/all.tsv", "query-id\tcorpus-id\tscore\n", "q\td\n"),
         r"all\.tsv:1: .*an integer score",
     ),
-    (beir, "empty corpus", lambda p: (p / "corpus.jsonl").write_text(""), "corpus.jsonl: the file is empty"),
+    (
+        beir,
+        "empty corpus",
+        lambda p: (p / "corpus.jsonl").write_text(""),
+        "corpus.jsonl: the file is empty",
+    ),
     (beir, "no qrels", lambda p: (p / "qrels/all.tsv").unlink(), "no .tsv file"),
-    (beir, "id twice", lambda p: edit(p / "corpus.jsonl", '"d1"', '"d0"'), "document id 'd0' is also at"),
+    (
+        beir,
+        "id twice",
+        lambda p: edit(p / "corpus.jsonl", '"d1"', '"d0"'),
+        "document id 'd0' is also at",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("make", "what", "harm", "said"), BROKEN, ids=[f"{b[0].__name__}: {b[1]}" for b in BROKEN])
+@pytest.mark.parametrize(
+    ("make", "what", "harm", "said"), BROKEN, ids=[f"{b[0].__name__}: {b[1]}" for b in BROKEN]
+)
 def test_what_is_wrong_is_named(
-    make: Callable[[Path], Path], what: str, harm: Callable[[Path], object], said: str, tmp_path: Path
+    make: Callable[[Path], Path],
+    what: str,
+    harm: Callable[[Path], object],
+    said: str,
+    tmp_path: Path,
 ) -> None:
     path = make(tmp_path)
     harm(path)
@@ -232,17 +284,25 @@ def test_a_question_is_never_torn_apart_and_the_order_is_kept(tmp_path: Path) ->
     assert list(sides["test"]) != list(other["test"])
 
 
-def test_the_parquet_files_of_nanobeir_are_read_as_a_beir_folder(tmp_path: Path) -> None:
+def test_nanobeir_parquet(tmp_path: Path) -> None:
     plain, nano = beir(tmp_path / "plain"), tmp_path / "nano"
     for name in ("corpus", "queries"):
         rows = [json.loads(line) for line in (plain / f"{name}.jsonl").read_text().splitlines()]
         write_table(nano / name / "train-00000-of-00001.parquet", pa.Table.from_pylist(rows))
     labels = [line.split("\t") for line in (plain / "qrels/all.tsv").read_text().splitlines()[1:]]
-    rows = [{"query-id": query, "corpus-id": document} for query, document, grade in labels if grade != "0"]
+    rows = [
+        {"query-id": query, "corpus-id": document}
+        for query, document, grade in labels
+        if grade != "0"
+    ]
     write_table(nano / "qrels" / "train-00000-of-00001.parquet", pa.Table.from_pylist(rows))
     found, expected = load_retrieval(nano), load_retrieval(plain)
-    assert [(one.id, one.text) for one in found.corpus] == [(one.id, one.text) for one in expected.corpus]
-    assert {query.id: query.positives for query in found.queries} == {q.id: q.positives for q in expected.queries}
+    assert [(one.id, one.text) for one in found.corpus] == [
+        (one.id, one.text) for one in expected.corpus
+    ]
+    assert {query.id: query.positives for query in found.queries} == {
+        q.id: q.positives for q in expected.queries
+    }
     assert {query.split for query in found.queries} == {None}
     rows[0]["corpus-id"] = "nosuch"
     write_table(nano / "qrels" / "train-00000-of-00001.parquet", pa.Table.from_pylist(rows))
@@ -254,7 +314,9 @@ def test_the_parquet_files_of_nanobeir_are_read_as_a_beir_folder(tmp_path: Path)
 def test_the_queries_of_a_group_stay_together_in_a_beir_folder(tmp_path: Path, kind: str) -> None:
     """Every fourth query has no group. The others are 5 articles, in turn."""
     folder, groups = beir(tmp_path), [f"article {i % 5}" if i % 4 else None for i in range(20)]
-    rows = [{"_id": f"q{i}", "text": f"query {i}", "group": group} for i, group in enumerate(groups)]
+    rows = [
+        {"_id": f"q{i}", "text": f"query {i}", "group": group} for i, group in enumerate(groups)
+    ]
     if kind == "parquet":
         write_table(folder / "queries" / "queries.parquet", pa.Table.from_pylist(rows))
         (folder / "queries.jsonl").unlink()
@@ -262,7 +324,9 @@ def test_the_queries_of_a_group_stay_together_in_a_beir_folder(tmp_path: Path, k
         del rows[0]["group"]
         (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     queries = load_retrieval(folder).queries
-    assert [query.group for query in queries] == [group or f"q{i}" for i, group in enumerate(groups)]
+    assert [query.group for query in queries] == [
+        group or f"q{i}" for i, group in enumerate(groups)
+    ]
     assert [query.group for query in load_queries(folder)] == [query.group for query in queries]
     sides = split_queries(queries, 0.3, 0.3, seed=3)
     for one, other in itertools.combinations(sides.values(), 2):
@@ -271,7 +335,8 @@ def test_the_queries_of_a_group_stay_together_in_a_beir_folder(tmp_path: Path, k
     shutil.rmtree(folder / "queries", ignore_errors=True)
     (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(
-        DataError, match=r"queries\.jsonl:4: group \['article'\] given; expected a text or a whole number"
+        DataError,
+        match=r"queries\.jsonl:4: group \['article'\] given; expected a text or a whole number",
     ):
         load_retrieval(folder)
 
@@ -289,15 +354,27 @@ def test_splits_that_a_beir_folder_gives_are_kept(tmp_path: Path) -> None:
 def test_the_splits_of_the_hubs_parquet_files_are_kept(tmp_path: Path) -> None:
     folder = beir(tmp_path)
     (folder / "qrels" / "all.tsv").unlink()
-    files = {"train-00000-of-00002": (0, 12), "train-00001-of-00002": (8, 16), "test-00000-of-00001": (16, 20)}
+    files = {
+        "train-00000-of-00002": (0, 12),
+        "train-00001-of-00002": (8, 16),
+        "test-00000-of-00001": (16, 20),
+    }
     for number, (name, (start, stop)) in enumerate(files.items()):
-        rows = [{"query-id": f"q{i}", "corpus-id": f"d{number}", "score": 1} for i in range(start, stop)]
+        rows = [
+            {"query-id": f"q{i}", "corpus-id": f"d{number}", "score": 1} for i in range(start, stop)
+        ]
         write_table(folder / "qrels" / f"{name}.parquet", pa.Table.from_pylist(rows))
     queries = load_retrieval(folder).queries
-    assert {q.id: q.split for q in queries} == {f"q{i}": "train" if i < 16 else "test" for i in range(20)}
+    assert {q.id: q.split for q in queries} == {
+        f"q{i}": "train" if i < 16 else "test" for i in range(20)
+    }
     assert next(q.positives for q in queries if q.id == "q9") == ("d0", "d1")
-    (folder / "qrels" / "other.parquet").write_bytes((folder / "qrels" / f"{name}.parquet").read_bytes())
-    with pytest.raises(DataError, match=r"other\.parquet: split 'other' given; expected train, dev or test"):
+    (folder / "qrels" / "other.parquet").write_bytes(
+        (folder / "qrels" / f"{name}.parquet").read_bytes()
+    )
+    with pytest.raises(
+        DataError, match=r"other\.parquet: split 'other' given; expected train, dev or test"
+    ):
         load_retrieval(folder)
 
 
@@ -309,42 +386,79 @@ def test_too_little_data_to_split_is_refused(tmp_path: Path) -> None:
 def test_flag_embedding_goes_out_as_it_came_in(tmp_path: Path) -> None:
     scored = {"teacher_positive_scores": [1.5], "teacher_negative_scores": [0.5, -1.0]}
     rows: list[dict[str, Any]] = [
-        {"text": "q", "positives": ["d0"], "negatives": ["d1", "d2"], **scored, "task": "find", "prompt": "judge"},
-        {"text": "é\u2028", "positives": ["d0"], "negatives": [], "teacher_positive_scores": [2.0], "task": ""},
+        {
+            "text": "q",
+            "positives": ["d0"],
+            "negatives": ["d1", "d2"],
+            **scored,
+            "task": "find",
+            "prompt": "judge",
+        },
+        {
+            "text": "é\u2028",
+            "positives": ["d0"],
+            "negatives": [],
+            "teacher_positive_scores": [2.0],
+            "task": "",
+        },
     ]
     text_of = {"d0": "p", "d1": "n", "d2": "m"}
-    lines = (flag_embedding.make_line(row, lambda names: [text_of[name] for name in names]) for row in rows)
+    lines = (
+        flag_embedding.make_line(row, lambda names: [text_of[name] for name in names])
+        for row in rows
+    )
     flag_embedding.write_lines(tmp_path / "x.jsonl", lines)
     assert [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().split("\n")[:-1]] == [
-        {"query": "q", "pos": ["p"], "neg": ["n", "m"], "pos_scores": [1.5], "neg_scores": [0.5, -1.0]}
+        {
+            "query": "q",
+            "pos": ["p"],
+            "neg": ["n", "m"],
+            "pos_scores": [1.5],
+            "neg_scores": [0.5, -1.0],
+        }
         | {"prompt": "find", "reranker_prompt": "judge"},
         {"query": "é\u2028", "pos": ["p"], "neg": [], "pos_scores": [2.0]},
     ]
     back = load_retrieval(tmp_path / "x.jsonl")
     assert {document.id: document.text for document in back.corpus} == text_of
-    assert [(q.text, q.positives, q.negatives, q.teacher, q.task, q.prompt) for q in back.queries] == [
+    assert [
+        (q.text, q.positives, q.negatives, q.teacher, q.task, q.prompt) for q in back.queries
+    ] == [
         ("q", ("d0",), ("d1", "d2"), ((1.5,), (0.5, -1.0)), "find", "judge"),
         ("é\u2028", ("d0",), (), ((2.0,), ()), "", ""),
     ]
 
 
-def test_lines_that_repeat_a_query_are_one_query_with_all_positives(tmp_path: Path) -> None:
+def test_repeated_query_lines_are_one_query(tmp_path: Path) -> None:
     lines = [
         {"query": "q", "pos": ["a"], "neg": ["c"], "pos_scores": [3], "neg_scores": [1]},
-        {"query": "q", "pos": ["b", "c"], "neg": ["a", "d"], "pos_scores": [4, 2], "neg_scores": [0, -1]},
+        {
+            "query": "q",
+            "pos": ["b", "c"],
+            "neg": ["a", "d"],
+            "pos_scores": [4, 2],
+            "neg_scores": [0, -1],
+        },
         {"query": "q", "pos": ["e"], "neg": [], "pos_scores": [5], "prompt": "other"},
     ]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     data = load_retrieval(tmp_path / "x.jsonl")
     text_of = {document.id: document.text for document in data.corpus}
-    named = [([text_of[n] for n in q.positives], [text_of[n] for n in q.negatives], q.teacher) for q in data.queries]
+    named = [
+        ([text_of[n] for n in q.positives], [text_of[n] for n in q.negatives], q.teacher)
+        for q in data.queries
+    ]
     assert named == [(["a", "b", "c"], ["d"], ((3, 4, 2), (-1,))), (["e"], [], ((5,), ()))]
 
 
 def test_ids_with_white_space_stay_one_field_of_trec_files(tmp_path: Path) -> None:
     names = ["question 1", "question  1", "a\u00a0b\n", "plain%20é"]
-    trec.write_run(tmp_path / "run", [(name, [(other, 1.0) for other in names]) for name in names], "t")
-    trec.write_qrels(tmp_path / "qrels", [(name, [(other, 1) for other in names]) for name in names])
+    trec.write_run(
+        tmp_path / "run", [(name, [(other, 1.0) for other in names]) for name in names], "t"
+    )
+    trec.write_qrels(
+        tmp_path / "qrels", [(name, [(other, 1) for other in names]) for name in names]
+    )
     for file, size in (("run", 6), ("qrels", 4)):
         rows = [line.split() for line in (tmp_path / file).read_text(encoding="utf-8").splitlines()]
         assert {len(row) for row in rows} == {size}
@@ -358,7 +472,10 @@ def test_the_real_eedi_files() -> None:
     assert len(data.corpus) == 2587
     assert len(data.queries) == 4370
     assert len({row.group for row in data.queries}) <= 1869
-    lines = [json.loads(line) for line in (FOLDER / "eedi" / "hn_mine_input.jsonl").open(encoding="utf-8")]
+    lines = [
+        json.loads(line)
+        for line in (FOLDER / "eedi" / "hn_mine_input.jsonl").open(encoding="utf-8")
+    ]
     assert len(lines) == 4370
     # That file was made with white space trimmed.
     assert {" ".join(query.text.split()) for query in data.queries} == {

@@ -55,13 +55,19 @@ WRITERS: dict[str, Callable[[Path, Rows], Path]] = {
     "parquet": write_parquet,
     "arrow": write_arrow,
 }
-ROWS = [{"anchor": f"q {i}", "positive": f"p {i % 4}", "negative": f"p {i % 4 + 1}", "other": 1} for i in range(8)]
+ROWS = [
+    {"anchor": f"q {i}", "positive": f"p {i % 4}", "negative": f"p {i % 4 + 1}", "other": 1}
+    for i in range(8)
+]
 
 
 def texts(data: RetrievalData) -> list[tuple[str, list[str], list[str]]]:
     """(query, positives, negatives) of each query."""
     text = {document.id: document.text for document in data.corpus}
-    return [(q.text, [text[name] for name in q.positives], [text[name] for name in q.negatives]) for q in data.queries]
+    return [
+        (q.text, [text[name] for name in q.positives], [text[name] for name in q.negatives])
+        for q in data.queries
+    ]
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -72,16 +78,26 @@ def test_every_kind_of_file_gives_the_same_data(kind: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("query", "positive"), [("query", "pos"), ("question", "answer"), ("anchor", "document"), ("query", "positive")]
+    ("query", "positive"),
+    [("query", "pos"), ("question", "answer"), ("anchor", "document"), ("query", "positive")],
 )
-def test_columns_are_recognised_by_the_usual_names(query: str, positive: str, tmp_path: Path) -> None:
-    data = load_retrieval(write_jsonl(tmp_path / "x.jsonl", [{query: "a", positive: "x"}, {query: "b", positive: "y"}]))
+def test_columns_are_recognised_by_the_usual_names(
+    query: str, positive: str, tmp_path: Path
+) -> None:
+    data = load_retrieval(
+        write_jsonl(
+            tmp_path / "x.jsonl", [{query: "a", positive: "x"}, {query: "b", positive: "y"}]
+        )
+    )
     assert texts(data) == [("a", ["x"], []), ("b", ["y"], [])]
 
 
 @pytest.mark.parametrize("kind", WRITERS)
 def test_other_columns_are_named_behind_the_path(kind: str, tmp_path: Path) -> None:
-    rows = [{"the title": f"q {i}", "body": f"p {i}", "hard+1": "n", "query": "no", "hard_2": "m"} for i in range(3)]
+    rows = [
+        {"the title": f"q {i}", "body": f"p {i}", "hard+1": "n", "query": "no", "hard_2": "m"}
+        for i in range(3)
+    ]
     file = WRITERS[kind](tmp_path / f"x.{kind}", rows)
     data = load_retrieval(file, "query=the title&positive=body&negative=hard%2B1&negative=hard_2")
     assert texts(data) == [(f"q {i}", [f"p {i}"], ["n", "m"]) for i in range(3)]
@@ -89,8 +105,20 @@ def test_other_columns_are_named_behind_the_path(kind: str, tmp_path: Path) -> N
 
 def test_negatives_may_be_lists_columns_or_missing(tmp_path: Path) -> None:
     rows = [
-        {"query": "a", "positive": "x", "negative": ["l", "m"], "negative_1": "n", "negative_10": "o"},
-        {"query": "b", "positive": ["x", "y"], "negative": None, "negative_1": "", "negative_10": "l"},
+        {
+            "query": "a",
+            "positive": "x",
+            "negative": ["l", "m"],
+            "negative_1": "n",
+            "negative_10": "o",
+        },
+        {
+            "query": "b",
+            "positive": ["x", "y"],
+            "negative": None,
+            "negative_1": "",
+            "negative_10": "l",
+        },
         {"query": "c", "positive": "z"},
     ]
     expected = [("a", ["x"], ["l", "m", "n", "o"]), ("b", ["x", "y"], ["l"]), ("c", ["z"], [])]
@@ -103,7 +131,9 @@ def test_negatives_may_be_lists_columns_or_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["csv", "parquet", "arrow"])
 def test_a_column_that_is_given_twice_is_refused(kind: str, tmp_path: Path) -> None:
     file = tmp_path / f"x.{kind}"
-    table = pa.table([["q"], ["first"], ["second"], ["o"], ["o"]], ["query", "positive", "positive", "", ""])
+    table = pa.table(
+        [["q"], ["first"], ["second"], ["o"], ["o"]], ["query", "positive", "positive", "", ""]
+    )
     if kind == "csv":
         file.write_text("query,positive,positive,,\nq,first,second,o,o\n")
     elif kind == "parquet":
@@ -111,13 +141,33 @@ def test_a_column_that_is_given_twice_is_refused(kind: str, tmp_path: Path) -> N
     else:
         with file.open("wb") as opened, pa.ipc.new_stream(opened, table.schema) as writer:
             writer.write_table(table)
-    with pytest.raises(DataError, match=r"x\.\w+(:1)?: column positive given twice; expected it once; remove or ren"):
+    with pytest.raises(
+        DataError,
+        match=r"x\.\w+(:1)?: column positive given twice; expected it once; remove or ren",
+    ):
         load_retrieval(file)
 
 
 def test_ids_groups_and_instructions_are_kept(tmp_path: Path) -> None:
-    row = {"query": "a", "positive": "x", "id": 7, "group": "g", "task": "find", "reranker_prompt": "judge"}
-    rows = [row, {"query": "b", "positive": "y", "id": "8", "group": None, "task": None, "reranker_prompt": None}]
+    row = {
+        "query": "a",
+        "positive": "x",
+        "id": 7,
+        "group": "g",
+        "task": "find",
+        "reranker_prompt": "judge",
+    }
+    rows = [
+        row,
+        {
+            "query": "b",
+            "positive": "y",
+            "id": "8",
+            "group": None,
+            "task": None,
+            "reranker_prompt": None,
+        },
+    ]
     rows.append({"query": "c", "positive": "z", "id": " ", "group": "\t", "task": "  "})
     first, second, third = load_retrieval(write_jsonl(tmp_path / "x.jsonl", rows)).queries
     assert (first.id, first.group, first.task, first.prompt) == ("7", "g", "find", "judge")
@@ -137,22 +187,35 @@ def test_rows_that_repeat_a_query_are_one_query(tmp_path: Path) -> None:
     assert texts(data) == [("a", ["x", "y"], ["z"]), ("b", ["x"], ["z"])]
     assert data.queries[0].where == f"{tmp_path / 'x.jsonl'}:1"
     assert data.notes == {"rows that repeat a query, put together": 2}
-    tasks = load_retrieval(write_jsonl(tmp_path / "y.jsonl", [row | {"task": str(n)} for n, row in enumerate(rows)]))
+    tasks = load_retrieval(
+        write_jsonl(tmp_path / "y.jsonl", [row | {"task": str(n)} for n, row in enumerate(rows)])
+    )
     assert len(tasks.queries) == 4, "another task is another query"
 
 
 def test_a_folder_of_tables_is_read_in_the_order_of_the_names(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    for number, name in enumerate(("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001")):
+    for number, name in enumerate(
+        ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001")
+    ):
         write_parquet(tmp_path / "data" / f"{name}.parquet", ROWS[2 * number : 2 * number + 2])
     (tmp_path / "README.md").write_text("?")
-    assert [query.text for query in load_retrieval(tmp_path, "split=train").queries] == ["q 0", "q 1", "q 2", "q 3"]
-    assert [query.text for query in load_retrieval(tmp_path).queries] == [f"q {i}" for i in (4, 5, 0, 1, 2, 3)]
+    assert [query.text for query in load_retrieval(tmp_path, "split=train").queries] == [
+        "q 0",
+        "q 1",
+        "q 2",
+        "q 3",
+    ]
+    assert [query.text for query in load_retrieval(tmp_path).queries] == [
+        f"q {i}" for i in (4, 5, 0, 1, 2, 3)
+    ]
 
 
 def broken(number: int, **changed: Any) -> Rows:
     rows = [{"query": f"q {i}", "positive": f"p {i}"} for i in range(5)]
-    rows[number] = {name: value for name, value in (rows[number] | changed).items() if value != "missing"}
+    rows[number] = {
+        name: value for name, value in (rows[number] | changed).items() if value != "missing"
+    }
     return rows
 
 
@@ -161,7 +224,10 @@ MISTAKES = [
         broken(2, positive="missing"),
         r"no column for the positive; found 'query'; expected positive or pos or answer or",
     ),
-    (broken(2, query="missing"), r"no column for the query; found 'positive'; expected query or anchor or question"),
+    (
+        broken(2, query="missing"),
+        r"no column for the query; found 'positive'; expected query or anchor or question",
+    ),
     (broken(2, positive=" "), r"positive ' ' given; expected a text that is not empty"),
     (broken(2, positive=None), r"positive None given; expected a text"),
     (broken(2, positive=[]), r"positive \[\] given; expected a text"),
@@ -182,16 +248,27 @@ def test_a_bad_row_is_named_with_its_line(rows: Rows, said: str, tmp_path: Path)
 
 
 TABLES: list[tuple[Rows, str]] = [
-    ([{"query": "a", "positive": "x"}, {"query": "b", "positive": None}], r": row 2: positive None given"),
-    ([{"query": "a", "positive": "x"}, {"query": None, "positive": "y"}], r": row 2: field 'query' is NoneType"),
+    (
+        [{"query": "a", "positive": "x"}, {"query": "b", "positive": None}],
+        r": row 2: positive None given",
+    ),
+    (
+        [{"query": "a", "positive": "x"}, {"query": None, "positive": "y"}],
+        r": row 2: field 'query' is NoneType",
+    ),
     ([{"query": 1, "positive": "x"}], r": row 1: field 'query' is int; expected str"),
-    ([{"title": "a", "positive": "x"}], r": no column for the query; found 'title, positive'; .* '\?query=NAME'"),
+    (
+        [{"title": "a", "positive": "x"}],
+        r": no column for the query; found 'title, positive'; .* '\?query=NAME'",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("rows", "said"), TABLES)
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
-def test_a_bad_row_of_a_table_is_named_with_its_number(kind: str, rows: Rows, said: str, tmp_path: Path) -> None:
+def test_a_bad_row_of_a_table_is_named_with_its_number(
+    kind: str, rows: Rows, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(DataError, match=rf"x\.{kind}{said}"):
         load_retrieval(WRITERS[kind](tmp_path / f"x.{kind}", rows))
 
@@ -201,7 +278,8 @@ def test_a_damaged_table_is_named(kind: str, tmp_path: Path) -> None:
     file = WRITERS[kind](tmp_path / f"x.{kind}", ROWS)
     file.write_bytes(file.read_bytes()[: -file.stat().st_size // 2])
     with pytest.raises(
-        DataError, match=rf"x\.{kind}: cannot be read as {kind.title()} after row \d .*; expected a com"
+        DataError,
+        match=rf"x\.{kind}: cannot be read as {kind.title()} after row \d .*; expected a com",
     ):
         load_retrieval(file)
 
@@ -213,16 +291,31 @@ def test_a_table_without_rows_is_named(tmp_path: Path) -> None:
 
 
 OPTIONS = [
-    ("qurey=title", r"'qurey=title' given behind the path; expected some of query, positive, .* weight, each with one"),
+    (
+        "qurey=title",
+        r"'qurey=title' given behind the path; expected some of query, positive, .* weight, each with one",
+    ),
     ("title", r"'title=' given"),
     ("query=", r"'query=' given"),
     ("query=a&query=b", r"'query=a&b' given"),
     ("weight=-1", r"'weight=-1' given .*\(weight: 0 to 999\); correct it"),
     ("weight=nan", r"'weight=nan' given"),
-    ("query=query&template={query}", "query and template given behind the path; expected one of the two"),
-    ("template={titel}", r"x\.jsonl:1: no column for the query; found .*; expected titel; rename one, or name it"),
-    ("template=title", r"x\.jsonl:1: template 'title' given, with no column; expected some of .* in braces"),
-    ("query=titel", r"x\.jsonl:1: no column for the query; found .*; expected titel; rename one, or name it"),
+    (
+        "query=query&template={query}",
+        "query and template given behind the path; expected one of the two",
+    ),
+    (
+        "template={titel}",
+        r"x\.jsonl:1: no column for the query; found .*; expected titel; rename one, or name it",
+    ),
+    (
+        "template=title",
+        r"x\.jsonl:1: template 'title' given, with no column; expected some of .* in braces",
+    ),
+    (
+        "query=titel",
+        r"x\.jsonl:1: no column for the query; found .*; expected titel; rename one, or name it",
+    ),
 ]
 
 
@@ -233,7 +326,10 @@ def test_options_that_mean_nothing_are_refused(options: str, said: str, tmp_path
 
 
 def test_a_template_makes_queries_of_several_columns(tmp_path: Path) -> None:
-    rows = [{"title": "Rome", "year": 1871, "body": "A capital."}, {"title": "Faust", "year": None, "body": "A play."}]
+    rows = [
+        {"title": "Rome", "year": 1871, "body": "A capital."},
+        {"title": "Faust", "year": None, "body": "A play."},
+    ]
     expected = ["Rome\n(1871) of {Rome}", "Faust\n() of {Faust}"]
     table = pa.table({name: [row[name] for row in rows] for name in rows[0]})
     pq.write_table(table, tmp_path / "x.parquet")
@@ -248,7 +344,9 @@ def test_columns_of_formats_that_have_their_own_are_refused(tmp_path: Path) -> N
     write_jsonl(tmp_path / "queries.jsonl", [{"_id": "q", "text": "z"}])
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels/train.tsv").write_text("q\ta\t1\n")
-    with pytest.raises(DataError, match=r"'\?query=' given; expected no columns for BEIR; leave it out"):
+    with pytest.raises(
+        DataError, match=r"'\?query=' given; expected no columns for BEIR; leave it out"
+    ):
         load_retrieval(tmp_path, "query=title")
     assert load_retrieval(tmp_path, "weight=0.5").queries[0].id == "q"
 
@@ -259,14 +357,19 @@ PAIRS = st.lists(st.tuples(NAMES, NAMES, st.lists(NAMES, max_size=2)), min_size=
 
 @settings(max_examples=40)
 @given(PAIRS)
-def test_pairs_are_a_relation_between_texts(tmp_path_factory: pytest.TempPathFactory, pairs: Any) -> None:
+def test_pairs_are_a_relation_between_texts(
+    tmp_path_factory: pytest.TempPathFactory, pairs: Any
+) -> None:
     """The data says: which texts are there, which are positive for a query, and which only negative."""
     file = tmp_path_factory.getbasetemp() / "relation.jsonl"
     extra = ("zz", "yy", [])  # two documents at least
     rows = [{"query": q, "positive": p, "negative": n} for q, p, n in [*pairs, extra]]
     found = texts(load_retrieval(write_jsonl(file, rows)))
     positives = {q: {p for other, p, _ in pairs if other == q} for q, _, _ in pairs}
-    negatives = {q: {name for other, _, n in pairs if other == q for name in n} - positives[q] for q in positives}
+    negatives = {
+        q: {name for other, _, n in pairs if other == q for name in n} - positives[q]
+        for q in positives
+    }
     assert {q: set(p) for q, p, _ in found[:-1]} == positives
     assert {q: set(n) for q, _, n in found[:-1]} == negatives
     assert all(len(set(names)) == len(names) for _, p, n in found for names in (p, n))
@@ -295,5 +398,7 @@ def test_rows_that_repeat_a_query_have_one_group(tmp_path: Path, positive: str) 
     assert [query.group for query in load_retrieval(path).queries] == ["g 0", "g 0", "g 1", "g 1"]
     rows[5]["group"] = "g 7"
     write_jsonl(path, rows)
-    with pytest.raises(DataError, match=r"x\.jsonl:6: group 'g 7' given for a query that has group 'g 1' at .*:5"):
+    with pytest.raises(
+        DataError, match=r"x\.jsonl:6: group 'g 7' given for a query that has group 'g 1' at .*:5"
+    ):
         load_retrieval(path)

@@ -16,7 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from public_data import FOLDER, needs_public_data
 
-from ratchet.data.formats.papers import SPLITS, STATEMENTS, assign_splits, read_papers, select_statements
+from ratchet.data.formats.papers import (
+    SPLITS,
+    STATEMENTS,
+    assign_splits,
+    read_papers,
+    select_statements,
+)
 from ratchet.data.pair_batches import PairSampler
 from ratchet.errors import DataError
 
@@ -31,13 +37,19 @@ def table(sizes: list[int]) -> pa.Table:
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(0, 7), min_size=1, max_size=12).filter(lambda s: max(s) > 1), st.integers(0, 99), st.data())
-def test_an_epoch_pairs_each_statement_once_within_its_paper(sizes: list[int], seed: int, data: Any) -> None:
+@given(
+    st.lists(st.integers(0, 7), min_size=1, max_size=12).filter(lambda s: max(s) > 1),
+    st.integers(0, 99),
+    st.data(),
+)
+def test_an_epoch_pairs_each_statement_once_within_its_paper(
+    sizes: list[int], seed: int, data: Any
+) -> None:
     rows = table(sizes)
-    made = PairSampler(rows, [4], drop_last=False)
+    made = PairSampler(rows, [4], drop_last=False, seed=seed)
     papers = rows["paper"].to_pylist()
     for epoch in (0, 1):
-        pairs = made.draw_pairs(seed, epoch)
+        pairs = made.draw_pairs(epoch)
         assert len(pairs) == made.pairs == sum((size + 1) // 2 for size in sizes if size > 1)
         assert all(papers[a] == papers[b] and a != b for a, b in pairs.tolist())
         seen = Counter(pairs.ravel().tolist())
@@ -48,20 +60,26 @@ def test_an_epoch_pairs_each_statement_once_within_its_paper(sizes: list[int], s
         assert max(seen.values()) <= 2
     workers = data.draw(st.integers(1, 5))
     for number in range(made.num_batches(1)):
-        whole = made.make_batch(seed, 1, number, 0, 1)
-        parts = [made.make_batch(seed, 1, number, rank, workers) for rank in range(workers)]
-        found = sorted((a, b) for part in parts for a, b in zip(part.left_N, part.right_N, strict=True))
+        whole = made.batch(1, number)
+        parts = [made.batch(1, number, rank, workers) for rank in range(workers)]
+        found = sorted(
+            (a, b) for part in parts for a, b in zip(part.left_N, part.right_N, strict=True)
+        )
         assert found == sorted(zip(whole.left_N, whole.right_N, strict=True))
         assert {part.pairs for part in parts} == {len(whole.left_N)}
-        assert max(len(part.left_N) for part in parts) - min(len(part.left_N) for part in parts) <= 1
+        assert (
+            max(len(part.left_N) for part in parts) - min(len(part.left_N) for part in parts) <= 1
+        )
 
 
 def test_epochs_differ_and_any_worker_makes_the_same() -> None:
-    one, other = (PairSampler(table([9, 8, 6]), [3], drop_last=True) for _ in range(2))
-    first = one.draw_pairs(1, 0).copy()
-    assert not np.array_equal(first, one.draw_pairs(1, 1))
-    assert np.array_equal(first, other.draw_pairs(1, 0))
-    assert not np.array_equal(first, other.draw_pairs(2, 0))
+    one, other, third = (
+        PairSampler(table([9, 8, 6]), [3], drop_last=True, seed=seed) for seed in (1, 1, 2)
+    )
+    first = one.draw_pairs(0).copy()
+    assert not np.array_equal(first, one.draw_pairs(1))
+    assert np.array_equal(first, other.draw_pairs(0))
+    assert not np.array_equal(first, third.draw_pairs(0))
 
 
 def test_batches_by_epoch_and_the_last_one() -> None:
@@ -69,16 +87,18 @@ def test_batches_by_epoch_and_the_last_one() -> None:
     assert [made.num_batches(epoch) for epoch in (0, 1, 2)] == [2, 3, 3]
     kept = PairSampler(table([10, 9]), [4, 3], drop_last=False)
     assert [kept.num_batches(epoch) for epoch in (0, 1, 2)] == [3, 4, 4]
-    assert kept.make_batch(0, 0, 2, 0, 1).pairs == 2
+    assert kept.batch(0, 2).pairs == 2
 
 
 def test_a_paper_larger_than_a_batch_is_spread_over_many() -> None:
-    made = PairSampler(table([200, 6, 6, 6]), [8], drop_last=False)
+    made = PairSampler(table([200, 6, 6, 6]), [8], drop_last=False, seed=3)
     assert made.papers == 4
-    steps = [made.make_batch(3, 0, number, 0, 1) for number in range(made.num_batches(0))]
+    steps = [made.batch(0, number) for number in range(made.num_batches(0))]
     assert sum(len(step.left_N) for step in steps) == 100 + 9
     assert max(int((step.paper_N == 0).sum()) for step in steps) <= 8
-    assert sum(len(set(step.paper_N.tolist())) > 1 for step in steps) >= 4  # the others are not all in one step
+    assert (
+        sum(len(set(step.paper_N.tolist())) > 1 for step in steps) >= 4
+    )  # the others are not all in one step
 
 
 def test_what_cannot_be_paired_is_named() -> None:
@@ -92,7 +112,9 @@ def test_what_cannot_be_paired_is_named() -> None:
 
 
 @given(st.integers(3, 400), st.floats(0.01, 0.99), st.floats(0.01, 0.99), st.integers(0, 9))
-def test_every_split_has_papers_and_the_share_asked_for(papers: int, test: float, valid: float, seed: int) -> None:
+def test_every_split_has_papers_and_the_share_asked_for(
+    papers: int, test: float, valid: float, seed: int
+) -> None:
     count = np.bincount(assign_splits(np.full(papers, 2), test, valid, seed), minlength=3)
     assert count.sum() == papers
     assert count.min() >= 1
@@ -100,10 +122,14 @@ def test_every_split_has_papers_and_the_share_asked_for(papers: int, test: float
     assert abs(count[1] - valid * (papers - count[2])) <= 2
 
 
-def split_as_citer(rows: list[dict[str, Any]], train_ratio: float = 0.8, seed: int = 42) -> tuple[set[str], set[str]]:
+def split_as_citer(
+    rows: list[dict[str, Any]], train_ratio: float = 0.8, seed: int = 42
+) -> tuple[set[str], set[str]]:
     """The papers of train and of eval in theorem_contrastive_training.py of CITER: those with two or more statements,
     as they stand, in the order of their shuffled places."""
-    usable = [row["arxiv_id"] for row in rows if len(row.get("lemmas", []) + row.get("theorems", [])) > 1]
+    usable = [
+        row["arxiv_id"] for row in rows if len(row.get("lemmas", []) + row.get("theorems", [])) > 1
+    ]
     places = np.arange(len(usable))
     np.random.default_rng(seed).shuffle(places)
     names = [usable[place] for place in places]
@@ -112,11 +138,18 @@ def split_as_citer(rows: list[dict[str, Any]], train_ratio: float = 0.8, seed: i
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=3, max_size=120), st.sampled_from([42, 7]))
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=3, max_size=120),
+    st.sampled_from([42, 7]),
+)
 def test_the_test_papers_are_those_of_citer(sizes: list[tuple[int, int]], seed: int) -> None:
     """Also where texts are repeated or blank: the statements count as they stand."""
     rows = [
-        {"arxiv_id": f"p{n}", "lemmas": ["same"] * lemmas, "theorems": [f"{n} {k}" for k in range(theorems)]}
+        {
+            "arxiv_id": f"p{n}",
+            "lemmas": ["same"] * lemmas,
+            "theorems": [f"{n} {k}" for k in range(theorems)],
+        }
         for n, (lemmas, theorems) in enumerate(sizes)
     ]
     train, tested = split_as_citer(rows, 0.8, seed)
@@ -128,7 +161,9 @@ def test_the_test_papers_are_those_of_citer(sizes: list[tuple[int, int]], seed: 
         assert set(names[(split < 2) & (given_P >= 2)].tolist()) == train
         assert (split[given_P >= 2] == 1).sum() == 1
     single = (given_P < 2).sum()
-    assert (split[given_P < 2] == 2).sum() == single - max(int(single * 0.8), min(single, 2)), "candidates"
+    assert (split[given_P < 2] == 2).sum() == single - max(int(single * 0.8), min(single, 2)), (
+        "candidates"
+    )
 
 
 def test_the_test_papers_of_a_file_are_those_of_citer(tmp_path: Path) -> None:
@@ -137,13 +172,19 @@ def test_the_test_papers_of_a_file_are_those_of_citer(tmp_path: Path) -> None:
     for n in range(500):
         lemmas = [f"lemma {n} {k}" for k in range(random.integers(0, 4))]
         theorems = [f"theorem {n} {k}" for k in range(random.integers(0, 3))]
-        lemmas += [" "] * (n % 17 == 0) + lemmas[:1] * (n % 5 == 0) + ["We have a = b."] * (n % 7 == 0)
+        lemmas += (
+            [" "] * (n % 17 == 0) + lemmas[:1] * (n % 5 == 0) + ["We have a = b."] * (n % 7 == 0)
+        )
         rows.append({"arxiv_id": f"p{n}", "lemmas": lemmas, "theorems": theorems})
-    found = select_statements((write(tmp_path / "papers.jsonl", rows), None, None), None, 0.2, 0.02, 42)
+    found = select_statements(
+        (write(tmp_path / "papers.jsonl", rows), None, None), None, 0.2, 0.02, 42
+    )
     train, tested = split_as_citer(rows)
     usable = {row["arxiv_id"] for row in rows if len(row["lemmas"] + row["theorems"]) > 1}
     for names, ours in ((tested, {"test"}), (train, {"train", "valid"})):
-        assert {f"p{n}" for n, split in enumerate(found.split_P) if SPLITS[split] in ours} & usable == names
+        assert {
+            f"p{n}" for n, split in enumerate(found.split_P) if SPLITS[split] in ours
+        } & usable == names
     assert len(tested) > 50
 
 
@@ -151,7 +192,8 @@ def test_given_files_are_their_splits(tmp_path: Path) -> None:
     """Files of one name, without ids; a text of two files is kept in test."""
     parts = {
         name: write(
-            tmp_path / name / "papers.jsonl", [{"lemmas": [f"{name} {n} {k}" for k in range(3)]} for n in range(4)]
+            tmp_path / name / "papers.jsonl",
+            [{"lemmas": [f"{name} {n} {k}" for k in range(3)]} for n in range(4)],
         )
         for name in ("data", "valid", "test")
     }
@@ -169,18 +211,24 @@ def test_given_files_are_their_splits(tmp_path: Path) -> None:
     found = select_statements((parts["data"], parts["valid"], same), None, 0.2, 0.02, 42)
     assert found.count_P.tolist() == [2, *[3] * 8]
     alone = write(tmp_path / "alone.jsonl", [{"lemmas": ["data 0 0"]}])
-    with pytest.raises(DataError, match=r"alone\.jsonl: 8 of 9 papers have .* none of them is in test"):
+    with pytest.raises(
+        DataError, match=r"alone\.jsonl: 8 of 9 papers have .* none of them is in test"
+    ):
         select_statements((parts["data"], parts["valid"], alone), None, 0.2, 0.02, 42)
 
 
 def write(path: Path, rows: list[Any]) -> Path:
     path.parent.mkdir(exist_ok=True)
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    path.write_text(
+        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+    )
     return path
 
 
 def test_statements_are_held_as_numbers(tmp_path: Path) -> None:
-    rows = [{"id": str(p), "theorems": [f"theorem {p} {n}" for n in range(1000)]} for p in range(50)]
+    rows = [
+        {"id": str(p), "theorems": [f"theorem {p} {n}" for n in range(1000)]} for p in range(50)
+    ]
     (tmp_path / "papers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tracemalloc.start()
     select_statements((tmp_path / "papers.jsonl", None, None), None, 0.2, 0.1, seed=1)
@@ -189,8 +237,11 @@ def test_statements_are_held_as_numbers(tmp_path: Path) -> None:
     assert peak < 80 * 50_000, peak
 
 
-def test_blank_and_repeated_statements_are_left_out_and_counted(tmp_path: Path) -> None:
-    rows = [{"arxiv_id": "a", "lemmas": ["one", " ", "two "], "theorems": ["one", "three"]}, {"theorems": []}]
+def test_blank_and_repeated_statements(tmp_path: Path) -> None:
+    rows = [
+        {"arxiv_id": "a", "lemmas": ["one", " ", "two "], "theorems": ["one", "three"]},
+        {"theorems": []},
+    ]
     one, other = read_papers(write(tmp_path / "papers.jsonl", rows))
     assert one.statements == ("one", "two", "three")
     assert (one.id, one.empty, one.repeated) == ("a", 1, 1)
@@ -210,7 +261,11 @@ def test_blank_and_repeated_statements_are_left_out_and_counted(tmp_path: Path) 
 )
 def test_bad_lines_are_named(tmp_path: Path, row: Any, said: str) -> None:
     with pytest.raises(DataError, match=said):
-        list(read_papers(write(tmp_path / "papers.jsonl", [{"arxiv_id": "a", "lemmas": ["one"]}, row])))
+        list(
+            read_papers(
+                write(tmp_path / "papers.jsonl", [{"arxiv_id": "a", "lemmas": ["one"]}, row])
+            )
+        )
 
 
 def test_missing_files_and_too_few_papers_are_named(tmp_path: Path) -> None:
@@ -218,7 +273,9 @@ def test_missing_files_and_too_few_papers_are_named(tmp_path: Path) -> None:
         list(read_papers(tmp_path))
     with pytest.raises(DataError, match="2 papers; expected at least 3"):
         assign_splits(np.array([2, 2]), 0.2, 0.1, 0)
-    with pytest.raises(DataError, match="1 papers; expected at least 2, one for each of train, valid"):
+    with pytest.raises(
+        DataError, match="1 papers; expected at least 2, one for each of train, valid"
+    ):
         assign_splits(np.array([2]), 0, 0.1, 0)
 
 
@@ -231,7 +288,9 @@ def test_the_stacks_project_is_read() -> None:
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.lists(st.sampled_from("abcdefghijkl"), max_size=4, unique=True), min_size=12, max_size=30),
+    st.lists(
+        st.lists(st.sampled_from("abcdefghijkl"), max_size=4, unique=True), min_size=12, max_size=30
+    ),
     st.integers(0, 5),
 )
 def test_a_text_of_several_papers_is_kept_in_one(papers: list[list[str]], seed: int) -> None:
@@ -240,7 +299,9 @@ def test_a_text_of_several_papers_is_kept_in_one(papers: list[list[str]], seed: 
     own = [[f"{n} {k}" for k in range(2)] + texts for n, texts in enumerate(papers)]
     with tempfile.TemporaryDirectory() as folder:
         rows = [{"arxiv_id": str(n), "lemmas": texts} for n, texts in enumerate(own)]
-        found = select_statements((write(Path(folder) / "papers.jsonl", rows), None, None), 10, 0.3, 0.3, seed)
+        found = select_statements(
+            (write(Path(folder) / "papers.jsonl", rows), None, None), 10, 0.3, 0.3, seed
+        )
     kept: dict[str, list[tuple[int, int]]] = {}
     given_in: dict[str, set[int]] = {}
     for n, texts in enumerate(own):

@@ -40,24 +40,43 @@ def parquet(path: Path, **columns: list[Any]) -> Path:
 
 def beir(folder: Path) -> Path:
     lines(folder / "corpus.jsonl", {"_id": "d0", "text": "text"})
-    return lines(folder / "queries.jsonl", {"_id": "a", "text": "one"}, {"_id": "b", "text": "two"}).parent
+    return lines(
+        folder / "queries.jsonl", {"_id": "a", "text": "one"}, {"_id": "b", "text": "two"}
+    ).parent
 
 
 FILES: list[tuple[Callable[[Path], Path], list[tuple[str, str]]]] = [
-    (lambda p: lines(p / "x.jsonl", {"query": "one"}, {"query": "two"}), [("q0", "one"), ("q1", "two")]),
-    (lambda p: lines(p / "x.jsonl", {"query": "one"}, {"query": "one"}), [("q0", "one"), ("q1", "one")]),
+    (
+        lambda p: lines(p / "x.jsonl", {"query": "one"}, {"query": "two"}),
+        [("q0", "one"), ("q1", "two")],
+    ),
+    (
+        lambda p: lines(p / "x.jsonl", {"query": "one"}, {"query": "one"}),
+        [("q0", "one"), ("q1", "one")],
+    ),
     (lambda p: lines(p / "x.jsonl", {"id": 7, "text": "one"}), [("7", "one")]),
-    (lambda p: lines(p / "x.jsonl", {"query": "one", "pos": ["a"]}, {"query": "two"}), [("q0", "one"), ("q1", "two")]),
+    (
+        lambda p: lines(p / "x.jsonl", {"query": "one", "pos": ["a"]}, {"query": "two"}),
+        [("q0", "one"), ("q1", "two")],
+    ),
     (lambda p: lines(p / "x.jsonl", {"query": "one", "positive": 3}), [("q0", "one")]),
     (lambda p: text(p / "x.txt", "one\n\n two\r\n"), [("q0", "one"), ("q1", "two")]),
-    (lambda p: text(p / "x.csv", 'id,text\n5,"one,\n1"\n6,two\n'), [("5", "one,\n1"), ("6", "two")]),
-    (lambda p: parquet(p / "x.parquet", _id=["a", "b"], query=["one", "two"]), [("a", "one"), ("b", "two")]),
+    (
+        lambda p: text(p / "x.csv", 'id,text\n5,"one,\n1"\n6,two\n'),
+        [("5", "one,\n1"), ("6", "two")],
+    ),
+    (
+        lambda p: parquet(p / "x.parquet", _id=["a", "b"], query=["one", "two"]),
+        [("a", "one"), ("b", "two")],
+    ),
     (beir, [("a", "one"), ("b", "two")]),
 ]
 
 
 @pytest.mark.parametrize(("make", "expected"), FILES)
-def test_queries_need_no_labels(make: Callable[[Path], Path], expected: list[tuple[str, str]], tmp_path: Path) -> None:
+def test_queries_need_no_labels(
+    make: Callable[[Path], Path], expected: list[tuple[str, str]], tmp_path: Path
+) -> None:
     queries = load_queries(make(tmp_path))
     assert [(query.id, query.text) for query in queries] == expected
     assert not any(query.positives or query.negatives for query in queries)
@@ -78,7 +97,9 @@ def test_options_say_how_queries_are_read(tmp_path: Path) -> None:
     assert load_queries(file, "query=title")[0].text == "Rome"
     given = text(tmp_path / "test.csv", TEST_HEADER + "3,1,Add,2,Sums,B,What?,1,2,3,4\n")
     assert load_queries(given, "template={SubjectName}: {WrongAnswerText}")[1].text == "Sums: 3"
-    with pytest.raises(DataError, match=r"x\.txt:1: no column for the query; found 'query'; expected title; rename"):
+    with pytest.raises(
+        DataError, match=r"x\.txt:1: no column for the query; found 'query'; expected title; rename"
+    ):
         load_queries(text(tmp_path / "x.txt", "Rome\n"), "template={title}")
 
 
@@ -89,24 +110,44 @@ def test_instructions_of_flag_embedding_come_along(tmp_path: Path) -> None:
 
 
 REFUSED: list[tuple[Callable[[Path], Path], str]] = [
-    (lambda p: lines(p / "x.jsonl", {"query": "one"}, {"title": "two"}), r"x\.jsonl:2: no column for the query"),
-    (lambda p: lines(p / "x.jsonl", {"query": "one"}, {"query": " "}), r"x\.jsonl:2: query 'q1' has no text"),
-    (lambda p: lines(p / "x.jsonl", {"query": 5}), r"x\.jsonl:1: field 'query' is int; expected str"),
+    (
+        lambda p: lines(p / "x.jsonl", {"query": "one"}, {"title": "two"}),
+        r"x\.jsonl:2: no column for the query",
+    ),
+    (
+        lambda p: lines(p / "x.jsonl", {"query": "one"}, {"query": " "}),
+        r"x\.jsonl:2: query 'q1' has no text",
+    ),
+    (
+        lambda p: lines(p / "x.jsonl", {"query": 5}),
+        r"x\.jsonl:1: field 'query' is int; expected str",
+    ),
     (
         lambda p: lines(p / "x.jsonl", {"id": 1, "query": "a"}, {"id": 1, "query": "a"}),
         r"x\.jsonl:2: query id '1' is also",
     ),
-    (lambda p: text(p / "x.csv", "id,title\n1,a\n"), r"x\.csv:2: no column for the query; found 'id, title'"),
+    (
+        lambda p: text(p / "x.csv", "id,title\n1,a\n"),
+        r"x\.csv:2: no column for the query; found 'id, title'",
+    ),
     (lambda p: text(p / "x.txt", "\n\n"), r"x\.txt: only blank lines"),
-    (lambda p: parquet(p / "x.parquet", query=["a", None]), r"x\.parquet: row 2: field 'query' is NoneType"),
-    (lambda p: text(p / "test.csv", TEST_HEADER + "3,1,Add,2,Sums,B,What?,1,2,,4\n"), r"csv:2: AnswerCText is empty"),
+    (
+        lambda p: parquet(p / "x.parquet", query=["a", None]),
+        r"x\.parquet: row 2: field 'query' is NoneType",
+    ),
+    (
+        lambda p: text(p / "test.csv", TEST_HEADER + "3,1,Add,2,Sums,B,What?,1,2,,4\n"),
+        r"csv:2: AnswerCText is empty",
+    ),
     (lambda p: text(p / "x.pdf", "a"), r"x\.pdf: no known format"),
     (lambda p: p / "none", "none: no such file"),
 ]
 
 
 @pytest.mark.parametrize(("make", "said"), REFUSED)
-def test_a_file_that_cannot_be_queries_is_refused(make: Callable[[Path], Path], said: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_queries_is_refused(
+    make: Callable[[Path], Path], said: str, tmp_path: Path
+) -> None:
     with pytest.raises(DataError, match=said):
         load_queries(make(tmp_path))
 
@@ -120,4 +161,6 @@ def test_text_files_are_queries_and_never_training_data(tmp_path: Path) -> None:
 def test_eedi_without_labels_has_the_labelled_queries_too() -> None:
     found = {query.id: query.text for query in load_queries(FOLDER / "eedi")}
     assert len(found) == 3 * 1869
-    assert {query.id: query.text for query in load_retrieval(FOLDER / "eedi").queries}.items() <= found.items()
+    assert {
+        query.id: query.text for query in load_retrieval(FOLDER / "eedi").queries
+    }.items() <= found.items()

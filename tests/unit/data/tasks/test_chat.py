@@ -24,8 +24,17 @@ def write(folder: Path, *rows: Any) -> Path:
 
 
 def test_rows_become_samples(tmp_path: Path) -> None:
-    talk = [SYSTEM, USER, ASSISTANT, {"role": "user", "content": "And 2 + 2?"}, {"role": "assistant", "content": "4"}]
-    rows = [{"messages": talk}, {"messages": [USER, ASSISTANT], "id": 7, "group": "g", "answer": {"is": 2}}]
+    talk = [
+        SYSTEM,
+        USER,
+        ASSISTANT,
+        {"role": "user", "content": "And 2 + 2?"},
+        {"role": "assistant", "content": "4"},
+    ]
+    rows = [
+        {"messages": talk},
+        {"messages": [USER, ASSISTANT], "id": 7, "group": "g", "answer": {"is": 2}},
+    ]
     first, second = read_samples(chat.TASK, write(tmp_path, *rows))
     assert (first.id, first.group, first.system, first.gold) == ("0", "0", "Be short.", "4")
     assert first.turns == (("1 + 1?", "2"), ("And 2 + 2?", "4"))
@@ -35,7 +44,9 @@ def test_rows_become_samples(tmp_path: Path) -> None:
 
 def test_an_id_or_a_group_that_is_null_is_missing(tmp_path: Path) -> None:
     asked = [{"role": "user", "content": "2 + 2?"}, ASSISTANT]
-    rows = [{"messages": messages, "id": None, "group": None} for messages in ([USER, ASSISTANT], asked)]
+    rows = [
+        {"messages": messages, "id": None, "group": None} for messages in ([USER, ASSISTANT], asked)
+    ]
     samples = list(read_samples(chat.TASK, write(tmp_path, *rows)))
     assert [(sample.id, sample.group) for sample in samples] == [("0", "0"), ("1", "1")]
 
@@ -64,13 +75,26 @@ def test_fields_that_change_what_is_trained_on_are_refused(
     row: dict[str, Any] = {"messages": messages}
     (row if number is None else messages[number])[field] = value
     place = "" if number is None else rf": messages\[{number}\]"
-    with pytest.raises(DataError, match=rf"chats.jsonl:2{place} has '{field}': .*; expected role and content only"):
+    with pytest.raises(
+        DataError, match=rf"chats.jsonl:2{place} has '{field}': .*; expected role and content only"
+    ):
         list(read_samples(chat.TASK, write(tmp_path, {"messages": [USER, ASSISTANT]}, row)))
 
 
-def test_fields_without_a_value_and_data_beside_the_messages_are_accepted(tmp_path: Path) -> None:
-    empty = {"tool_calls": None, "name": "", "reasoning_content": None, "function_call": None, "refusal": None}
-    row = {"messages": [USER | empty, ASSISTANT | empty | {"weight": 1}], "tools": [], "source": "forum", "lang": "en"}
+def test_accepted_chat_fields(tmp_path: Path) -> None:
+    empty = {
+        "tool_calls": None,
+        "name": "",
+        "reasoning_content": None,
+        "function_call": None,
+        "refusal": None,
+    }
+    row = {
+        "messages": [USER | empty, ASSISTANT | empty | {"weight": 1}],
+        "tools": [],
+        "source": "forum",
+        "lang": "en",
+    }
     (sample,) = read_samples(chat.TASK, write(tmp_path, row))
     assert sample.turns == (("1 + 1?", "2"),)
 
@@ -82,40 +106,70 @@ def test_fields_without_a_value_and_data_beside_the_messages_are_accepted(tmp_pa
         ([SYSTEM], r"messages\[1\] has role '\(end\)'; expected user"),
         ([USER], r"messages\[1\] has role '\(end\)'; expected assistant"),
         ([USER, ASSISTANT, USER], r"messages\[3\] has role '\(end\)'; expected assistant"),
-        ([ASSISTANT, USER], r"messages\[0\] has role 'assistant'; expected system or user: the system first"),
+        (
+            [ASSISTANT, USER],
+            r"messages\[0\] has role 'assistant'; expected system or user: the system first",
+        ),
         ([USER, SYSTEM, ASSISTANT], r"messages\[1\] has role 'system'; expected assistant"),
         ([SYSTEM, SYSTEM, USER, ASSISTANT], r"messages\[1\] has role 'system'; expected user"),
-        ([USER, {"role": "tool", "content": "x"}], r"messages\[1\] has role 'tool'; expected assistant"),
-        ([USER, {"role": "assistant", "content": " \n"}], r"messages\[1\] of the assistant is empty; expected a text"),
-        ([USER, {"role": "assistant", "content": None}], r"messages\[1\]: field 'content' is NoneType; expected str"),
-        ([USER, {"role": "assistant"}], r"messages\[1\]: no field 'content'; found 'role, content'|no field 'content'"),
+        (
+            [USER, {"role": "tool", "content": "x"}],
+            r"messages\[1\] has role 'tool'; expected assistant",
+        ),
+        (
+            [USER, {"role": "assistant", "content": " \n"}],
+            r"messages\[1\] of the assistant is empty; expected a text",
+        ),
+        (
+            [USER, {"role": "assistant", "content": None}],
+            r"messages\[1\]: field 'content' is NoneType; expected str",
+        ),
+        (
+            [USER, {"role": "assistant"}],
+            r"messages\[1\]: no field 'content'; found 'role, content'|no field 'content'",
+        ),
         ([USER, "2"], r"messages\[1\] is '2'; expected an object with role and content"),
         ("hello", r"field 'messages' is str; expected list"),
     ],
 )
-def test_a_malformed_row_is_named_by_file_and_line(tmp_path: Path, messages: Any, answer: str) -> None:
+def test_a_malformed_row_is_named_by_file_and_line(
+    tmp_path: Path, messages: Any, answer: str
+) -> None:
     path = write(tmp_path, {"messages": [USER, ASSISTANT]}, {"messages": messages})
     with pytest.raises(DataError, match=rf"chats.jsonl:2: {answer}"):
         list(read_samples(chat.TASK, path))
 
 
 def test_rows_without_messages_and_repeated_ids_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"chats.jsonl:1: no field 'messages'; found 'prompt'; add it"):
+    with pytest.raises(
+        DataError, match=r"chats.jsonl:1: no field 'messages'; found 'prompt'; add it"
+    ):
         list(read_samples(chat.TASK, write(tmp_path, {"prompt": "x"})))
     row = {"messages": [USER, ASSISTANT], "id": "a"}
-    with pytest.raises(DataError, match=r"chats.jsonl:2: id 'a' is also at .*:1; expected unique ids"):
+    with pytest.raises(
+        DataError, match=r"chats.jsonl:2: id 'a' is also at .*:1; expected unique ids"
+    ):
         list(read_samples(chat.TASK, write(tmp_path, row, row)))
 
 
 def test_several_answers_to_a_question_stay_together(tmp_path: Path) -> None:
     """Each is kept once, and none is trained on where another one is held out."""
     texts = [(q, a) for q in range(30) for a in ("yes", "no", "no")]
-    rows = [{"messages": [{**USER, "content": f"{q}?"}, {**ASSISTANT, "content": a}]} for q, a in texts]
+    rows = [
+        {"messages": [{**USER, "content": f"{q}?"}, {**ASSISTANT, "content": a}]} for q, a in texts
+    ]
     groups = group_samples(chat.TASK, read_samples(chat.TASK, write(tmp_path, *rows)))
     assert [len(group) for group in groups] == [2] * 30
-    options: dict[str, Any] = {"test_fraction": 0.3, "validation_fraction": 0.3, "seed": 1, "source": tmp_path}
+    options: dict[str, Any] = {
+        "test_fraction": 0.3,
+        "validation_fraction": 0.3,
+        "seed": 1,
+        "source": tmp_path,
+    }
     splits = split_groups(chat.TASK, groups, **options).groups
-    asked = {name: {one.turns[0][0] for group in own for one in group} for name, own in splits.items()}
+    asked = {
+        name: {one.turns[0][0] for group in own for one in group} for name, own in splits.items()
+    }
     assert sum(map(len, asked.values())) == 30
     assert len(set.union(*asked.values())) == 30
 
@@ -123,11 +177,19 @@ def test_several_answers_to_a_question_stay_together(tmp_path: Path) -> None:
 def test_questions_are_on_one_side_whatever_groups_are_given(tmp_path: Path) -> None:
     """A group of each row, and every question in two of them."""
     rows = [
-        {"messages": [{**USER, "content": f"{n % 30}?"}, {**ASSISTANT, "content": str(n)}], "group": f"g{n}"}
+        {
+            "messages": [{**USER, "content": f"{n % 30}?"}, {**ASSISTANT, "content": str(n)}],
+            "group": f"g{n}",
+        }
         for n in range(60)
     ]
     groups = group_samples(chat.TASK, read_samples(chat.TASK, write(tmp_path, *rows)))
-    options: dict[str, Any] = {"test_fraction": 0.1, "validation_fraction": 0.2, "seed": 1, "source": tmp_path}
+    options: dict[str, Any] = {
+        "test_fraction": 0.1,
+        "validation_fraction": 0.2,
+        "seed": 1,
+        "source": tmp_path,
+    }
     splits = split_groups(chat.TASK, groups, **options).groups
     asked = [{one.turns[0][0] for group in own for one in group} for own in splits.values()]
     assert all(asked)
@@ -136,15 +198,25 @@ def test_questions_are_on_one_side_whatever_groups_are_given(tmp_path: Path) -> 
 
 def test_exact_compares_the_last_answer_with_the_gold_one(tmp_path: Path) -> None:
     verify = chat.make_task("exact").verify
-    for gold, answer, label in (("Ja  so", "ja so\n", "correct"), (42, "42", "correct"), ("42", "43", "wrong")):
+    for gold, answer, label in (
+        ("Ja  so", "ja so\n", "correct"),
+        (42, "42", "correct"),
+        ("42", "43", "wrong"),
+    ):
         assert verify(gold, ["other", answer])[0].label == label
-    path = write(tmp_path, {"messages": [USER, ASSISTANT]}, {"messages": [USER, ASSISTANT], "answer": 3})
-    with pytest.raises(DataError, match=r"chats.jsonl:2: the verifier of chat returns wrong for the target '2'"):
+    path = write(
+        tmp_path, {"messages": [USER, ASSISTANT]}, {"messages": [USER, ASSISTANT], "answer": 3}
+    )
+    with pytest.raises(
+        DataError, match=r"chats.jsonl:2: the verifier of chat returns wrong for the target '2'"
+    ):
         list(read_samples(chat.make_task("exact"), path))
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(InputError, match=r"'exakt' given; expected none, exact, math, or FILE:FUNCTION"):
+    with pytest.raises(
+        InputError, match=r"'exakt' given; expected none, exact, math, or FILE:FUNCTION"
+    ):
         chat.make_task("exakt")
 
 
@@ -164,32 +236,56 @@ def returns_nothing(gold, answers):
 def test_a_function_returns_a_bool_a_number_or_a_label(tmp_path: Path) -> None:
     write_task_name(tmp_path, "chat", verifier="verify", code=CODE, file="mine.py")
     task = read_task(tmp_path)  # on another machine: the code travels with the samples
-    found = {text: task.verify("2", [text])[0] for text in ("2", "3", "half", "none", "late", "right")}
+    found = {
+        text: task.verify("2", [text])[0] for text in ("2", "3", "half", "none", "late", "right")
+    }
     labels = {text: one.label for text, one in found.items()}
     assert labels == {
         "2": "correct", "3": "wrong", "half": "partial", "none": "wrong", "late": "too_late", "right": "correct"
     }  # fmt: skip
     assert [one.scores["score"] for one in found.values()] == [1.0, 0.0, 0.5, 0.0, 0.0, 1.0]
-    with pytest.raises(DataError, match=r"^mine.py:6: ZeroDivisionError: division by zero, for the gold answer '2'"):
+    with pytest.raises(
+        DataError, match=r"^mine.py:6: ZeroDivisionError: division by zero, for the gold answer '2'"
+    ):
         task.verify("2", ["boom"])
 
 
 @pytest.mark.parametrize(
     ("name", "code", "answer"),
     [
-        ("returns_nothing", CODE, r":9: TypeError: None returned, for the gold answer 'g' and the answers \['a'\]"),
-        ("missing", CODE, r":1: KeyError: 'missing'; expected one file, .* with a function missing\(gold, answers\)"),
+        (
+            "returns_nothing",
+            CODE,
+            r":9: TypeError: None returned, for the gold answer 'g' and the answers \['a'\]",
+        ),
+        (
+            "missing",
+            CODE,
+            r":1: KeyError: 'missing'; expected one file, .* with a function missing\(gold, answers\)",
+        ),
         ("verify", "def verify(:\n", ":1: SyntaxError: "),
-        ("verify", "\n\nimport helpers_beside\n", ":3: ModuleNotFoundError: .*imports installed packages only"),
-        ("verify", "def verify(gold):\n    return True\n", r":1: TypeError: verify\(\) takes 1 positional argument"),
+        (
+            "verify",
+            "\n\nimport helpers_beside\n",
+            ":3: ModuleNotFoundError: .*imports installed packages only",
+        ),
+        (
+            "verify",
+            "def verify(gold):\n    return True\n",
+            r":1: TypeError: verify\(\) takes 1 positional argument",
+        ),
         ("verify", "def verify(gold, answers):\n    return 2\n", ":1: TypeError: 2 returned"),
     ],
 )
-def test_mistakes_in_a_function_are_named_by_file_and_line(name: str, code: str, answer: str) -> None:
+def test_mistakes_in_a_function_are_named_by_file_and_line(
+    name: str, code: str, answer: str
+) -> None:
     with pytest.raises(DataError, match="/home/me/mine.py" + answer):
         chat.make_task(name, code, "/home/me/mine.py").verify("g", ["a"])
 
 
 def test_without_a_verifier_nothing_can_be_verified() -> None:
-    with pytest.raises(DataError, match=r"no verifier given; expected one; set prepare_tasks\.verifier"):
+    with pytest.raises(
+        DataError, match=r"no verifier given; expected one; set prepare_tasks\.verifier"
+    ):
         chat.TASK.verify("2", ["2"])

@@ -14,11 +14,25 @@ from hypothesis import strategies as st
 from ratchet.data.tasks import gsm8k, read_samples
 from ratchet.data.tasks.numbers import format_number, parse_number
 from ratchet.errors import DataError
-from ratchet.jobs.answers.implementation.grpo import compute_reward
+from ratchet.jobs.answers.grpo_training import compute_reward
 
 FORMS: dict[int | str, list[str]] = {
     18: [
-        *("18", " 18 ", "18.", "18,", "+18", "18.0", "18.00", "18!", "(18)", "`18`", "**18**", "*18*", "__18__"),
+        *(
+            "18",
+            " 18 ",
+            "18.",
+            "18,",
+            "+18",
+            "18.0",
+            "18.00",
+            "18!",
+            "(18)",
+            "`18`",
+            "**18**",
+            "*18*",
+            "__18__",
+        ),
         *(
             "$18",
             "\\$18",
@@ -57,7 +71,15 @@ FORMS: dict[int | str, list[str]] = {
             "36/2",
             "\\frac{36}{2}",
         ),
-        *("x = 18", "x=18", "x = $18", "Total cost = $18", "The answer is 18.", "Answer: 18", "Final answer: **$18**."),
+        *(
+            "x = 18",
+            "x=18",
+            "x = $18",
+            "Total cost = $18",
+            "The answer is 18.",
+            "Answer: 18",
+            "Final answer: **$18**.",
+        ),
         *(
             "So Janet makes $18 every day at the farmer\u2019s market.",
             "18 (eighteen)",
@@ -105,7 +127,17 @@ FORMS: dict[int | str, list[str]] = {
         "1,000 m",
     ],
     1234567: ["1,234,567", "1{,}234{,}567", "1\\,234\\,567"],
-    "1/2": ["1/2", "0.5", ".5", "1 / 2", "\\frac{1}{2}", "\\dfrac{1}{2}", "1/2 cup", "$\\tfrac{1}{2}$", "50/100"],
+    "1/2": [
+        "1/2",
+        "0.5",
+        ".5",
+        "1 / 2",
+        "\\frac{1}{2}",
+        "\\dfrac{1}{2}",
+        "1/2 cup",
+        "$\\tfrac{1}{2}$",
+        "50/100",
+    ],
     "5/2": ["2.5", "5/2", "$2.50", "2.500"],
 }
 NO_NUMBERS = [
@@ -154,12 +186,32 @@ NO_NUMBERS = [
         "--5",
         "sqrt(4)",
     ),
-    *("10:30", "3:30", "7 or 8", "20 or so", "20 or more", "4 apples and 5 pears", "20 to 30", "A4", "covid-19"),
-    *("not 20", "It is not 18", "more than 20", "at least 20", ">5", "the square root of 4", "2 times"),
+    *(
+        "10:30",
+        "3:30",
+        "7 or 8",
+        "20 or so",
+        "20 or more",
+        "4 apples and 5 pears",
+        "20 to 30",
+        "A4",
+        "covid-19",
+    ),
+    *(
+        "not 20",
+        "It is not 18",
+        "more than 20",
+        "at least 20",
+        ">5",
+        "the square root of 4",
+        "2 times",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("value", "text"), [(value, text) for value, texts in FORMS.items() for text in texts])
+@pytest.mark.parametrize(
+    ("value", "text"), [(value, text) for value, texts in FORMS.items() for text in texts]
+)
 def test_one_number_is_read_as_a_person_would(value: Any, text: str) -> None:
     assert parse_number(text) == Fraction(value)
     gold = {"answer": format_number(Fraction(value))}
@@ -182,7 +234,11 @@ def test_anything_else_is_no_number(text: str, tmp_path: Path) -> None:
     assert compute_reward(gsm8k.TASK, sample, f"#### {text}") == 0
 
 
-@given(st.fractions() | st.decimals(-1000, 1000, allow_nan=False).map(Fraction) | st.integers().map(Fraction))
+@given(
+    st.fractions()
+    | st.decimals(-1000, 1000, allow_nan=False).map(Fraction)
+    | st.integers().map(Fraction)
+)
 def test_numbers_are_written_exactly(value: Fraction) -> None:
     text = format_number(value)
     assert Fraction(text) == value
@@ -192,13 +248,30 @@ def test_numbers_are_written_exactly(value: Fraction) -> None:
 @pytest.mark.parametrize(
     ("number", "written"),
     [
-        *(("1,000", "1000"), ("$2.50", "2.5"), ("-.125", "-0.125"), ("42.0", "42"), ("0.0000001", "0.0000001")),
-        *(("1/2", "0.5"), ("1/3", "1/3"), ("\u22125", "-5"), ("30%", "30"), ("18 eggs", "18"), ("**20**", "20")),
+        *(
+            ("1,000", "1000"),
+            ("$2.50", "2.5"),
+            ("-.125", "-0.125"),
+            ("42.0", "42"),
+            ("0.0000001", "0.0000001"),
+        ),
+        *(
+            ("1/2", "0.5"),
+            ("1/3", "1/3"),
+            ("\u22125", "-5"),
+            ("30%", "30"),
+            ("18 eggs", "18"),
+            ("**20**", "20"),
+        ),
         ("12345678901234567890.12345678901234567891", "12345678901234567890.12345678901234567891"),
     ],
 )
-def test_targets_of_gsm8k_have_the_number_of_the_data(number: str, written: str, tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text(json.dumps({"question": "How much?", "answer": f"So\n#### {number}"}) + "\n")
+def test_targets_of_gsm8k_have_the_number_of_the_data(
+    number: str, written: str, tmp_path: Path
+) -> None:
+    (tmp_path / "x.jsonl").write_text(
+        json.dumps({"question": "How much?", "answer": f"So\n#### {number}"}) + "\n"
+    )
     for task, ending in ((gsm8k.TASK, f"#### {written}"), (gsm8k.BOXED, f"\\boxed{{{written}}}")):
         (sample,) = read_samples(task, tmp_path / "x.jsonl")
         assert sample.turns[0][1].endswith(ending)

@@ -33,15 +33,20 @@ SIZES = st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=5), min_size=3
 
 @given(sizes=SIZES, seed=st.integers(0, 99), most=st.none() | st.integers(1, 30))
 @settings(deadline=None)
-def test_a_document_is_on_one_side_and_training_is_limited_by_questions(
-    sizes: list[list[int]], seed: int, most: int | None
-) -> None:
+def test_documents_stay_in_one_split(sizes: list[list[int]], seed: int, most: int | None) -> None:
     groups = make_groups(sizes)
-    options = {"test_fraction": 0.2, "validation_fraction": 0.1, "seed": seed, "source": Path("s.json")}
+    options = {
+        "test_fraction": 0.2,
+        "validation_fraction": 0.1,
+        "seed": seed,
+        "source": Path("s.json"),
+    }
     try:
         every = split_groups(TASK, groups, None, **options).groups
     except DataError:
-        assert len(sizes) <= 4 or max(map(len, sizes)) > 1  # one document may have most of the groups
+        assert (
+            len(sizes) <= 4 or max(map(len, sizes)) > 1
+        )  # one document may have most of the groups
         return
     sides = {name: {group[0].document for group in chosen} for name, chosen in every.items()}
     assert all(sides.values())
@@ -56,7 +61,12 @@ def test_a_document_is_on_one_side_and_training_is_limited_by_questions(
 
 
 def test_the_passages_of_one_article_cannot_be_split() -> None:
-    options = {"test_fraction": 0.1, "validation_fraction": 0.1, "seed": 1, "source": Path("s.json")}
+    options = {
+        "test_fraction": 0.1,
+        "validation_fraction": 0.1,
+        "seed": 1,
+        "source": Path("s.json"),
+    }
     with pytest.raises(DataError, match="9 groups in 2 documents; expected at least 3"):
         split_groups(TASK, make_groups([[1] * 4, [1] * 5]), None, **options)
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.jobs.answers.compare_checkpoints import Config, Inputs
-from ratchet.jobs.answers.implementation.compare_checkpoints import run
+from ratchet.jobs.answers.compare_checkpoints import Config, Inputs, run
 from ratchet.orchestrator.job_interface import Context
 
 
@@ -32,7 +31,8 @@ def test_the_test_questions_do_not_choose(
     context: Callable[..., Context],
 ) -> None:
     steps = [
-        {"step": name, "loss": 1.0, "valid/eval_loss": eval_loss[i]} for i, name in enumerate(("start", "10", "20"))
+        {"step": name, "loss": 1.0, "valid/eval_loss": eval_loss[i]}
+        for i, name in enumerate(("start", "10", "20"))
     ]
     for i, row in enumerate(steps):
         row |= {} if accuracy is None else {"valid/accuracy": accuracy[i]}
@@ -54,5 +54,9 @@ def test_the_test_questions_do_not_choose(
     assert result.metrics["pass@1"] == tested[best]
     (row,) = (row for row in result.tables["checkpoints"] if "best" in row["note"])
     assert row["step"] == best
-    assert [(one["wrong"], one["vague"]) for one in result.tables["checkpoints"]] == [(1, 0), (2, 5), (0, 1)]
+    assert [(one["wrong"], one["vague"]) for one in result.tables["checkpoints"]] == [
+        (1, 0),
+        (2, 5),
+        (0, 1),
+    ]
     assert result.curves["share of questions failed against step | vague"]["y"] == [0.0, 0.5, 0.1]

@@ -36,7 +36,8 @@ class Strange(Exception):
 
 
 @pytest.mark.parametrize(
-    "error", [Strange("a", Path("b")), ValueError(Path("b")), torch.OutOfMemoryError("CUDA out of memory")]
+    "error",
+    [Strange("a", Path("b")), ValueError(Path("b")), torch.OutOfMemoryError("CUDA out of memory")],
 )
 def test_any_other_error_arrives_with_its_name_and_text(error: Exception) -> None:
     found = error_from_json(error_to_json(error))

@@ -37,12 +37,16 @@ def test_auto_is_resolved_once_whatever_machine_continues(
     assert [path.name for path in context.work.iterdir()] == ["dtype"]
 
 
-def test_a_machine_without_the_dtype_of_its_step_is_refused(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_the_dtype_of_its_step_is_refused(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
     native(monkeypatch, True)
     resolve_dtype(context, AUTO)
     check_dtype(context)
     native(monkeypatch, False)
-    with pytest.raises(InputError, match=r"embed, machine .*: its cpu does not multiply bfloat16 natively"):
+    with pytest.raises(
+        InputError, match=r"embed, machine .*: its cpu does not multiply bfloat16 natively"
+    ):
         check_dtype(context)
 
 

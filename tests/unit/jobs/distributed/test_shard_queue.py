@@ -13,7 +13,9 @@ from ratchet.orchestrator.job_interface import Context, Resources
 
 def make_queue(shards: int) -> ShardQueue:
     context = Context("step", "0" * 64, 1, Path(), Path(), Resources(1, 1.0, 0.0))
-    return ShardQueue(context, 0, None, [(Path(f"{number}"), Path(f"out/{number}")) for number in range(shards)])
+    return ShardQueue(
+        context, 0, None, [(Path(f"{number}"), Path(f"out/{number}")) for number in range(shards)]
+    )
 
 
 def test_a_lost_worker_takes_its_shard_first() -> None:
@@ -37,11 +39,16 @@ def test_a_shard_that_another_worker_has_is_not_put_back() -> None:
 
 
 @given(st.integers(0, 8), st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=40))
-def test_each_shard_is_finished_once_and_held_by_one_worker(shards: int, moves: list[tuple[int, bool]]) -> None:
+def test_each_shard_is_finished_once_and_held_by_one_worker(
+    shards: int, moves: list[tuple[int, bool]]
+) -> None:
     queue = make_queue(shards)
     held: dict[int, Path] = {}
     finished: list[Path] = []
-    for worker, lost in [*moves, *((worker, False) for worker in range(4) for _ in range(shards + 1))]:
+    for worker, lost in [
+        *moves,
+        *((worker, False) for worker in range(4) for _ in range(shards + 1)),
+    ]:
         if lost:
             held.pop(worker, None)
             queue.put_back(worker)

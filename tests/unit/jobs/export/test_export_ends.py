@@ -13,8 +13,7 @@ from architectures import trained
 from chat_tokenizers import CHAT, tokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from ratchet.jobs.export.export_model import Inputs
-from ratchet.jobs.export.implementation.export_model import write_model
+from ratchet.jobs.export.export_model import Inputs, write_model
 from ratchet.models.decoder import decoder
 
 
@@ -25,22 +24,33 @@ def base(tmp_path: Path) -> Path:
     fast = tokenizer()
     fast.chat_template = CHAT
     fast.save_pretrained(folder)
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    size = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     torch.manual_seed(0)
-    Qwen2ForCausalLM(Qwen2Config(vocab_size=264, num_key_value_heads=2, pad_token_id=0, **size)).save_pretrained(folder)
+    Qwen2ForCausalLM(
+        Qwen2Config(vocab_size=264, num_key_value_heads=2, pad_token_id=0, **size)
+    ).save_pretrained(folder)
     return folder
 
 
 @pytest.mark.parametrize("adapter", [True, False])
 @pytest.mark.parametrize("known", [None, {"eos_token_id": 1, "top_k": 7}, {"eos_token_id": [2, 1]}])
-def test_transformers_stops_where_answers_end(base: Path, tmp_path: Path, known: Any, adapter: bool) -> None:
+def test_transformers_stops_where_answers_end(
+    base: Path, tmp_path: Path, known: Any, adapter: bool
+) -> None:
     file = base / "generation_config.json"
     file.unlink(missing_ok=True)
     if known is not None:
         file.write_text(json.dumps(known))
     if adapter:
         trained(Qwen2ForCausalLM.from_pretrained(base), [], "CAUSAL_LM", tmp_path / "adapter")
-    write_model("decoder", Inputs(base, tmp_path / "adapter" if adapter else None), tmp_path / "out")
+    write_model(
+        "decoder", Inputs(base, tmp_path / "adapter" if adapter else None), tmp_path / "out"
+    )
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     found, ends = model.generation_config, decoder.load_conversations(base).ends
     assert {1, 3} <= ends

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from ratchet.data import tables
-from ratchet.jobs.predictions.fuse import Config, Inputs
-from ratchet.jobs.predictions.implementation.fuse import run
+from ratchet.jobs.predictions.fuse import Config, Inputs, run
 
 DOCUMENTS = 20
 QUERIES = 120
@@ -26,7 +25,9 @@ def write(folder: Path, places: Sequence[int], *, step: int) -> Path:
         names = [f"d{n}" for n in range(1, DOCUMENTS)][::step]
         names.insert(place, "d0")
         scores = 0.5 ** np.arange(DOCUMENTS)
-        rows.append({"id": f"q{q}", "text": "?", "documents": names, "scores": scores, "ranks": [place + 1]})
+        rows.append(
+            {"id": f"q{q}", "text": "?", "documents": names, "scores": scores, "ranks": [place + 1]}
+        )
     tables.write_shards(folder, rows, tables.RANKED, 50)
     return folder
 
@@ -63,7 +64,9 @@ def test_what_one_query_gains_fuses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("group_size", "weight"), [(1, 1), (10, 0)])
-def test_what_one_group_of_queries_gains_fuses_nothing(tmp_path: Path, group_size: int, weight: int) -> None:
+def test_what_one_group_of_queries_gains_fuses_nothing(
+    tmp_path: Path, group_size: int, weight: int
+) -> None:
     first, second = [5] * 10 + [0] * (QUERIES - 10), [0] * 10 + [5] * (QUERIES - 10)
     found = fuse(tmp_path, first, second, group_size)
     assert (found["weight/first"], found["weight/second"]) == (1, weight)

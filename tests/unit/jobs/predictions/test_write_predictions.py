@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from ratchet.data.tables import CORPUS, RANKED, write_shards
-from ratchet.jobs.predictions.implementation.write_predictions import run
-from ratchet.jobs.predictions.write_predictions import Config, Inputs
+from ratchet.jobs.predictions.write_predictions import Config, Inputs, run
 
 DOCUMENTS = 30
 
@@ -28,7 +27,15 @@ def write(folder: Path, queries: int, depth: int) -> tuple[list[dict[str, Any]],
     for q in range(queries):
         names = [f"d {n % DOCUMENTS}" for n in range(q, q + (depth if q % 5 else min(depth, q)))]
         scores = np.sort(random.random(len(names), np.float32))[::-1].tolist()
-        rows.append({"id": f"q {q}", "text": f'"{q}", é\r\n', "documents": names, "scores": scores, "ranks": []})
+        rows.append(
+            {
+                "id": f"q {q}",
+                "text": f'"{q}", é\r\n',
+                "documents": names,
+                "scores": scores,
+                "ranks": [],
+            }
+        )
     write_shards(folder / "ranking", rows, RANKED, queries // 3)
     (folder / "out").mkdir()
     return rows, SimpleNamespace(out=folder / "out")
@@ -44,17 +51,28 @@ def test_each_file_has_the_first_documents_of_each_query(tmp_path: Path, top: in
     with (tmp_path / "out/predictions.csv").open(newline="", encoding="utf-8") as file:
         table = list(csv.reader(file))
     expected = [
-        [row["id"], " ".join(name.replace(" ", "%20") for name, _ in own)] for row, own in zip(rows, best, strict=True)
+        [row["id"], " ".join(name.replace(" ", "%20") for name, _ in own)]
+        for row, own in zip(rows, best, strict=True)
     ]
     assert table == [["Question,Id", "Ids"], *expected]
     lines = (tmp_path / "out/predictions.jsonl").read_text(encoding="utf-8").split("\n")
     assert lines.pop() == ""
     for line, row, own in zip(map(json.loads, lines), rows, best, strict=True):
-        documents = [{"id": name, "score": score, "text": f"text\n\u2028 {name[2:]}"} for name, score in own]
+        documents = [
+            {"id": name, "score": score, "text": f"text\n\u2028 {name[2:]}"} for name, score in own
+        ]
         assert line == {"id": row["id"], "query": row["text"], "documents": documents}
     trec = [line.split() for line in (tmp_path / "out/predictions.trec").read_text().splitlines()]
-    assert [(query, name, int(rank), float(score), tag) for query, _, name, rank, score, tag in trec] == [
-        (row["id"].replace(" ", "%20"), name.replace(" ", "%20"), rank, pytest.approx(score, rel=1e-8), "own")
+    assert [
+        (query, name, int(rank), float(score), tag) for query, _, name, rank, score, tag in trec
+    ] == [
+        (
+            row["id"].replace(" ", "%20"),
+            name.replace(" ", "%20"),
+            rank,
+            pytest.approx(score, rel=1e-8),
+            "own",
+        )
         for row, own in zip(rows, best, strict=True)
         for rank, (name, score) in enumerate(own, 1)
     ]

@@ -16,7 +16,7 @@ from ratchet.data.tables import read_shards
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval import prepare
 from ratchet.jobs.retrieval.datasets import find_datasets, find_queries
-from ratchet.jobs.retrieval.implementation.prepare import run
+from ratchet.jobs.retrieval.prepare import run
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.job_interface import Context, Result, Source
 from ratchet.orchestrator.job_interface.source_digest import SourceDigests
@@ -28,7 +28,10 @@ def write(path: Path, name: str, count: int, **columns: str) -> Path:
     """Write pairs as JSON Lines: `name 0` with the positive `about name 0`."""
     names = {"query": "query", "positive": "positive"} | columns
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = ({names["query"]: f"{name} {i}", names["positive"]: f"about {name} {i}"} for i in range(count))
+    rows = (
+        {names["query"]: f"{name} {i}", names["positive"]: f"about {name} {i}"}
+        for i in range(count)
+    )
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -36,20 +39,35 @@ def write(path: Path, name: str, count: int, **columns: str) -> Path:
 def prepared(context: MakeContext, **given: str) -> tuple[dict[str, list[dict[str, Any]]], Result]:
     """Run `prepare` on what the parameters name. Return its tables and its result."""
     values = find_datasets(**given)
-    paths = {key: tuple(source.path for source in found) for key, found in values.items() if key != "reading"}
-    config, inputs, ctx = prepare.Config(reading=values["reading"]), prepare.Inputs(**paths), context()
-    predicted = prepare.predict(config, inputs, {})
+    paths = {
+        key: tuple(source.path for source in found)
+        for key, found in values.items()
+        if key != "reading"
+    }
+    config, inputs, ctx = (
+        prepare.Config(reading=values["reading"]),
+        prepare.Inputs(**paths),
+        context(),
+    )
+    predicted = prepare.check(config, inputs, {})
     result = run(ctx, config, inputs)
     assert predicted.metrics.items() <= result.metrics.items()
-    return {name: read_shards(ctx.out / name).to_pylist() for name in ("corpus", "train", "valid", "test")}, result
+    return {
+        name: read_shards(ctx.out / name).to_pylist()
+        for name in ("corpus", "train", "valid", "test")
+    }, result
 
 
 def numbers(rows: list[dict[str, Any]], name: str) -> list[int]:
     return [int(row["text"].split()[1]) for row in rows if row["text"].startswith(f"{name} ")]
 
 
-def test_files_for_valid_and_test_are_never_trained_on(context: MakeContext, tmp_path: Path) -> None:
-    files = {name: str(write(tmp_path / f"{name}.jsonl", name, 9)) for name in ("data", "valid", "test")}
+def test_files_for_valid_and_test_are_never_trained_on(
+    context: MakeContext, tmp_path: Path
+) -> None:
+    files = {
+        name: str(write(tmp_path / f"{name}.jsonl", name, 9)) for name in ("data", "valid", "test")
+    }
     tables, result = prepared(context, **files)
     assert numbers(tables["train"], "data") == numbers(tables["valid"], "valid") == list(range(9))
     assert numbers(tables["test"], "test") == list(range(9))
@@ -60,23 +78,36 @@ def test_files_for_valid_and_test_are_never_trained_on(context: MakeContext, tmp
         assert [text[name] for name in row["positives"]] == [f"about {row['text']}"]
 
 
-def test_test_queries_that_are_trained_on_are_reported(context: MakeContext, tmp_path: Path) -> None:
+def test_test_queries_that_are_trained_on_are_reported(
+    context: MakeContext, tmp_path: Path
+) -> None:
     data = write(tmp_path / "data.jsonl", "q", 20)
     _, result = prepared(context, data=str(data), test=str(write(tmp_path / "test.jsonl", "q", 5)))
-    assert result.note.endswith("training queries have the text of a test query, such as " + f"{data}:1")
+    assert result.note.endswith(
+        "training queries have the text of a test query, such as " + f"{data}:1"
+    )
 
 
 def test_one_file_for_test_may_be_small(context: MakeContext, tmp_path: Path) -> None:
     data, test = write(tmp_path / "data.jsonl", "q", 20), write(tmp_path / "test.jsonl", "t", 1)
     tables, _ = prepared(context, data=str(data), test=str(test))
     assert [len(tables[name]) for name in ("train", "valid", "test")] == [14, 6, 1]
-    with pytest.raises(DataError, match=r"test\.jsonl: 1 documents in the corpus; expected at least 2"):
+    with pytest.raises(
+        DataError, match=r"test\.jsonl: 1 documents in the corpus; expected at least 2"
+    ):
         prepared(context, data="", test=str(test))
 
 
-def test_scores_of_the_training_queries_do_not_need_scores_for_test(context: MakeContext, tmp_path: Path) -> None:
+def test_teacher_scores_for_train_only(context: MakeContext, tmp_path: Path) -> None:
     rows = [
-        {"query": f"q {i}", "pos": [f"p {i}"], "neg": ["n"], "pos_scores": [1.5], "neg_scores": [0.5]} for i in range(9)
+        {
+            "query": f"q {i}",
+            "pos": [f"p {i}"],
+            "neg": ["n"],
+            "pos_scores": [1.5],
+            "neg_scores": [0.5],
+        }
+        for i in range(9)
     ]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     test = str(write(tmp_path / "test.jsonl", "t", 3))
@@ -99,7 +130,10 @@ def test_a_list_has_weights_tasks_and_names(context: MakeContext, tmp_path: Path
     assert len(drawn["a"]) == len(set(drawn["a"])) == round((40 - len(held_out["a"])) / 2)
     assert sorted(drawn["b"]) == sorted([n for n in range(40) if n not in held_out["b"]] * 2)
     assert not any(set(drawn[name]) & held_out[name] for name in "ab")
-    assert {(row["text"][0], row["task"]) for row in tables["train"]} == {("a", ""), ("b", "find & name: 100%")}
+    assert {(row["text"][0], row["task"]) for row in tables["train"]} == {
+        ("a", ""),
+        ("b", "find & name: 100%"),
+    }
     assert all(row["id"].startswith("first/") for row in tables["train"] if row["text"][0] == "a")
     assert result.metrics["train/queries"] == len(tables["train"])
 
@@ -118,7 +152,9 @@ LISTS = [
 
 
 @pytest.mark.parametrize(("content", "said"), LISTS)
-def test_a_mistake_in_a_list_is_named_with_its_line(content: str, said: str, tmp_path: Path) -> None:
+def test_a_mistake_in_a_list_is_named_with_its_line(
+    content: str, said: str, tmp_path: Path
+) -> None:
     (tmp_path / "list.yaml").write_text(content)
     with pytest.raises(InputError, match=said):
         find_datasets(str(tmp_path / "list.yaml"))
@@ -136,7 +172,9 @@ def test_every_file_counts_and_paths_do_not(tmp_path: Path) -> None:
         write(tmp_path / f"{name}.jsonl", name, 5)
     (tmp_path / "list.yaml").write_text("- data: a.jsonl\n- data: b.jsonl\n  weight: 2\n")
     values = find_datasets(str(tmp_path / "list.yaml"), test=f"{tmp_path}/a.jsonl?name=x")
-    assert values["data"] == tuple(Source(tmp_path / f"{n}.jsonl", str(tmp_path / f"{n}.jsonl")) for n in ("a", "b"))
+    assert values["data"] == tuple(
+        Source(tmp_path / f"{n}.jsonl", str(tmp_path / f"{n}.jsonl")) for n in ("a", "b")
+    )
     assert [source.path for source in values["test"]] == [tmp_path / "a.jsonl"]
     assert values["reading"] == ("", "weight=2", "name=x")
     assert find_datasets(str(tmp_path / "a.jsonl"))["reading"] == ()
@@ -144,8 +182,11 @@ def test_every_file_counts_and_paths_do_not(tmp_path: Path) -> None:
 
 def test_options_belong_to_paths(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", "a", 5)
-    with pytest.raises(InputError, match=r"prepare\.reading: 2 given for 1 paths; expected one for each path of data"):
-        prepare.predict(prepare.Config(reading=("", "")), prepare.Inputs((file,)), {})
+    with pytest.raises(
+        InputError,
+        match=r"prepare\.reading: 2 given for 1 paths; expected one for each path of data",
+    ):
+        prepare.check(prepare.Config(reading=("", "")), prepare.Inputs((file,)), {})
     named = write(tmp_path / "what?query=x.jsonl", "a", 5)
     assert find_datasets(str(named))["data"][0].path == named
 
@@ -155,7 +196,11 @@ def test_options_belong_to_paths(tmp_path: Path) -> None:
     [
         ("", (), ""),
         ("", ("", "weight=2"), ""),
-        ("", ("template=%7Ba%7D&weight=2&positive=b", "name=x&template=%7Ba%7D"), "template=%7Ba%7D"),
+        (
+            "",
+            ("template=%7Ba%7D&weight=2&positive=b", "name=x&template=%7Ba%7D"),
+            "template=%7Ba%7D",
+        ),
         ("?id=number", ("instruction=Find",), "id=number&instruction=Find"),
         ("?query=title", ("instruction=Find", "template=%7Ba%7D"), "query=title"),
     ],
@@ -168,9 +213,12 @@ def test_new_queries_are_read_as_the_data(
     assert (found["queries"].path, found["reading"]) == (file, expected)
 
 
-def test_new_queries_of_data_with_several_instructions_need_their_own(tmp_path: Path) -> None:
+def test_new_queries_need_their_instruction(tmp_path: Path) -> None:
     file = write(tmp_path / "new.jsonl", "a", 5)
-    with pytest.raises(InputError, match=r"predict: .*new\.jsonl given, for data sets with several templates or instr"):
+    with pytest.raises(
+        InputError,
+        match=r"predict: .*new\.jsonl given, for data sets with several templates or instr",
+    ):
         find_queries(str(file), "predict", ("instruction=Find", ""))
 
 
@@ -194,22 +242,30 @@ def test_a_folder_with_test_queries_only_is_evaluated_whole(
 
 
 @pytest.mark.parametrize("parameter", ["data", "test"])
-def test_what_is_only_evaluated_can_be_planned_without_iterations(
+def test_evaluation_without_iterations(
     tmp_path: Path, parameter: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["plan", "retriever", "--store", str(tmp_path / "s"), "--set", f"{parameter}={beir(tmp_path / 'b')}"]
+    given = [
+        "plan",
+        "retriever",
+        "--store",
+        str(tmp_path / "s"),
+        "--set",
+        f"{parameter}={beir(tmp_path / 'b')}",
+    ]
     assert main([*given, "--set", "iterations=0"]) == 0
     assert "bm25/evaluate" in capsys.readouterr().out
     assert main([*given, "--set", "iterations=1"]) == 2
-    said = (
-        "finetune_embedder: the data has queries for test only; expected some to train on; add train.tsv or --set data"
-    )
+    said = "finetune_embedder: the data has queries for test only; expected some to train on; add train.tsv"
     assert said in capsys.readouterr().err
 
 
 def test_nothing_given_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "misconceptions"]) == 2
-    assert "data: nothing given; expected the path of a file or folder; add --set data=PATH" in capsys.readouterr().err
+    assert (
+        "data: nothing given; expected the path of a file or folder; add --set data=PATH"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.fixture
@@ -222,7 +278,10 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "toy"
     folder.mkdir()
     for split, count in (("train", 30), ("test", 4)):
-        table = {"question": [f"{split} {i}" for i in range(count)], "answer": [f"about {i}" for i in range(count)]}
+        table = {
+            "question": [f"{split} {i}" for i in range(count)],
+            "answer": [f"about {i}" for i in range(count)],
+        }
         pq.write_table(pa.table(table), folder / f"{split}.parquet")
     built = datasets.load_dataset(str(folder))
     assert built["train"].num_rows == 30
@@ -235,10 +294,14 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_data_sets_of_the_hub_are_read_from_its_cache(context: MakeContext, hub: Path) -> None:
     """Without the network: the splits are those of the parameters, unless they are named."""
     tables, _ = prepared(context, data="hf://owner/toy", test="hf://owner/toy")
-    assert sorted(numbers(tables["train"], "train") + numbers(tables["valid"], "train")) == list(range(30))
+    assert sorted(numbers(tables["train"], "train") + numbers(tables["valid"], "train")) == list(
+        range(30)
+    )
     assert numbers(tables["test"], "test") == list(range(4))
     assert len(tables["corpus"]) == 30, "answers of both splits are one document"
-    tables, _ = prepared(context, data="hf://owner/toy?split=train&query=answer&positive=question&config=default")
+    tables, _ = prepared(
+        context, data="hf://owner/toy?split=train&query=answer&positive=question&config=default"
+    )
     assert {row["text"] for row in tables["corpus"]} == {f"train {i}" for i in range(30)}
 
 
@@ -247,21 +310,30 @@ def test_a_hub_data_set_in_a_list(context: MakeContext, hub: Path, tmp_path: Pat
         "- data: hf://owner/toy?split=train\n  weight: 0.5\n- data: hf://owner/toy?split=test\n"
     )
     tables, _ = prepared(
-        context, data=str(tmp_path / "list.yaml"), valid="hf://owner/toy?split=test&name=v", test="hf://owner/toy"
+        context,
+        data=str(tmp_path / "list.yaml"),
+        valid="hf://owner/toy?split=test&name=v",
+        test="hf://owner/toy",
     )
     assert len(numbers(tables["train"], "train")) == 15
 
 
 def test_the_content_of_the_split_is_what_counts(hub: Path, tmp_path: Path) -> None:
     digests = SourceDigests(tmp_path / "digests.json")
-    (train,), (test,) = find_datasets("hf://owner/toy")["data"], find_datasets("", test="hf://owner/toy")["test"]
+    (train,), (test,) = (
+        find_datasets("hf://owner/toy")["data"],
+        find_datasets("", test="hf://owner/toy")["test"],
+    )
     before = [digests.digest(source) for source in (train, test)]
     assert before[0] != before[1]
     (file,) = hub.rglob("toy-test.arrow")
     file.write_bytes(file.read_bytes() + b"\\0")
     (file.parent / "another-file").write_text("changed")
     again = SourceDigests(tmp_path / "digests.json")
-    (train,), (test,) = find_datasets("hf://owner/toy")["data"], find_datasets("", test="hf://owner/toy")["test"]
+    (train,), (test,) = (
+        find_datasets("hf://owner/toy")["data"],
+        find_datasets("", test="hf://owner/toy")["test"],
+    )
     assert again.digest(train) == before[0]
     assert again.digest(test) != before[1]
 
@@ -271,8 +343,14 @@ HUB_MISTAKES = [
         "hf://owner/toy?split=dev",
         r"data: hf://owner/toy: Unknown split .dev.*; expected a data set with the split 'dev'",
     ),
-    ("hf://owner/none", r"data: hf://owner/none: Couldn't find cache for owner/none; .* check the name, \?config="),
-    ("hf://owner/toy?config=xy", r"data: hf://owner/toy: Couldn't find cache for owner/toy for config 'xy' Available"),
+    (
+        "hf://owner/none",
+        r"data: hf://owner/none: Couldn't find cache for owner/none; .* check the name, \?config=",
+    ),
+    (
+        "hf://owner/toy?config=xy",
+        r"data: hf://owner/toy: Couldn't find cache for owner/toy for config 'xy' Available",
+    ),
     ("hf://owner/toy?revision=0123abc", r"data: hf://owner/toy: the cache has revision"),
 ]
 
@@ -286,8 +364,16 @@ def test_what_the_hub_does_not_have_is_refused_at_plan(hub: Path, given: str, sa
 def test_a_column_that_a_hub_data_set_lacks_is_refused_at_plan(
     hub: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["plan", "retriever", "--store", str(tmp_path / "s"), "--set", "data=hf://owner/toy?query=title"]
+    given = [
+        "plan",
+        "retriever",
+        "--store",
+        str(tmp_path / "s"),
+        "--set",
+        "data=hf://owner/toy?query=title",
+    ]
     assert main(given) == 2
     assert (
-        "toy-train.arrow: no column for the query; found 'question, answer'; expected title;" in capsys.readouterr().err
+        "toy-train.arrow: no column for the query; found 'question, answer'; expected title;"
+        in capsys.readouterr().err
     )

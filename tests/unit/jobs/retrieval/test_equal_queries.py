@@ -22,9 +22,9 @@ from ratchet.data.tables import (
 )
 from ratchet.data.triplets import Triplets
 from ratchet.jobs.retrieval import finetune_embedder, mine
-from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
-from ratchet.jobs.retrieval.implementation.mine import Worker
-from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.retrieval.embedder_training import EmbedderTask
+from ratchet.jobs.retrieval.mining import Worker
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.orchestrator.job_interface import Resources
 
 DOCUMENTS, DIMENSIONS, QUERIES_PER_SHARD = 40, 6, 12
@@ -43,12 +43,24 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         query["grades"] = [1] * len(positives)
         query |= {name: f"{name} {random.integers(2)}" for name in request.param}
         right = {documents[int(name[1:])]["text"] for name in positives}
-        wrong = [one["id"] for one in random.choice(documents, 6, replace=False) if one["text"] not in right]
+        wrong = [
+            one["id"]
+            for one in random.choice(documents, 6, replace=False)
+            if one["text"] not in right
+        ]
         queries.append(query | {"negatives": wrong})
     write_shards(made / "queries", queries, add_carried(QUERIES, request.param), QUERIES_PER_SHARD)
-    for name, ids in (("corpus", [one["id"] for one in documents]), ("query", [one["id"] for one in queries])):
-        for number, start in enumerate(range(0, len(ids), size := QUERIES_PER_SHARD if name == "query" else DOCUMENTS)):
-            rows = [{"id": one, "embedding": random.standard_normal(DIMENSIONS)} for one in ids[start : start + size]]
+    for name, ids in (
+        ("corpus", [one["id"] for one in documents]),
+        ("query", [one["id"] for one in queries]),
+    ):
+        for number, start in enumerate(
+            range(0, len(ids), size := QUERIES_PER_SHARD if name == "query" else DOCUMENTS)
+        ):
+            rows = [
+                {"id": one, "embedding": random.standard_normal(DIMENSIONS)}
+                for one in ids[start : start + size]
+            ]
             table = pa.Table.from_pylist(rows, embeddings_schema(DIMENSIONS))
             write_mapped(made / f"{name}_embeddings" / f"shard-{number:05d}.arrow", table)
     return made
@@ -71,7 +83,9 @@ def find_known(folder: Path) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("candidates", ["corpus", "labelled"])
-def test_no_positive_of_an_equal_query_is_mined(folder: Path, tmp_path: Path, candidates: Any) -> None:
+def test_no_positive_of_an_equal_query_is_mined(
+    folder: Path, tmp_path: Path, candidates: Any
+) -> None:
     """The window is the whole ranking: each other document is a negative, of equal texts the best-ranked."""
     config = mine.Config(window=(0, DOCUMENTS), num_negatives=DOCUMENTS, candidates=candidates)
     names = ("queries", "corpus", "query_embeddings", "corpus_embeddings")
@@ -88,15 +102,17 @@ def test_no_positive_of_an_equal_query_is_mined(folder: Path, tmp_path: Path, ca
         assert not row["suspects"]
 
 
-def test_no_batch_has_a_positive_of_an_equal_query_as_a_negative(folder: Path, concepts: Path, tmp_path: Path) -> None:
+def test_equal_queries_in_batches(folder: Path, concepts: Path, tmp_path: Path) -> None:
     scores: dict[str, Any] = {"positive_scores": [], "negative_scores": []}
     rows = [row | scores for row in read_shards(folder / "queries").to_pylist()]
     given = [name for name in ("task", "prompt") if name in rows[0]]
     write_shards(tmp_path, rows, add_carried(MINED, given), 10)
-    inputs = finetune_embedder.Inputs(concepts / "base", tmp_path, folder / "corpus", folder / "queries")
-    task = TrainTask(WorkerInfo(0, 1, "cpu"), FAST, inputs, Resources(1, cpus=1.0, gpus=0.0))
+    inputs = finetune_embedder.Inputs(
+        concepts / "base", tmp_path, folder / "corpus", folder / "queries"
+    )
+    task = EmbedderTask(WorkerInfo(0, 1, "cpu"), FAST, inputs, Resources(1, cpus=1.0, gpus=0.0))
     known, texts, masked = find_known(folder), read_shards(folder / "corpus")["text"].to_pylist(), 0
-    for step in range(task.triplets.num_batches(FAST.batch_size)):
+    for step in range(task.triplets.num_batches):
         batch = task._prepare(0, step)
         assert batch.mask_QP is not None
         for q, query in enumerate(batch.drawn.query_Q.tolist()):
@@ -107,11 +123,11 @@ def test_no_batch_has_a_positive_of_an_equal_query_as_a_negative(folder: Path, c
     assert masked
 
 
-def test_no_positive_of_an_equal_query_is_drawn_as_a_given_negative(folder: Path) -> None:
+def test_equal_queries_in_draws(folder: Path) -> None:
     """So it is for the reranker too, which sees the drawn negatives only."""
     corpus, queries = read_shards(folder / "corpus"), read_shards(folder / "queries")
-    data, texts = Triplets(queries, corpus), corpus["text"].to_pylist()
+    data, texts = Triplets(queries, corpus, num_negatives=DOCUMENTS), corpus["text"].to_pylist()
     for query, (row, known) in enumerate(zip(queries.to_pylist(), find_known(folder), strict=True)):
         wrong = [int(name[1:]) for name in row["negatives"]]
-        drawn = data.draw(1, 0, query, DOCUMENTS)[1].tolist()
+        drawn = data.draw(0, query)[1].tolist()
         assert sorted(drawn) == sorted(one for one in wrong if texts[one] not in known)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ from torch import Tensor
 from ratchet.data.evaluation_pool import choose_pool
 from ratchet.data.tables import read_shards, write_table
 from ratchet.errors import InputError
+from ratchet.jobs.retrieval.embedder_training import EmbedderTask
 from ratchet.jobs.retrieval.finetune_embedder import JOB, Config, Inputs, check
-from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
-from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models import loading
 from ratchet.models.embedder import encoder
 from ratchet.orchestrator.job_interface import Resources
@@ -33,12 +32,12 @@ def inputs(concepts: Path) -> Inputs:
     return Inputs(concepts / "base", concepts / "mined", concepts / "corpus", concepts / "valid")
 
 
-def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inputs) -> None:
-    task = TrainTask(WorkerInfo(0, 1, "cpu"), SHOWN, inputs, Resources(1, cpus=1.0, gpus=0.0))
+def test_examples_do_not_tell_the_answer(inputs: Inputs) -> None:
+    task = EmbedderTask(WorkerInfo(0, 1, "cpu"), SHOWN, inputs, Resources(1, cpus=1.0, gpus=0.0))
     tokenizer, data = task.encoder.tokenizer, task.triplets
     seen = []
     for epoch in range(2):
-        batch = data.make_batch(SHOWN.seed, epoch, 0, SHOWN.batch_size, SHOWN.num_negatives, 0, 1)
+        batch = data.batch(epoch, 0)
         rows = task._prepare(epoch, 0).ids_R[: len(batch.query_Q)]
         for query, row in zip(batch.query_Q.tolist(), rows, strict=True):
             words = tokenizer.decode(row, skip_special_tokens=True).split()
@@ -49,7 +48,9 @@ def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inp
             for text, answer in examples:
                 assert " ".join(text.split()) != data.query_text[query].as_py()
                 assert answer.split()
-                assert not any(" ".join(right.split()[:5]) == " ".join(answer.split()) for right in answers)
+                assert not any(
+                    " ".join(right.split()[:5]) == " ".join(answer.split()) for right in answers
+                )
             seen.append(len(examples))
     assert set(seen) == {0, 1, 2, 3}
     agreed = task.encoder.encoding_config
@@ -70,33 +71,54 @@ def test_queries_stand_behind_examples_that_do_not_tell_their_answer(inputs: Inp
         ({"zero_stage": 4}, "zero_stage: 4 given"),
         ({"zero_stage": 3, "quantization": "nf4"}, "2 or less with nf4"),
         ({"num_negatives": -1}, "num_negatives: -1 given"),
-        ({"num_negatives": 0, "in_batch_negatives": False}, "1 or more where in_batch_negatives is off"),
+        (
+            {"num_negatives": 0, "in_batch_negatives": False},
+            "1 or more where in_batch_negatives is off",
+        ),
         ({"metric": "accuracy"}, "metric: accuracy given"),
         ({"epochs": 0}, "epochs: 0 given"),
-        ({"layer_decay": 0.9}, "layer_decay: 0.9 given; expected 1 with method=lora"),
         ({"method": "full", "quantization": "nf4"}, "method: full given; expected lora with nf4"),
-        ({"matryoshka_dims": (16, 8)}, "16,8 given; expected rising numbers below the 32 dimensions"),
-        ({"matryoshka_dims": (8, 32)}, "8,32 given; expected rising numbers below the 32 dimensions"),
+        (
+            {"matryoshka_dims": (16, 8)},
+            "16,8 given; expected rising numbers below the 32 dimensions",
+        ),
+        (
+            {"matryoshka_dims": (8, 32)},
+            "8,32 given; expected rising numbers below the 32 dimensions",
+        ),
         ({"lora_dropout": 1.0}, "lora_dropout: 1.0 given"),
-        ({"task": "Find it."}, "task: 'Find it.' given, but no template has {task}; expected query_template with it"),
-        ({"task": "Find it.", "query_template": "Q: {text}"}, "task: 'Find it.' given, but no template has {task}"),
-        ({"num_examples": 1, "num_fixed_examples": 2}, "num_fixed_examples: 2 given; expected 0 up to num_examples"),
+        (
+            {"task": "Find it."},
+            "task: 'Find it.' given, but no template has {task}; expected query_template with it",
+        ),
+        (
+            {"task": "Find it.", "query_template": "Q: {text}"},
+            "task: 'Find it.' given, but no template has {task}",
+        ),
+        (
+            {"num_examples": 1, "num_fixed_examples": 2},
+            "num_fixed_examples: 2 given; expected 0 up to num_examples",
+        ),
         (
             {"num_examples": 3},
             "num_examples: 3 given, of up to 256 tokens each, with a max_length of 64; that leaves 0 for the",
         ),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_starts(change: dict[str, Any], says: str, inputs: Inputs) -> None:
+def test_what_cannot_work_is_refused_before_anything_starts(
+    change: dict[str, Any], says: str, inputs: Inputs
+) -> None:
     with pytest.raises(InputError, match=says):
-        check(validate(Config, change, "finetune_embedder"), inputs)
+        check(validate(Config, change, "finetune_embedder"), inputs, {})
 
 
 def test_a_task_that_a_template_uses_is_accepted(inputs: Inputs, tmp_path: Path) -> None:
-    folder = make("bert", transformers.AutoModel, tmp_path, inputs.base, vocab_size=300)  # with room for examples
+    folder = make(
+        "bert", transformers.AutoModel, tmp_path, inputs.base, vocab_size=300
+    )  # with room for examples
     inputs = dataclasses.replace(inputs, base=folder)
     for change in ({"query_template": "{task} {text}"}, {"num_examples": 1, "max_length": 512}):
-        check(validate(Config, {"task": "Find it.", **change}, "finetune_embedder"), inputs)
+        check(validate(Config, {"task": "Find it.", **change}, "finetune_embedder"), inputs, {})
 
 
 def test_a_base_without_weights_is_refused(inputs: Inputs, tmp_path: Path) -> None:
@@ -104,25 +126,36 @@ def test_a_base_without_weights_is_refused(inputs: Inputs, tmp_path: Path) -> No
 
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(ModelError, match="no tokenizer"):
-        check(Config(), dataclasses.replace(inputs, base=tmp_path))
-    check(Config(), Inputs(None, None, None, None))  # type: ignore[arg-type]  # not made yet
+        check(Config(), dataclasses.replace(inputs, base=tmp_path), {})
+    check(Config(), Inputs(None, None, None, None), {})  # type: ignore[arg-type]  # not made yet
 
 
 def test_more_workers_than_queries_are_refused_with_the_fix(inputs: Inputs, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"workers: 3 given.*lower workers, or raise batch"):
-        TrainTask(WorkerInfo(0, 3, "cpu"), dataclasses.replace(FAST, batch_size=2), inputs, Resources(3, 1.0, 0.0))
+        EmbedderTask(
+            WorkerInfo(0, 3, "cpu"),
+            dataclasses.replace(FAST, batch_size=2),
+            inputs,
+            Resources(3, 1.0, 0.0),
+        )
 
 
-def collect_gradients(config: Config, inputs: Inputs, micro_batch_size: int | None) -> tuple[int, float, list[Tensor]]:
+def collect_gradients(
+    config: Config, inputs: Inputs, micro_batch_size: int | None
+) -> tuple[int, float, list[Tensor]]:
     """Return (number of parts, loss, gradients) of a training step on one worker."""
     resources = Resources(1, cpus=1.0, gpus=0.0, micro_batch_size=micro_batch_size)
-    task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, resources)
-    parts, loss = task.parts(0, 0), 0.0
+    task = EmbedderTask(WorkerInfo(0, 1, "cpu"), config, inputs, resources)
+    parts, loss = task.batch(0, 0).microbatches, 0.0
     for part in parts:
-        share, _ = part()
+        share = task.loss(part)
         share.backward()
         loss += float(share.detach())
-    return len(parts), loss, [weight.grad for weight in task.model.parameters() if weight.grad is not None]
+    return (
+        len(parts),
+        loss,
+        [weight.grad for weight in task.model.parameters() if weight.grad is not None],
+    )
 
 
 @pytest.mark.slow
@@ -132,7 +165,6 @@ def collect_gradients(config: Config, inputs: Inputs, micro_batch_size: int | No
         {},
         {"num_negatives": 0},
         {"in_batch_negatives": False, "label_smoothing": 0.1},
-        {"lora_dropout": 0.3},
         {"method": "full", "matryoshka_dims": (4, 16)},
         {"distillation": "kl_div"},
         {"distillation": "m3_kd_loss", "gradient_checkpointing": True},
@@ -143,7 +175,9 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(
 ) -> None:
     config = dataclasses.replace(FAST, dtype="float32", **change)
     if config.distillation != "none":
-        inputs = dataclasses.replace(inputs, mined=reranker_finetuning.make_inputs(concepts, tmp_path).mined)
+        inputs = dataclasses.replace(
+            inputs, mined=reranker_finetuning.make_inputs(concepts, tmp_path).mined
+        )
     one, loss, expected = collect_gradients(config, inputs, None)
     several, again, found = collect_gradients(config, inputs, 3)
     assert (one, several > 4) == (1, True)
@@ -154,52 +188,45 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(
         torch.testing.assert_close(mine, whole, rtol=0, atol=1e-6 * largest)
 
 
-def test_an_adapter_is_no_model_to_start_from_and_a_model_is_no_adapter(inputs: Inputs, tmp_path: Path) -> None:
+def test_adapter_and_model_are_told_apart(inputs: Inputs, tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(InputError, match="is an adapter; expected a whole model with method=full"):
-        check(Config(method="full"), dataclasses.replace(inputs, current_best=tmp_path))
-    with pytest.raises(InputError, match="is no adapter; expected an adapter of the base with method=lora"):
-        check(Config(), dataclasses.replace(inputs, current_best=inputs.base))
+        check(Config(method="full"), dataclasses.replace(inputs, current_best=tmp_path), {})
+    with pytest.raises(
+        InputError, match="is no adapter; expected an adapter of the base with method=lora"
+    ):
+        check(Config(), dataclasses.replace(inputs, current_best=inputs.base), {})
 
 
 def test_few_dimensions_are_trained_as_vectors_of_their_own(inputs: Inputs) -> None:
     """Against the loss of each number of dimensions by itself."""
     config = dataclasses.replace(FAST, matryoshka_dims=(4, 16))
-    task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=1.0, gpus=0.0))
-    loss = float(task.parts(0, 0)[0]()[0].detach())
+    task = EmbedderTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=1.0, gpus=0.0))
+    loss = float(task.loss(task.batch(0, 0).microbatches[0]).detach())
     data, expected = task.triplets, []
-    queries = data.split_epoch(config.seed, 0, config.batch_size)[0]
-    drawn = [data.draw(config.seed, 0, int(query), config.num_negatives) for query in queries]
+    queries = data.split_epoch(0)[0]
+    drawn = [data.draw(0, int(query)) for query in queries]
     texts = data.corpus_text.to_pylist()
     passages = sorted({texts[row] for right, wrong in drawn for row in [right, *wrong]})
     with torch.no_grad():
-        query_QD = torch.from_numpy(task.encoder.encode(data.query_text.take(queries).to_pylist(), "query"))
+        query_QD = torch.from_numpy(
+            task.encoder.encode(data.query_text.take(queries).to_pylist(), "query")
+        )
         passage_PD = torch.from_numpy(task.encoder.encode(passages, "passage"))
     for dim in (4, 16, 32):
-        cut = [torch.nn.functional.normalize(vectors[:, :dim], dim=1) for vectors in (query_QD, passage_PD)]
+        cut = [
+            torch.nn.functional.normalize(vectors[:, :dim], dim=1)
+            for vectors in (query_QD, passage_PD)
+        ]
         score_QP = cut[0] @ cut[1].T / config.temperature
         for i, query in enumerate(queries):
             known = {texts[row] for row in data.positives(int(query))}
             right = texts[drawn[i][0]]
             columns = [j for j, text in enumerate(passages) if text == right or text not in known]
-            expected.append(-torch.log_softmax(score_QP[i, columns], 0)[columns.index(passages.index(right))])
+            expected.append(
+                -torch.log_softmax(score_QP[i, columns], 0)[columns.index(passages.index(right))]
+            )
     assert loss == pytest.approx(float(torch.stack(expected).mean()), rel=1e-5)
-
-
-def test_the_temperature_changes_by_the_same_factor_in_each_step(inputs: Inputs) -> None:
-    config = dataclasses.replace(FAST, temperature=0.1, final_temperature=0.02, epochs=2)
-    task = TrainTask(WorkerInfo(0, 1, "cpu"), config, inputs, Resources(1, cpus=1.0, gpus=0.0))
-    found = [task._take_batch(epoch, step).temperature for epoch in range(2) for step in range(task.steps[epoch])]
-    assert (found[0], found[-1]) == pytest.approx((0.1, 0.02))
-    ratios = [later / earlier for earlier, later in itertools.pairwise(found)]
-    assert ratios == pytest.approx([ratios[0]] * len(ratios))
-
-
-def test_a_temperature_that_depends_on_the_epochs_does_not_continue_a_shorter_run() -> None:
-    assert JOB.warm_start
-    constant = dataclasses.replace(FAST, lr_scheduler_type="constant", warmup_ratio=0.0)
-    assert not JOB.warm_start.blocked_by(constant)
-    assert "final_temperature" in JOB.warm_start.blocked_by(dataclasses.replace(constant, final_temperature=0.01))
 
 
 def test_what_mining_suspects_is_no_negative_of_the_query(inputs: Inputs, tmp_path: Path) -> None:
@@ -208,11 +235,14 @@ def test_what_mining_suspects_is_no_negative_of_the_query(inputs: Inputs, tmp_pa
     suspects = [[ids[(q + 3) % len(ids)], ids[(q + 5) % len(ids)]] for q in range(len(mined))]
     write_table(tmp_path / "shard-00000.parquet", mined.append_column("suspects", [suspects]))
     config = dataclasses.replace(FAST, num_negatives=1)
-    task = TrainTask(
-        WorkerInfo(0, 1, "cpu"), config, dataclasses.replace(inputs, mined=tmp_path), Resources(1, cpus=1.0, gpus=0.0)
+    task = EmbedderTask(
+        WorkerInfo(0, 1, "cpu"),
+        config,
+        dataclasses.replace(inputs, mined=tmp_path),
+        Resources(1, cpus=1.0, gpus=0.0),
     )
     batch, data, masked = task._prepare(0, 0), task.triplets, 0
-    made = data.make_batch(config.seed, 0, 0, config.batch_size, config.num_negatives, 0, 1)
+    made = data.batch(0, 0)
     assert batch.mask_QP is not None
     for i, query in enumerate(made.query_Q.tolist()):
         never = {*data.positives(query).tolist(), *(ids.index(name) for name in suspects[query])}
@@ -225,24 +255,38 @@ def test_what_mining_suspects_is_no_negative_of_the_query(inputs: Inputs, tmp_pa
 
 
 @pytest.mark.parametrize("quantization", ["none", "nf4"])
-def test_the_current_best_is_measured_over_the_base_that_is_trained(
+def test_current_best_over_the_trained_base(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantization: str
 ) -> None:
     """The base is loaded once. The adapter that is trained is as before afterwards."""
     resources = Resources(1, cpus=1.0, gpus=0.0)
     config = dataclasses.replace(FAST, quantization=quantization, lora_r=4)
-    best = TrainTask(WorkerInfo(0, 1, "cpu"), dataclasses.replace(config, lora_r=8), inputs, resources)
+    best = EmbedderTask(
+        WorkerInfo(0, 1, "cpu"), dataclasses.replace(config, lora_r=8), inputs, resources
+    )
     with torch.no_grad():
         for name, weight in best.model.named_parameters():
             if "lora_B" in name:
-                weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) / 3)
+                weight.copy_(
+                    torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) / 3
+                )
     best.save(tmp_path)
     expected, own = best.evaluate().metrics, None
     loaded: list[str] = []
     open_model = loading.open_model
-    monkeypatch.setattr(encoder, "open_model", lambda *a, **k: loaded.append("base") or open_model(*a, **k))
-    task = TrainTask(WorkerInfo(0, 1, "cpu"), config, dataclasses.replace(inputs, current_best=tmp_path), resources)
-    before = {name: (weight.requires_grad, weight.clone()) for name, weight in task.model.named_parameters()}
+    monkeypatch.setattr(
+        encoder, "open_model", lambda *a, **k: loaded.append("base") or open_model(*a, **k)
+    )
+    task = EmbedderTask(
+        WorkerInfo(0, 1, "cpu"),
+        config,
+        dataclasses.replace(inputs, current_best=tmp_path),
+        resources,
+    )
+    before = {
+        name: (weight.requires_grad, weight.clone())
+        for name, weight in task.model.named_parameters()
+    }
     own = task.evaluate().metrics
     assert task.evaluate_start().metrics == pytest.approx(expected, abs=1e-6)
     assert expected != own
@@ -263,7 +307,7 @@ def test_held_out_queries_are_ranked_against_the_pool(inputs: Inputs, tmp_path: 
     inputs = dataclasses.replace(inputs, valid=tmp_path)
     rows = choose_pool(valid, corpus, None, 8, seed=0)
     assert rows is not None
-    task = TrainTask(worker, FAST, inputs, resources, rows)
+    task = EmbedderTask(worker, FAST, inputs, resources, rows)
     vector_ND = task.encoder.encode(corpus["text"].take(rows).to_pylist(), "passage")
     score_QN = task.encoder.encode(valid["text"].to_pylist(), "query") @ vector_ND.T
     names, total = corpus["id"].take(rows).to_pylist(), 0.0
@@ -273,13 +317,18 @@ def test_held_out_queries_are_ranked_against_the_pool(inputs: Inputs, tmp_path: 
         total += sum((n + 1) / place for n, place in enumerate(places)) / len(places)
     pooled = task.evaluate().metrics["map@25"]
     assert pooled == pytest.approx(total / len(valid), abs=1e-5)
-    whole = TrainTask(worker, FAST, inputs, resources).evaluate().metrics["map@25"]
-    assert TrainTask(worker, FAST, inputs, resources, np.arange(len(corpus))).evaluate().metrics["map@25"] == whole
+    whole = EmbedderTask(worker, FAST, inputs, resources).evaluate().metrics["map@25"]
+    assert (
+        EmbedderTask(worker, FAST, inputs, resources, np.arange(len(corpus)))
+        .evaluate()
+        .metrics["map@25"]
+        == whole
+    )
     assert whole < pooled
 
 
 def test_a_ranking_without_held_out_queries_is_refused(inputs: Inputs) -> None:
-    assert JOB.predict
+    assert JOB.check
     given = dataclasses.replace(inputs, valid=None, ranking=inputs.mined)
     with pytest.raises(InputError, match="finetune_embedder: ranking given, without valid"):
-        JOB.predict(FAST, given, {})
+        JOB.check(FAST, given, {})

@@ -13,8 +13,8 @@ from ratchet.data import tables
 from ratchet.data.tables import Texts
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval import mine
-from ratchet.jobs.retrieval.implementation.mine import IndexBuilder, _suspects_line, choose_candidates
 from ratchet.jobs.retrieval.mine import Config, Inputs
+from ratchet.jobs.retrieval.mining import IndexBuilder, _suspects_line, choose_candidates
 from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.job_interface.settings import validate
 
@@ -25,28 +25,38 @@ from ratchet.orchestrator.job_interface.settings import validate
         ({"window": (5, 5)}, "window: 5,5 given"),
         ({"num_negatives": 0}, "num_negatives: 0 given"),
         ({"percent_of_positive": 95.0}, "percent_of_positive: 95.0 given; expected <= 2"),
-        ({"min_score": 0.9, "max_score": 0.1}, "min_score: 0.9 given, with max_score=0.1; expected at most max_score"),
+        (
+            {"min_score": 0.9, "max_score": 0.1},
+            "min_score: 0.9 given, with max_score=0.1; expected at most max_score",
+        ),
     ],
 )
 def test_settings_are_checked_at_plan_time(config: dict[str, Any], said: str) -> None:
     none: Any = None
     with pytest.raises((InputError, DataError), match=said):
-        mine.check(validate(Config, config, "mine"), Inputs(none, none, none, none))
+        mine.check(validate(Config, config, "mine"), Inputs(none, none, none, none), {})
 
 
 @pytest.mark.parametrize(
-    ("window", "documents", "fits"), [((60, 80), 60, False), ((59, 80), 60, True), ((2, 200), 2, True)]
+    ("window", "documents", "fits"),
+    [((60, 80), 60, False), ((59, 80), 60, True), ((2, 200), 2, True)],
 )
 def test_a_window_behind_the_corpus_is_refused_at_plan_time(
     window: tuple[int, int], documents: int, fits: bool
 ) -> None:
     none: Any = None
-    arguments = Config(window=window), Inputs(none, none, none, none), {"corpus": Result({"documents": documents})}
+    arguments = (
+        Config(window=window),
+        Inputs(none, none, none, none),
+        {"corpus": Result({"documents": documents})},
+    )
     if fits:
-        assert mine.predict(*arguments) == Result({})
+        assert mine.check(*arguments) == Result({})
     else:
-        with pytest.raises(InputError, match=r"mine\.window: 60,80 given, for 60 documents; expected ranks in the"):
-            mine.predict(*arguments)
+        with pytest.raises(
+            InputError, match=r"mine\.window: 60,80 given, for 60 documents; expected ranks in the"
+        ):
+            mine.check(*arguments)
 
 
 def test_the_texts_of_suspects_are_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,12 +71,16 @@ def test_the_texts_of_suspects_are_looked_up_at_once(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Texts, "find", spy)
     row = {"id": "q", "text": "?", "positives": ["d0"], "positive_scores": [0.5]}
-    line = _suspects_line({**row, "suspects": names[1:], "suspect_scores": [0.9, 0.8, 0.7, 0.6]}, text_of)
+    line = _suspects_line(
+        {**row, "suspects": names[1:], "suspect_scores": [0.9, 0.8, 0.7, 0.6]}, text_of
+    )
     assert line["suspects"][3] == {"id": "d4", "text": "text d4", "similarity": 0.6}
     assert asked == [names[1:], ["d0"]]
 
 
-def test_an_index_of_the_whole_corpus_needs_no_ids_sorted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_of_the_whole_corpus_needs_no_ids_sorted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tables.write_shards(tmp_path, [{"id": name, "text": name} for name in "abc"], tables.CORPUS, 2)
     schema = tables.embeddings_schema(2)
     rows = [{"id": name, "embedding": np.ones(2, np.float32)} for name in "abc"]
@@ -76,10 +90,11 @@ def test_an_index_of_the_whole_corpus_needs_no_ids_sorted(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    ("candidates", "documents", "chosen"), [("labelled", 100, True), ("auto", 8, True), ("auto", 9, False)]
+    ("candidates", "documents", "chosen"),
+    [("labelled", 100, True), ("auto", 8, True), ("auto", 9, False)],
 )
-def test_labelled_documents_alone_are_candidates_where_they_are_a_quarter(
-    candidates: Any, documents: int, chosen: bool
-) -> None:
-    found = choose_candidates(Config(candidates=candidates, num_negatives=1), np.array([3, 7]), documents)
+def test_labelled_candidates(candidates: Any, documents: int, chosen: bool) -> None:
+    found = choose_candidates(
+        Config(candidates=candidates, num_negatives=1), np.array([3, 7]), documents
+    )
     assert (None if found is None else found.tolist()) == ([3, 7] if chosen else None)

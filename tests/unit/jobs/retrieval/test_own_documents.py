@@ -12,12 +12,20 @@ import pytrec_eval
 import torch
 from embedder_finetuning import FAST
 
-from ratchet.data.tables import CORPUS, MINED, QUERIES, embeddings_schema, read_shards, write_mapped, write_shards
+from ratchet.data.tables import (
+    CORPUS,
+    MINED,
+    QUERIES,
+    embeddings_schema,
+    read_shards,
+    write_mapped,
+    write_shards,
+)
 from ratchet.jobs.retrieval import evaluate_retrieval, finetune_embedder, mine
-from ratchet.jobs.retrieval.implementation.evaluate_retrieval import Worker as EvaluationWorker
-from ratchet.jobs.retrieval.implementation.finetune_embedder import TrainTask
-from ratchet.jobs.retrieval.implementation.mine import Worker as MiningWorker
-from ratchet.jobs.training.task import WorkerInfo
+from ratchet.jobs.retrieval.embedder_training import EmbedderTask
+from ratchet.jobs.retrieval.mining import Worker as MiningWorker
+from ratchet.jobs.retrieval.ranking import Worker as EvaluationWorker
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
 from ratchet.orchestrator.job_interface import Resources
@@ -42,26 +50,48 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_embeddings(made / "corpus_embeddings", names, vectors)
     queries: list[dict[str, Any]] = []
     for n in range(10):
-        positives = [names[n + 10], names[n + 11]] if n else [names[0], names[10]]  # the first has itself as a positive
-        queries.append({"id": names[n], "text": texts[n], "positives": positives, "grades": [1, 1], "negatives": []})
+        positives = (
+            [names[n + 10], names[n + 11]] if n else [names[0], names[10]]
+        )  # the first has itself as a positive
+        queries.append(
+            {
+                "id": names[n],
+                "text": texts[n],
+                "positives": positives,
+                "grades": [1, 1],
+                "negatives": [],
+            }
+        )
     write_shards(made / "queries", queries, QUERIES, 100)
     write_embeddings(made / "query_embeddings", names[:10], vectors[:10] + 0.01)
     return made
 
 
 def write_embeddings(folder: Path, names: list[str], vectors: np.ndarray) -> None:
-    rows = [{"id": name, "embedding": vector.tolist()} for name, vector in zip(names, vectors, strict=True)]
-    write_mapped(folder / "shard-00000.arrow", pa.Table.from_pylist(rows, embeddings_schema(DIMENSIONS)))
+    rows = [
+        {"id": name, "embedding": vector.tolist()}
+        for name, vector in zip(names, vectors, strict=True)
+    ]
+    write_mapped(
+        folder / "shard-00000.arrow", pa.Table.from_pylist(rows, embeddings_schema(DIMENSIONS))
+    )
 
 
 @pytest.mark.parametrize("top", [5, 29, 100])
 @pytest.mark.parametrize("system", ["dense", "bm25"])
-def test_rankings_and_metrics_are_those_of_beir(folder: Path, tmp_path: Path, system: Any, top: int) -> None:
+def test_rankings_and_metrics_are_those_of_beir(
+    folder: Path, tmp_path: Path, system: Any, top: int
+) -> None:
     inputs = evaluate_retrieval.Inputs(
-        folder / "queries", folder / "corpus", folder / "query_embeddings", folder / "corpus_embeddings"
+        folder / "queries",
+        folder / "corpus",
+        folder / "query_embeddings",
+        folder / "corpus_embeddings",
     )
     worker = EvaluationWorker(evaluate_retrieval.Config(system=system, top=top), inputs, "cpu")
-    worker(folder / "queries/shard-00000.parquet", tmp_path / "shard-00000.parquet", lambda rows: None)
+    worker(
+        folder / "queries/shard-00000.parquet", tmp_path / "shard-00000.parquet", lambda rows: None
+    )
     found, queries = read_shards(tmp_path).to_pylist(), read_shards(folder / "queries").to_pylist()
     run: dict[str, dict[str, float]] = {}
     for row, query in zip(found, queries, strict=True):
@@ -74,24 +104,34 @@ def test_rankings_and_metrics_are_those_of_beir(folder: Path, tmp_path: Path, sy
     qrels = {query["id"]: dict.fromkeys(query["positives"], 1) for query in queries}
     expected = pytrec_eval.RelevanceEvaluator(qrels, {"map", "recip_rank"}).evaluate(run)
     names = read_shards(folder / "corpus")["id"].to_pylist()
-    relevant = Relevant.from_lists([[names.index(name) for name in query["positives"]] for query in queries])
-    metrics = compute_rank_metrics(np.concatenate([row["ranks"] for row in found]), relevant, (1,)).values
+    relevant = Relevant.from_lists(
+        [[names.index(name) for name in query["positives"]] for query in queries]
+    )
+    metrics = compute_rank_metrics(
+        np.concatenate([row["ranks"] for row in found]), relevant, (1,)
+    ).values
     assert metrics["map"] == pytest.approx(np.mean([value["map"] for value in expected.values()]))
-    assert metrics["mrr"] == pytest.approx(np.mean([value["recip_rank"] for value in expected.values()]))
+    assert metrics["mrr"] == pytest.approx(
+        np.mean([value["recip_rank"] for value in expected.values()])
+    )
 
 
 def test_no_query_is_its_own_negative(folder: Path, tmp_path: Path) -> None:
     config = mine.Config(window=(0, 5), num_negatives=5)
     names = ("queries", "corpus", "query_embeddings", "corpus_embeddings")
     worker = MiningWorker(config, mine.Inputs(*(folder / name for name in names)), "cpu")
-    worker(folder / "queries/shard-00000.parquet", tmp_path / "shard-00000.parquet", lambda rows: None)
+    worker(
+        folder / "queries/shard-00000.parquet", tmp_path / "shard-00000.parquet", lambda rows: None
+    )
     mined = read_shards(tmp_path)
     for row in mined.to_pylist():
         assert row["id"] not in row["negatives"]
         assert len(row["negatives"]) == 5
 
 
-def test_no_query_is_its_own_negative_in_a_batch(folder: Path, concepts: Path, tmp_path: Path) -> None:
+def test_no_query_is_its_own_negative_in_a_batch(
+    folder: Path, concepts: Path, tmp_path: Path
+) -> None:
     """Document d11 is a positive of query d1, and a passage of a batch with query d11."""
     rows = [
         {"id": "d1", "text": "t1x1", "positives": ["d11"], "negatives": []},
@@ -99,8 +139,10 @@ def test_no_query_is_its_own_negative_in_a_batch(folder: Path, concepts: Path, t
     ]
     scores: dict[str, Any] = {"positive_scores": [], "negative_scores": []}
     write_shards(tmp_path / "mined", [row | scores for row in rows], MINED, 10)
-    inputs = finetune_embedder.Inputs(concepts / "base", tmp_path / "mined", folder / "corpus", folder / "queries")
-    task = TrainTask(WorkerInfo(0, 1, "cpu"), FAST, inputs, Resources(1, cpus=1.0, gpus=0.0))
+    inputs = finetune_embedder.Inputs(
+        concepts / "base", tmp_path / "mined", folder / "corpus", folder / "queries"
+    )
+    task = EmbedderTask(WorkerInfo(0, 1, "cpu"), FAST, inputs, Resources(1, cpus=1.0, gpus=0.0))
     batch = task._prepare(0, 0)
     assert batch.mask_QP is not None
     assert batch.mask_QP.sum() == 1

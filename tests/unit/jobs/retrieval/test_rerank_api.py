@@ -18,8 +18,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 
 from ratchet.data.tables import TEACHER_SCORES, read_shards, write_shards
 from ratchet.errors import InputError, ModelError
-from ratchet.jobs.retrieval.implementation.rerank_api import run
-from ratchet.jobs.retrieval.rerank_api import Config, Inputs, check
+from ratchet.jobs.retrieval.rerank_api import Config, Inputs, check, run
 from ratchet.models.reranker import reranker
 from ratchet.orchestrator.job_interface import Result
 
@@ -61,7 +60,9 @@ class Handler(BaseHTTPRequestHandler):
             is_tei = self.path == "/tei"
             texts = body["texts"] if "texts" in body else body["documents"]
             pairs = [(body["query"], text) for text in texts]
-            scores = server.model.predict(pairs, activation_fn=torch.nn.Identity() if is_tei else torch.nn.Sigmoid())
+            scores = server.model.predict(
+                pairs, activation_fn=torch.nn.Identity() if is_tei else torch.nn.Sigmoid()
+            )
         # The best first, as these servers answer.
         order = np.argsort(-scores)[: server.cut]
         if is_tei:
@@ -120,23 +121,39 @@ def test_the_scores_are_those_of_the_model_itself(
     result = ask(tmp_path, server, inputs, key_variable="MY_KEY", model="ours")
     run(context(tmp_path / "tei"), Config(f"{server.url}/tei", api="tei"), inputs)
     assert server.keys == {"Bearer secret", None}
-    rows, raw_rows = (read_shards(folder / "out").to_pylist() for folder in (tmp_path, tmp_path / "tei"))
+    rows, raw_rows = (
+        read_shards(folder / "out").to_pylist() for folder in (tmp_path, tmp_path / "tei")
+    )
     text_of = {row["id"]: row["text"] for row in read_shards(inputs.corpus).to_pylist()}
     own = reranker.load(model, dtype="float32", device="cpu")
     for row, raw in zip(rows, raw_rows, strict=True):
         for name, column in TEACHER_SCORES.items():
             if name in row:
-                expected = own.score([row["text"]], [[text_of[document] for document in row[name]]])[0]
+                expected = own.score(
+                    [row["text"]], [[text_of[document] for document in row[name]]]
+                )[0]
                 assert raw[column] == pytest.approx(expected.tolist(), abs=1e-4)
-                assert row[column] == pytest.approx(expected.tolist(), abs=1e-2), "logits of probabilities"
+                assert row[column] == pytest.approx(expected.tolist(), abs=1e-2), (
+                    "logits of probabilities"
+                )
     assert result.metrics["queries"] == QUERIES == len(rows)
-    lines = [json.loads(line) for line in (tmp_path / "out" / "flag_embedding.jsonl").read_text().splitlines()]
-    assert [line["pos_scores"] for line in lines] == [row[TEACHER_SCORES["positives"]] for row in rows]
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "out" / "flag_embedding.jsonl").read_text().splitlines()
+    ]
+    assert [line["pos_scores"] for line in lines] == [
+        row[TEACHER_SCORES["positives"]] for row in rows
+    ]
 
 
-def test_what_was_answered_is_not_asked_again(server: Server, inputs: Inputs, tmp_path: Path) -> None:
+def test_what_was_answered_is_not_asked_again(
+    server: Server, inputs: Inputs, tmp_path: Path
+) -> None:
     server.refuse = {8: 404}
-    with pytest.raises(ModelError, match=r"rerank: status 404: .*no such model.*; expected 200; correct the address"):
+    with pytest.raises(
+        ModelError,
+        match=r"rerank: status 404: .*no such model.*; expected 200; correct the address",
+    ):
         ask(tmp_path, server, inputs, concurrency=1)
     server.refuse = {}
     (answers,) = (tmp_path / "work").glob("shards/**/*00001*.answers.jsonl")
@@ -144,7 +161,9 @@ def test_what_was_answered_is_not_asked_again(server: Server, inputs: Inputs, tm
         file.write("[3, [0.")  # a line that a killed process left unfinished
     ask(tmp_path, server, inputs, concurrency=1)
     again = server.asked[9:]
-    assert sorted({*server.asked[:8], *again}) == sorted(read_shards(inputs.lists)["text"].to_pylist())
+    assert sorted({*server.asked[:8], *again}) == sorted(
+        read_shards(inputs.lists)["text"].to_pylist()
+    )
     assert len(again) == QUERIES - 8, "each of the other queries once"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ratchet.models.reranker.remote.RemoteReranker.score", None)
@@ -157,13 +176,21 @@ def test_another_format_is_named(server: Server, inputs: Inputs, tmp_path: Path)
         run(context(tmp_path), Config(f"{server.url}/tei"), inputs)
 
 
-def test_a_list_that_the_server_cuts_off_is_refused(server: Server, inputs: Inputs, tmp_path: Path) -> None:
+def test_a_list_that_the_server_cuts_off_is_refused(
+    server: Server, inputs: Inputs, tmp_path: Path
+) -> None:
     server.cut = 2
-    with pytest.raises(ModelError, match=r"no finite score of passage \d of \d; expected one for each"):
+    with pytest.raises(
+        ModelError, match=r"no finite score of passage \d of \d; expected one for each"
+    ):
         ask(tmp_path, server, inputs)
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8000/rerank", "ftp://host/rerank", "http:///rerank"])
+@pytest.mark.parametrize(
+    "url", ["", "localhost:8000/rerank", "ftp://host/rerank", "http:///rerank"]
+)
 def test_an_address_that_is_none_is_refused_at_plan(url: str) -> None:
-    with pytest.raises(InputError, match=r"rerank_api.url: .* given; expected an address such as http://localhost"):
-        check(Config(url), Inputs(Path(), Path()))
+    with pytest.raises(
+        InputError, match=r"rerank_api.url: .* given; expected an address such as http://localhost"
+    ):
+        check(Config(url), Inputs(Path(), Path()), {})

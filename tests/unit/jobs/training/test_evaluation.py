@@ -11,8 +11,7 @@ import pytest
 from ratchet.data.significance import compute_p_value
 from ratchet.jobs.answers.sft import Config as SftConfig
 from ratchet.jobs.retrieval.finetune_embedder import Config
-from ratchet.jobs.retrieval.finetune_reranker import Config as RerankerConfig
-from ratchet.jobs.retrieval.implementation.finetune_reranker import evaluate_lists
+from ratchet.jobs.retrieval.reranker_training import evaluate_lists
 from ratchet.jobs.training.evaluation import Decision, HeldOutRows, decide
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.models.search.rank_metrics import compute_rank_metrics
@@ -26,7 +25,9 @@ def make_history(*gains: float, unseen: float = 0.0) -> TrainHistory:
     `unseen`."""
     random = np.random.default_rng(0)
     start = random.random(GROUPS)
-    history = TrainHistory(start={"map@25": float(start.mean())}, start_sums={"all": start.tolist()})
+    history = TrainHistory(
+        start={"map@25": float(start.mean())}, start_sums={"all": start.tolist()}
+    )
     history.start_sums["unseen"] = [0.3] * GROUPS
     for gain in gains:
         after = start + gain + random.normal(0, 0.1, GROUPS)
@@ -37,34 +38,40 @@ def make_history(*gains: float, unseen: float = 0.0) -> TrainHistory:
 
 
 def test_a_gain_must_be_more_than_chance() -> None:
-    assert not decide(Config(), make_history(0.0, 0.2), "epoch").reason
-    reason = decide(Config(), make_history(0.0, 0.012), "epoch").reason
+    assert not decide(Config(), make_history(0.0, 0.2)).reason
+    reason = decide(Config(), make_history(0.0, 0.012)).reason
     assert reason.startswith("no epoch was significantly better, p 0.")
-    assert not decide(Config(significance_level=1.0), make_history(0.0, 0.012), "epoch").reason
-    assert decide(Config(), make_history(-0.2), "step") == Decision("no step was better")
+    assert not decide(Config(significance_level=1.0), make_history(0.0, 0.012)).reason
+    assert decide(Config(eval_steps=1), make_history(-0.2)) == Decision("no step was better")
 
 
 def test_few_groups_are_named() -> None:
     def decide_of(groups: int) -> str:
         sums = [{"all": [value] * groups} for value in (0.1, 0.9)]
         means = [{"map@25": 0.1}, {"loss": 1.0, "map@25": 0.9}]
-        history = TrainHistory(start=means[0], start_sums=sums[0], evaluations=means[1:], sums=sums[1:], best=0)
-        return decide(Config(), history, "epoch").reason
+        history = TrainHistory(
+            start=means[0], start_sums=sums[0], evaluations=means[1:], sums=sums[1:], best=0
+        )
+        return decide(Config(), history).reason
 
     assert decide_of(4).endswith(": 4 groups are too few to tell")
     assert not decide_of(5)
 
 
-def test_a_gain_on_seen_labels_does_not_pay_for_a_loss_on_unseen_ones() -> None:
-    reason = decide(Config(), make_history(0.2, unseen=-0.1), "epoch").reason
+def test_gain_on_seen_does_not_pay_for_unseen() -> None:
+    reason = decide(Config(), make_history(0.2, unseen=-0.1)).reason
     assert reason == "the best epoch is worse on unseen labels"
-    assert not decide(Config(), make_history(0.2, unseen=0.1), "epoch").reason
+    assert not decide(Config(), make_history(0.2, unseen=0.1)).reason
 
 
 def test_without_sums_the_metric_decides_alone() -> None:
-    history = TrainHistory(start={"accuracy": 0.5}, evaluations=[{"loss": 1.0, "accuracy": 0.51}], sums=[{}], best=0)
-    assert decide(SftConfig(metric="accuracy"), history, "epoch") == Decision("")
-    assert decide(Config(), TrainHistory(evaluations=[{"loss": 1.0}], sums=[{}], best=0), "epoch") == Decision("")
+    history = TrainHistory(
+        start={"accuracy": 0.5}, evaluations=[{"loss": 1.0, "accuracy": 0.51}], sums=[{}], best=0
+    )
+    assert decide(SftConfig(metric="accuracy"), history) == Decision("")
+    assert decide(
+        Config(), TrainHistory(evaluations=[{"loss": 1.0}], sums=[{}], best=0)
+    ) == Decision("")
 
 
 @pytest.mark.parametrize("column", ["group", "paper"])
@@ -94,7 +101,9 @@ def make_small_history(groups: int, gain: float, changed: int) -> TrainHistory:
     loss = np.linspace(1.0, 2.0, groups)
     history = TrainHistory(start={"map@25": 0.5, "eval_loss": float(loss.mean())})
     history.start_sums = {"all": start, "loss": (-loss).tolist()}
-    history.evaluations = [{"loss": 1.0, "map@25": float(np.mean(after)), "eval_loss": float(loss.mean() - gain)}]
+    history.evaluations = [
+        {"loss": 1.0, "map@25": float(np.mean(after)), "eval_loss": float(loss.mean() - gain)}
+    ]
     history.sums = [{"all": after, "loss": (gain - loss).tolist()}]
     history.best = 0
     return history
@@ -102,18 +111,18 @@ def make_small_history(groups: int, gain: float, changed: int) -> TrainHistory:
 
 @pytest.mark.parametrize("changed", [0, 1, 4])
 def test_the_loss_decides_where_the_metric_cannot(changed: int) -> None:
-    decision = decide(Config(), make_small_history(6, 0.1, changed), "epoch")
+    decision = decide(Config(), make_small_history(6, 0.1, changed))
     assert decision == Decision("", pytest.approx(0.5**6, abs=0.005), by_loss=True)
-    refused = decide(Config(), make_small_history(6, -0.1, changed), "epoch")
+    refused = decide(Config(), make_small_history(6, -0.1, changed))
     assert refused.reason.startswith("no epoch was")
 
 
 def test_the_metric_decides_where_it_can() -> None:
-    decision = decide(Config(), make_small_history(6, -0.1, 5), "epoch")
+    decision = decide(Config(), make_small_history(6, -0.1, 5))
     assert decision == Decision("", pytest.approx(0.5**5, abs=0.005))
 
 
-def test_the_test_of_a_chosen_evaluation_corrects_for_the_others() -> None:
+def test_p_value_corrects_for_choice() -> None:
     before = np.zeros(6)
     after = np.array([[0.1] * 6, [0.3] * 6])
     alone = compute_p_value(before, after[:1])
@@ -122,16 +131,18 @@ def test_the_test_of_a_chosen_evaluation_corrects_for_the_others() -> None:
 
 
 @pytest.mark.parametrize("grades", [[[1, 3], [2]], None])
-def test_the_selecting_metric_uses_the_grades_as_the_evaluation_does(grades: list[list[int]] | None) -> None:
+def test_selecting_metric_uses_grades(grades: list[list[int]] | None) -> None:
     """As the embedder and the reranker evaluate: the ranks of the positives in their order, without grades."""
     columns: dict[str, Any] = {"id": ["q", "r"], "positives": [["a", "b"], ["c"]]}
     valid = pa.table(columns if grades is None else columns | {"grades": grades})
     ranks_R = np.array([1, 2, 3])
     plain = Relevant(np.array([0, 2, 3]), np.array([0, 1, 2]))
     found = HeldOutRows(valid).evaluate("ndcg@10", ranks_R, plain).metrics["ndcg@10"]
-    expected = compute_rank_metrics(ranks_R, Relevant.from_lists([[0, 1], [2]], grades), [10]).values["ndcg@10"]
+    expected = compute_rank_metrics(
+        ranks_R, Relevant.from_lists([[0, 1], [2]], grades), [10]
+    ).values["ndcg@10"]
     assert found == pytest.approx(expected, abs=1e-6)
     first = (1 + 3 / np.log2(3)) / (3 + 1 / np.log2(3)) if grades else 1.0
     assert found == pytest.approx((first + 0.5) / 2, abs=1e-6)
-    reranked = evaluate_lists(RerankerConfig(metric="ndcg@10"), valid, [[1, 2], [3]])
+    reranked = evaluate_lists("ndcg@10", valid, [[1, 2], [3]])
     assert reranked.metrics["ndcg@10"] == found

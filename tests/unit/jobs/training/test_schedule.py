@@ -12,8 +12,8 @@ from regression import OPTIONS
 
 from ratchet.errors import InputError
 from ratchet.jobs.training.config import FinetuneConfig
-from ratchet.jobs.training.loop import TrainingLoop
 from ratchet.jobs.training.schedule import TrainHistory, is_better, learning_rate_at
+from ratchet.jobs.training.trainer import Trainer
 from ratchet.orchestrator.sweeps.objective import Objective
 
 
@@ -24,9 +24,15 @@ def test_a_warm_up_longer_than_the_run_is_refused() -> None:
 
 
 @settings(deadline=None)
-@given(steps=st.integers(1, 300), warmup=st.floats(0, 0.9), schedule=st.sampled_from(["cosine", "linear", "constant"]))
+@given(
+    steps=st.integers(1, 300),
+    warmup=st.floats(0, 0.9),
+    schedule=st.sampled_from(["cosine", "linear", "constant"]),
+)
 def test_the_rate_rises_then_never_rises_again(steps: int, warmup: float, schedule: Any) -> None:
-    options = FinetuneConfig(**{**vars(OPTIONS), "warmup_ratio": warmup, "lr_scheduler_type": schedule})
+    options = FinetuneConfig(
+        **{**vars(OPTIONS), "warmup_ratio": warmup, "lr_scheduler_type": schedule}
+    )
     rates = [learning_rate_at(step, steps, options) for step in range(steps)]
     top = rates.index(max(rates))
     assert all(0 < value <= options.learning_rate for value in rates)
@@ -35,21 +41,23 @@ def test_the_rate_rises_then_never_rises_again(steps: int, warmup: float, schedu
     assert max(rates) == pytest.approx(options.learning_rate)
 
 
-def test_without_a_metric_the_later_evaluation_is_the_better_one() -> None:
+def test_later_evaluation_wins_without_metric() -> None:
     assert is_better("map@25", {"loss": 2.0}, {"loss": 1.0})
     assert not is_better("map@25", {"map@25": 0.5}, {"map@25": 0.5})
 
 
-@pytest.mark.parametrize("metric", ["eval_loss", "perplexity", "mean_rank", "accuracy", "map@25", "hit@10", "p@5"])
+@pytest.mark.parametrize(
+    "metric", ["eval_loss", "perplexity", "mean_rank", "accuracy", "map@25", "hit@10", "p@5"]
+)
 def test_training_and_sweeps_prefer_the_same_values(metric: str) -> None:
     sweeps_maximize = Objective("train", f"valid/{metric}", metric, trained=True).maximize
     assert is_better(metric, {metric: 2.0}, {metric: 1.0}) == sweeps_maximize
     assert is_better(metric, {metric: 1.0}, {metric: 2.0}) != sweeps_maximize
 
 
-def test_checkpoints_are_as_many_steps_apart_however_short_epochs_are() -> None:
-    loop = object.__new__(TrainingLoop)
-    loop.options, loop.history = replace(OPTIONS, save_steps=3, eval_steps=100), TrainHistory()
+def test_save_steps_cross_epochs() -> None:
+    loop = object.__new__(Trainer)
+    loop.config, loop.history = replace(OPTIONS, save_steps=3, eval_steps=100), TrainHistory()
     due = []
     for done in range(1, 10):
         loop.history.loss.append(0.0)

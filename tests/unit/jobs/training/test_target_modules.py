@@ -25,7 +25,11 @@ from ratchet.models.reranker import reranker
 
 SMALL = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2}
 CONFIGS: dict[str, Any] = {
-    **{name: build for name, build in ALL_ARCHITECTURES.items() if name not in ("mixtral", "qwen3_moe", "gpt_oss")},
+    **{
+        name: build
+        for name, build in ALL_ARCHITECTURES.items()
+        if name not in ("mixtral", "qwen3_moe", "gpt_oss")
+    },
     "jina_embeddings_v3": lambda: transformers.AutoConfig.for_model("jina_embeddings_v3", **SIZE),
     "ibert": lambda: transformers.IBertConfig(**SIZE),
     "mamba": lambda: transformers.MambaConfig(**SMALL, state_size=4),
@@ -33,11 +37,16 @@ CONFIGS: dict[str, Any] = {
     "falcon": lambda: transformers.FalconConfig(**SMALL, num_attention_heads=4),
     "mpt": lambda: transformers.MptConfig(vocab_size=200, d_model=32, n_layers=2, n_heads=4),
     "phi": lambda: transformers.PhiConfig(**SIZE),
-    "gpt_bigcode": lambda: transformers.GPTBigCodeConfig(vocab_size=200, n_embd=32, n_layer=2, n_head=4),
+    "gpt_bigcode": lambda: transformers.GPTBigCodeConfig(
+        vocab_size=200, n_embd=32, n_layer=2, n_head=4
+    ),
 }
 UNFIT = ("nomic_bert", "jina_embeddings_v3", "ibert", "mamba")
 """Saved with other layers than they are built of, or without layers that PEFT adapts."""
-USED_AS: dict[str, Any] = {"backbone": transformers.AutoModel, "causal": transformers.AutoModelForCausalLM}
+USED_AS: dict[str, Any] = {
+    "backbone": transformers.AutoModel,
+    "causal": transformers.AutoModelForCausalLM,
+}
 
 
 def save(name: str, kind: str, folder: Path) -> Path:
@@ -70,7 +79,9 @@ def train_and_merge(base: Path, auto: Any, names: str, folder: Path) -> None:
 def test_the_plan_accepts_what_can_be_trained_and_merged(name: str, tmp_path: Path) -> None:
     base = save(name, "backbone", tmp_path / "base")
     if name in UNFIT:
-        with pytest.raises(ModelError, match=r"finetune_embedder\.target_modules: all-linear given"):
+        with pytest.raises(
+            ModelError, match=r"finetune_embedder\.target_modules: all-linear given"
+        ):
             check_target_modules("finetune_embedder", base, "backbone", "all-linear")
         with pytest.raises(ModelError):
             train_and_merge(base, USED_AS["backbone"], "all-linear", tmp_path)
@@ -79,28 +90,47 @@ def test_the_plan_accepts_what_can_be_trained_and_merged(name: str, tmp_path: Pa
         train_and_merge(base, USED_AS["backbone"], "all-linear", tmp_path)
 
 
-@pytest.mark.parametrize("name", ["bert", "mpnet", "albert", "electra", "camembert", "longformer", "big_bird"])
-def test_a_base_without_a_pooler_makes_adapters_that_merge(name: str, tiny: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["bert", "mpnet", "albert", "electra", "camembert", "longformer", "big_bird"]
+)
+def test_a_base_without_a_pooler_makes_adapters_that_merge(
+    name: str, tiny: dict[str, Path], tmp_path: Path
+) -> None:
     """As a checkpoint of a masked language model has none, and the class of the backbone does."""
-    base = make(name, transformers.AutoModelForMaskedLM, tmp_path / "base", tiny["bert"], pad_token_id=0)
+    base = make(
+        name, transformers.AutoModelForMaskedLM, tmp_path / "base", tiny["bert"], pad_token_id=0
+    )
     check_target_modules("finetune_embedder", base, "backbone", "all-linear")
     model = encoder.load(base, dtype="float32", device="cpu", training=True).model
-    adapted = lora.attach(model, lora_r=2, lora_alpha=4, lora_dropout=0.0, target_modules="all-linear", seed=0)
+    adapted = lora.attach(
+        model, lora_r=2, lora_alpha=4, lora_dropout=0.0, target_modules="all-linear", seed=0
+    )
     lora.save(adapted, tmp_path / "adapter")
     (tmp_path / "merged").mkdir()
     merge_shards(base, tmp_path / "adapter", tmp_path / "merged")
 
 
 @pytest.mark.parametrize("name", ["bert", "mpnet", "electra", "modernbert", "deberta-v2"])
-def test_a_backbone_gets_a_head_and_merges(name: str, tiny: dict[str, Path], tmp_path: Path) -> None:
+def test_a_backbone_gets_a_head_and_merges(
+    name: str, tiny: dict[str, Path], tmp_path: Path
+) -> None:
     base = make(name, transformers.AutoModel, tmp_path / "base", tiny["bert"], pad_token_id=0)
     check_target_modules("finetune_reranker", base, "classifier", "all-linear")
     settings = reranker.RerankerConfig("cross_encoder", 64)
-    made = reranker.load(base, reranker_config=settings, dtype="float32", device="cpu", training=True)
-    options: dict[str, Any] = {"lora_r": 2, "lora_alpha": 4, "lora_dropout": 0.0, "seed": 0, "task": "SEQ_CLS"}
+    made = reranker.load(
+        base, reranker_config=settings, dtype="float32", device="cpu", training=True
+    )
+    options: dict[str, Any] = {
+        "lora_r": 2,
+        "lora_alpha": 4,
+        "lora_dropout": 0.0,
+        "seed": 0,
+        "task": "SEQ_CLS",
+    }
     heads = reranker.find_heads(made)
     lora.save(
-        lora.attach(made.model, target_modules="all-linear", modules_to_save=heads, **options), tmp_path / "adapter"
+        lora.attach(made.model, target_modules="all-linear", modules_to_save=heads, **options),
+        tmp_path / "adapter",
     )
     (tmp_path / "merged").mkdir()
     merge_shards(base, tmp_path / "adapter", tmp_path / "merged")
@@ -117,7 +147,9 @@ def test_a_backbone_gets_a_head_and_merges(name: str, tiny: dict[str, Path], tmp
 def test_layers_that_cannot_be_adapted_are_refused(names: str, said: str, tmp_path: Path) -> None:
     base = tmp_path / "base"
     torch.manual_seed(0)
-    config = transformers.Qwen2Config(**SIZE, num_key_value_heads=2, tie_word_embeddings=True, pad_token_id=0)
+    config = transformers.Qwen2Config(
+        **SIZE, num_key_value_heads=2, tie_word_embeddings=True, pad_token_id=0
+    )
     transformers.Qwen2ForCausalLM(config).save_pretrained(base)
     with pytest.raises(InputError, match=rf"sft\.{said}"):
         check_target_modules("sft", base, "causal", names)
@@ -125,7 +157,10 @@ def test_layers_that_cannot_be_adapted_are_refused(names: str, said: str, tmp_pa
 
 def test_every_job_that_trains_an_adapter_checks_its_layers(tmp_path: Path) -> None:
     """The names are in the files, and are no linear layers."""
-    decoder, embedder = save_model(tmp_path / "qwen2", "qwen2"), save_model(tmp_path / "bert", "bert")
+    decoder, embedder = (
+        save_model(tmp_path / "qwen2", "qwen2"),
+        save_model(tmp_path / "bert", "bert"),
+    )
     jobs: list[tuple[Any, Path, str]] = [
         (sft, decoder, "embed_tokens"),
         (grpo, decoder, "embed_tokens"),
@@ -138,6 +173,6 @@ def test_every_job_that_trains_an_adapter_checks_its_layers(tmp_path: Path) -> N
         inputs = job.Inputs(**{**fields, "base": base})
         config = job.Config(target_modules=names)
         with pytest.raises(InputError, match=rf"{job.JOB.name}\.target_modules: {names} given"):
-            job.check(config, inputs)
+            job.check(config, inputs, {})
         if job is not finetune_embedder_pairs:
-            job.check(replace(config, method="full"), inputs)
+            job.check(replace(config, method="full"), inputs, {})

@@ -47,12 +47,23 @@ def twice(folder: Path) -> None:
         tracker.log(2, {"train/loss": 1.5})
 
 
-def test_tensorboard_has_the_scalars_and_hides_what_is_done_again(tmp_path: Path) -> None:
+def test_tensorboard_hides_repeated_steps(tmp_path: Path) -> None:
     twice(tmp_path)
     found = events(tmp_path / "iter0-finetune")
-    scalars = [(event.step, value.tag, value.simple_value) for event in found for value in event.summary.value]
-    assert sorted(scalars) == [(1, "train/loss", 3.0), (2, "train/loss", 1.5), (2, "train/loss", 2.0)]
-    assert [event.step for event in found if event.session_log.status] == [1, 2]  # what came at 2 before is purged
+    scalars = [
+        (event.step, value.tag, value.simple_value)
+        for event in found
+        for value in event.summary.value
+    ]
+    assert sorted(scalars) == [
+        (1, "train/loss", 3.0),
+        (2, "train/loss", 1.5),
+        (2, "train/loss", 2.0),
+    ]
+    assert [event.step for event in found if event.session_log.status] == [
+        1,
+        2,
+    ]  # what came at 2 before is purged
 
 
 def test_nowhere_is_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,15 +82,15 @@ def test_mlflow_finds_the_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (run,) = client.search_runs([client.get_experiment_by_name("ratchet").experiment_id])
     assert run.info.status == "FINISHED"
     assert run.info.run_name == "iter0/finetune"
-    assert [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, "train/loss")] == [
-        (1, 3.0),
-        (2, 2.0),
-        (2, 1.5),
-    ]
+    assert [
+        (m.step, m.value) for m in client.get_metric_history(run.info.run_id, "train/loss")
+    ] == [(1, 3.0), (2, 2.0), (2, 1.5)]
 
 
 @pytest.mark.slow
-def test_a_name_that_mlflow_refuses_does_not_end_the_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_mlflow_refuses_does_not_end_the_curves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     with Tracker(tmp_path, "iter0/finetune", 1, RUN) as tracker:
@@ -100,7 +111,12 @@ def test_wandb_offline_keeps_the_numbers(tmp_path: Path) -> None:
     )
     root = Path(__file__).resolve().parents[4]
     environment = os.environ | {"WANDB_MODE": "offline"}
-    subprocess.run([sys.executable, "-c", code, str(root), str(tmp_path)], check=True, env=environment, timeout=120)
+    subprocess.run(
+        [sys.executable, "-c", code, str(root), str(tmp_path)],
+        check=True,
+        env=environment,
+        timeout=120,
+    )
     (kept,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
     assert kept.name == f"run-{'f' * 32}.wandb"
     assert b"train/loss" in kept.read_bytes()
@@ -145,7 +161,9 @@ def test_values_wait_for_a_service_that_is_down_for_a_while(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("service", [Service(failures=10**9), Service(hang=60)], ids=["fails", "hangs"])
+@pytest.mark.parametrize(
+    "service", [Service(failures=10**9), Service(hang=60)], ids=["fails", "hangs"]
+)
 def test_an_outage_neither_delays_nor_ends_a_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: Service
 ) -> None:
@@ -179,7 +197,9 @@ def silent_server() -> Iterator[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("silent", [True, False], ids=["silent", "closed"])
-def test_an_outage_of_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_server: int, silent: bool) -> None:
+def test_an_outage_of_mlflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_server: int, silent: bool
+) -> None:
     monkeypatch.setattr(tracking, "CLOSE_SECONDS", 2.0)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{silent_server if silent else 9}")
     start = time.monotonic()
@@ -188,5 +208,7 @@ def test_an_outage_of_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, si
             tracker.log(step, {"loss": 1.0})
         assert time.monotonic() - start < 5
     assert time.monotonic() - start < 15
-    assert "MLflow: not written when the training ended: " in (tmp_path / "tracking.log").read_text()
+    assert (
+        "MLflow: not written when the training ended: " in (tmp_path / "tracking.log").read_text()
+    )
     assert len(events(tmp_path / "x")) > 50, "TensorBoard has everything"

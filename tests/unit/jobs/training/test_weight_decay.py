@@ -12,16 +12,24 @@ from architectures import ALL_ARCHITECTURES, SIZE
 from ratchet.models.engine import group_weights
 
 UNUSUAL: dict[str, Any] = {
-    "cohere, whose norms of heads are matrices": lambda: transformers.CohereConfig(**SIZE, use_qk_norm=True),
+    "cohere, whose norms of heads are matrices": lambda: transformers.CohereConfig(
+        **SIZE, use_qk_norm=True
+    ),
     "gpt_oss, whose biases of experts are matrices": ALL_ARCHITECTURES["gpt_oss"],
     "mpnet, whose bias of positions is an embedding": ALL_ARCHITECTURES["mpnet"],
     "mamba, whose last norm is norm_f": lambda: transformers.MambaConfig(
         hidden_size=32, num_hidden_layers=2, vocab_size=200, state_size=4
     ),
     "falcon, whose norms are ln_attn": lambda: transformers.FalconConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=200, new_decoder_architecture=True
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        vocab_size=200,
+        new_decoder_architecture=True,
     ),
-    "t5, whose norms are layer_norm": lambda: transformers.T5Config(d_model=32, d_ff=64, num_layers=2, vocab_size=200),
+    "t5, whose norms are layer_norm": lambda: transformers.T5Config(
+        d_model=32, d_ff=64, num_layers=2, vocab_size=200
+    ),
 }
 CONFIGS = {**ALL_ARCHITECTURES, **UNUSUAL}
 
@@ -36,40 +44,37 @@ def make_model(config: Any) -> Any:
 def test_matrices_are_decayed_except_biases_and_norms(name: str) -> None:
     model = make_model(CONFIGS[name]())
     names = {id(weight): name for name, weight in model.named_parameters()}
-    groups = group_weights(model, layer_decay=1.0, weight_decay=0.1)
-    assert {group["lr_scale"] for group in groups} == {1.0}
-    assert sorted(names[id(one)] for group in groups for one in group["params"]) == sorted(names.values())
-    decayed = {names[id(one)] for group in groups if group["weight_decay"] for one in group["params"]}
+    groups = group_weights(model, weight_decay=0.1)
+    assert sorted(names[id(one)] for group in groups for one in group["params"]) == sorted(
+        names.values()
+    )
+    decayed = {
+        names[id(one)] for group in groups if group["weight_decay"] for one in group["params"]
+    }
     trainer: Any = transformers.Trainer
     theirs = set(trainer.get_decay_parameter_names(None, model))
     matrices = {name for name, weight in model.named_parameters() if weight.ndim > 1}
     assert decayed == theirs & matrices
-    norms = {id(one) for part in model.modules() if "Norm" in type(part).__name__ for one in part.parameters(False)}
+    norms = {
+        id(one)
+        for part in model.modules()
+        if "Norm" in type(part).__name__
+        for one in part.parameters(False)
+    }
     assert norms
-    assert not norms & {id(one) for group in groups if group["weight_decay"] for one in group["params"]}
-
-
-@pytest.mark.parametrize("name", ["bert", "qwen3", "gpt2"])
-def test_a_rate_per_layer_has_a_decayed_and_an_exempt_group(name: str) -> None:
-    model = make_model(ALL_ARCHITECTURES[name]())
-    groups = group_weights(model, layer_decay=0.5, weight_decay=0.1)
-    pairs = [(group["lr_scale"], group["weight_decay"]) for group in groups]
-    assert len(pairs) == len(set(pairs)), "each pair is one group"
-    assert [scale for scale, _ in pairs] == sorted(scale for scale, _ in pairs)
-    assert all(group["params"] for group in groups)
-    scale_of = {id(one): group["lr_scale"] for group in groups for one in group["params"]}
-    for layer in (0, 1):
-        own = [scale_of[id(one)] for name, one in model.named_parameters() if f".{layer}." in name]
-        assert len(own) > 2
-        assert len(set(own)) == 1, "biases and norms learn at the rate of their layer"
+    assert not norms & {
+        id(one) for group in groups if group["weight_decay"] for one in group["params"]
+    }
 
 
 def test_an_adapter_is_one_group() -> None:
     from ratchet.models.adapters import lora
 
     model = make_model(ALL_ARCHITECTURES["qwen2"]())
-    model = lora.attach(model, lora_r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", seed=0)
-    (group,) = group_weights(model, layer_decay=1.0, weight_decay=0.1)
+    model = lora.attach(
+        model, lora_r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", seed=0
+    )
+    (group,) = group_weights(model, weight_decay=0.1)
     assert group["weight_decay"] == 0.1
     assert len(group["params"]) == sum(weight.requires_grad for weight in model.parameters())
 
@@ -77,7 +82,7 @@ def test_an_adapter_is_one_group() -> None:
 def test_without_gradients_only_the_decayed_weights_shrink() -> None:
     model: Any = transformers.BertModel(ALL_ARCHITECTURES["bert"]())
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    optimizer = torch.optim.AdamW(group_weights(model, layer_decay=1.0, weight_decay=0.5), lr=0.1)
+    optimizer = torch.optim.AdamW(group_weights(model, weight_decay=0.5), lr=0.1)
     for weight in model.parameters():
         weight.grad = torch.zeros_like(weight)
     optimizer.step()

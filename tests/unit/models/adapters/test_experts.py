@@ -25,8 +25,12 @@ IDS = torch.arange(3, 15)[None]
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def base(request: pytest.FixtureRequest, tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(request.param, CAUSAL, tmp_path_factory.mktemp(request.param), tiny["qwen2"], pad_token_id=0)
+def base(
+    request: pytest.FixtureRequest, tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return make(
+        request.param, CAUSAL, tmp_path_factory.mktemp(request.param), tiny["qwen2"], pad_token_id=0
+    )
 
 
 def compute(folder: Path, adapter: Path | None = None) -> torch.Tensor:
@@ -37,7 +41,13 @@ def compute(folder: Path, adapter: Path | None = None) -> torch.Tensor:
 
 
 def test_an_adapter_of_the_attention_is_trained_and_merged(base: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"lora_r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "seed": 0, "task": "CAUSAL_LM"}
+    options: dict[str, Any] = {
+        "lora_r": 4,
+        "lora_alpha": 8,
+        "lora_dropout": 0.0,
+        "seed": 0,
+        "task": "CAUSAL_LM",
+    }
     model, _ = open_model(CAUSAL, base, None, dtype="float32", device="cpu", training=True)
     adapted = lora.attach(model, target_modules=ATTENTION.split(","), **options)
     train_in_float32(adapted)
@@ -63,21 +73,22 @@ def test_an_adapter_of_the_attention_is_trained_and_merged(base: Path, tmp_path:
 @pytest.mark.parametrize("names", ["all-linear", "q_proj,down_proj"])
 def test_adapters_of_experts_are_refused(names: str, base: Path) -> None:
     inputs = sft.Inputs(base, None, None)  # type: ignore[arg-type]
-    sft.JOB.check(sft.Config(target_modules=ATTENTION), inputs)
-    sft.JOB.check(sft.Config(method="full"), inputs)
+    sft.JOB.check(sft.Config(target_modules=ATTENTION), inputs, {})
+    sft.JOB.check(sft.Config(method="full"), inputs, {})
     if names != "all-linear" and "mixtral" in str(base):
         names = names.replace("down_proj", "w2")  # as its files call it
     with pytest.raises(InputError, match=r"sft.target_modules: .* for a mixture of experts"):
-        sft.JOB.check(sft.Config(target_modules=names), inputs)
+        sft.JOB.check(sft.Config(target_modules=names), inputs, {})
 
 
 def test_four_bits_are_refused(base: Path) -> None:
     jobs: list[tuple[Any, Any]] = [(generate, None), (embed, None)]
     for job, texts in jobs:
         with pytest.raises(InputError, match=r"quantization: nf4 given, for a mixture of experts"):
-            job.JOB.check(job.Config(quantization="nf4"), job.Inputs(base, texts))
+            job.JOB.check(job.Config(quantization="nf4"), job.Inputs(base, texts), {})
     with pytest.raises(InputError, match=r"quantization: nf4 given, for a mixture of experts"):
         sft.JOB.check(
             sft.Config(quantization="nf4", target_modules=ATTENTION),
-            sft.Inputs(base, None, None),  # type: ignore[arg-type]
+            sft.Inputs(base, None, None),
+            {},  # type: ignore[arg-type]
         )

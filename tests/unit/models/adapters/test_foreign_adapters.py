@@ -14,27 +14,31 @@ from architectures import make
 
 from ratchet.errors import InputError, ModelError
 from ratchet.jobs.answers import generate, sft
-from ratchet.jobs.export.export_model import Inputs
-from ratchet.jobs.export.implementation.export_model import write_model
+from ratchet.jobs.export.export_model import Inputs, write_model
 from ratchet.jobs.retrieval import embed
-from ratchet.models.adapters import lora, merging
+from ratchet.models import merging
+from ratchet.models.adapters import lora
 from ratchet.models.adapters.shard_merge import merge_shards
 from ratchet.models.embedder import encoder
-from ratchet.models.usage import find_usage
+from ratchet.models.roles import find_usage
 
 CAUSAL = transformers.AutoModelForCausalLM
 CLASSIFIER = transformers.AutoModelForSequenceClassification
 
 
-def save_adapter(base: Path, folder: Path, kind: Any, labels: int | None = None, **settings: Any) -> Path:
+def save_adapter(
+    base: Path, folder: Path, kind: Any, labels: int | None = None, **settings: Any
+) -> Path:
     model = kind.from_pretrained(base, **({} if labels is None else {"num_labels": labels}))
     settings = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"} | settings
     peft.get_peft_model(model, peft.LoraConfig(**settings)).save_pretrained(str(folder))
     return folder
 
 
-@pytest.mark.parametrize("variant", ["pissa", "pissa_niter_4", "olora", "lora_ga", "corda", "loftq"])
-def test_adapters_whose_training_changed_the_base_are_refused_everywhere(
+@pytest.mark.parametrize(
+    "variant", ["pissa", "pissa_niter_4", "olora", "lora_ga", "corda", "loftq"]
+)
+def test_adapters_with_a_changed_base_are_refused(
     variant: str, tiny: dict[str, Path], tmp_path: Path
 ) -> None:
     base, adapter = tiny["qwen2"], save_adapter(tiny["qwen2"], tmp_path / "adapter", CAUSAL)
@@ -43,21 +47,23 @@ def test_adapters_whose_training_changed_the_base_are_refused_everywhere(
     uses: list[Callable[[], object]] = [
         lambda: merge_shards(base, adapter, tmp_path),
         lambda: encoder.load(base, adapter, dtype="float32", device="cpu"),
-        lambda: embed.JOB.check(embed.Config(), embed.Inputs(base, None, adapter)),  # type: ignore[arg-type]
+        lambda: embed.JOB.check(embed.Config(), embed.Inputs(base, None, adapter), {}),  # type: ignore[arg-type]
     ]
     for use in uses:
         with pytest.raises(ModelError, match=f"init_lora_weights={variant}"):
             use()
 
 
-@pytest.mark.parametrize("variant", [{"use_rslora": True}, {"use_dora": True}, {"rank_pattern": {"q_proj": 2}}])
+@pytest.mark.parametrize(
+    "variant", [{"use_rslora": True}, {"use_dora": True}, {"rank_pattern": {"q_proj": 2}}]
+)
 def test_adapters_that_cannot_be_merged_are_no_current_best(
     variant: dict[str, Any], tiny: dict[str, Path], tmp_path: Path
 ) -> None:
     adapter = save_adapter(tiny["qwen2"], tmp_path / "adapter", CAUSAL, **variant)
     inputs = sft.Inputs(tiny["qwen2"], None, None, current_best=adapter)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match=next(iter(variant))):
-        sft.JOB.check(sft.Config(max_length=64), inputs)
+        sft.JOB.check(sft.Config(max_length=64), inputs, {})
 
 
 @pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3", "bloom", "opt"])
@@ -68,7 +74,9 @@ def test_a_tied_weight_is_found_by_the_default_of_its_class(
     base = make(name, CAUSAL, tmp_path / "base", tiny["qwen2"])
     about = json.loads((base / "config.json").read_text())
     assert about.pop("tie_word_embeddings", True)
-    (base / "config.json").write_text(json.dumps(about | ({"tie_word_embeddings": True} if written else {})))
+    (base / "config.json").write_text(
+        json.dumps(about | ({"tie_word_embeddings": True} if written else {}))
+    )
     adapter = save_adapter(base, tmp_path / "adapter", CAUSAL, modules_to_save=["lm_head"])
     with pytest.raises(ModelError, match=r"lm_head.weight, which is tied"):
         merge_shards(base, adapter, tmp_path)
@@ -80,7 +88,9 @@ def test_adapters_of_another_task_are_refused(tiny: dict[str, Path], tmp_path: P
     with pytest.raises(ModelError, match="of a causal language model"):
         merging.check_inputs(tiny["qwen2"], causal, None)
     qwen2 = make("qwen2", CAUSAL, tmp_path / "base", tiny["qwen2"], pad_token_id=0)
-    classifier = save_adapter(qwen2, tmp_path / "decoder", CLASSIFIER, task_type="SEQ_CLS", labels=1)
+    classifier = save_adapter(
+        qwen2, tmp_path / "decoder", CLASSIFIER, task_type="SEQ_CLS", labels=1
+    )
     assert find_usage(qwen2, classifier) == "reranker"
     with pytest.raises(ModelError, match="of a sequence classifier"):
         merging.check_inputs(qwen2, classifier, None)
@@ -90,14 +100,20 @@ def test_adapters_of_another_task_are_refused(tiny: dict[str, Path], tmp_path: P
         merging.check_inputs(tiny["bert"], several, None)
     one = save_adapter(tiny["bert"], tmp_path / "one", CLASSIFIER, labels=1, **query)
     merging.check_inputs(tiny["bert"], one, None)
-    cases: list[tuple[Any, Path, Path]] = [(embed, tiny["bert"], one), (embed, qwen2, causal), (generate, qwen2, one)]
+    cases: list[tuple[Any, Path, Path]] = [
+        (embed, tiny["bert"], one),
+        (embed, qwen2, causal),
+        (generate, qwen2, one),
+    ]
     for job, base, adapter in cases:
         with pytest.raises(InputError, match=r"adapter: .* was trained as"):
-            job.JOB.check(job.Config(), job.Inputs(base, None, adapter))
+            job.JOB.check(job.Config(), job.Inputs(base, None, adapter), {})
 
 
 @pytest.mark.parametrize("name", ["distilbert", "gpt2", "bert"])
-def test_embedders_are_exported_with_the_width_of_their_class(name: str, tiny: dict[str, Path], tmp_path: Path) -> None:
+def test_embedders_are_exported_with_the_width_of_their_class(
+    name: str, tiny: dict[str, Path], tmp_path: Path
+) -> None:
     folder = make(name, transformers.AutoModel, tmp_path / "model", tiny["qwen2"])
     write_model("embedder", Inputs(folder), tmp_path / "out")
     about = json.loads((tmp_path / "out/1_Pooling/config.json").read_text())

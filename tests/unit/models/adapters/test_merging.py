@@ -19,7 +19,8 @@ from tiny_models import save_chat_model
 from tokenizers import processors
 
 from ratchet.errors import ModelError
-from ratchet.models.adapters import lora, merging
+from ratchet.models import merging
+from ratchet.models.adapters import lora
 from ratchet.models.adapters.shard_merge import merge_shards, read_main_dtype
 from ratchet.models.embedder import encoder, projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
@@ -27,7 +28,7 @@ from ratchet.models.embedder.sentence_transformers_layout import write_layout
 from ratchet.models.model_files import RERANKER_CONFIG_FILE
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
-from ratchet.models.usage import find_usage
+from ratchet.models.roles import find_usage
 
 TEXTS = ["Adds the denominators.", "Squares each term of a sum.", "Reads the scale wrongly.", "x"]
 
@@ -59,7 +60,7 @@ def merged(base: Path, adapter: Path, folder: Path) -> merging.MergeCheck:
 
 
 @pytest.mark.slow
-def test_a_merged_embedder_is_one_for_sentence_transformers_too(minilm: Path, tmp_path: Path) -> None:
+def test_merged_embedder_in_sentence_transformers(minilm: Path, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     adapter = embedder_adapter(minilm, tmp_path / "adapter")
@@ -78,7 +79,9 @@ def test_a_merged_embedder_is_one_for_sentence_transformers_too(minilm: Path, tm
 def test_a_dot_product_model_stays_one(tiny: dict[str, Path], tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
-    adapter = embedder_adapter(tiny["bert"], tmp_path / "adapter", EncodingConfig("mean", normalize=False))
+    adapter = embedder_adapter(
+        tiny["bert"], tmp_path / "adapter", EncodingConfig("mean", normalize=False)
+    )
     merged(tiny["bert"], adapter, tmp_path / "merged")
     peer = SentenceTransformer(str(tmp_path / "merged"), device="cpu")
     assert peer.similarity_fn_name == "dot"
@@ -96,9 +99,24 @@ SHOT = {"examples": (("w1", "w2"), ("w3", "w4")), "example_template": "{task} {t
     ("change", "missing"),
     [
         ({}, ""),
-        ({"task": "w5 w6", "query_template": "{task} w7 {text}", "passage_template": "w8 {task} {text}"}, ""),
+        (
+            {
+                "task": "w5 w6",
+                "query_template": "{task} w7 {text}",
+                "passage_template": "w8 {task} {text}",
+            },
+            "",
+        ),
         ({"add_eos": True}, ""),
-        ({"add_eos": True, "padding_side": "left", "task": "w1", "query_template": "{task} {text}"}, ""),
+        (
+            {
+                "add_eos": True,
+                "padding_side": "left",
+                "task": "w1",
+                "query_template": "{task} {text}",
+            },
+            "",
+        ),
         ({"pooling": "mean", "normalize": False, "max_length": 12}, ""),
         ({"pooling": "cls"}, ""),
         (SHOT | {"task": "w9", "query_template": "{task} {text}"}, ""),
@@ -107,8 +125,13 @@ SHOT = {"examples": (("w1", "w2"), ("w3", "w4")), "example_template": "{task} {t
         ({"query_max_length": 3}, "query_max_length"),
     ],
 )
-def test_sentence_transformers_embeds_as_we_do_or_has_no_layout(
-    tiny: dict[str, Path], texts: list[str], tmp_path: Path, kind: str, change: dict[str, Any], missing: str
+def test_parity_with_sentence_transformers(
+    tiny: dict[str, Path],
+    texts: list[str],
+    tmp_path: Path,
+    kind: str,
+    change: dict[str, Any],
+    missing: str,
 ) -> None:
     from sentence_transformers import SentenceTransformer
 
@@ -134,7 +157,9 @@ def test_sentence_transformers_embeds_as_we_do_or_has_no_layout(
         return
     peer = SentenceTransformer(str(target), device="cpu")
     np.testing.assert_allclose(peer.encode_query(texts), expected["query"], atol=1e-3, rtol=1e-3)
-    np.testing.assert_allclose(peer.encode_document(texts), expected["passage"], atol=1e-3, rtol=1e-3)
+    np.testing.assert_allclose(
+        peer.encode_document(texts), expected["passage"], atol=1e-3, rtol=1e-3
+    )
 
 
 @pytest.mark.parametrize("settings", [{}, {"add_bos_token": True, "add_eos_token": False}])
@@ -145,27 +170,37 @@ def test_a_first_token_stays_where_the_last_is_added(
     from sentence_transformers import SentenceTransformer
 
     shutil.copytree(tiny["gpt2"], tmp_path / "base")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "base", bos_token="[UNK]", pad_token=None)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        tmp_path / "base", bos_token="[UNK]", pad_token=None
+    )
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="[UNK] $A", pair="[UNK] $A $B", special_tokens=[("[UNK]", 2)]
     )
     tokenizer.save_pretrained(tmp_path / "base")
     file = tmp_path / "base/tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
-    adapter = embedder_adapter(tmp_path / "base", tmp_path / "adapter", replace(PLAIN, add_eos=True, max_length=20))
-    expected = encoder.load(tmp_path / "base", adapter, dtype="float32", device="cpu").encode(texts, "query")
+    adapter = embedder_adapter(
+        tmp_path / "base", tmp_path / "adapter", replace(PLAIN, add_eos=True, max_length=20)
+    )
+    expected = encoder.load(tmp_path / "base", adapter, dtype="float32", device="cpu").encode(
+        texts, "query"
+    )
     merged(tmp_path / "base", adapter, tmp_path / "merged")
     peer = SentenceTransformer(str(tmp_path / "merged"), device="cpu")
     assert peer.tokenizer("w1").input_ids == [2, 4, 1]
     np.testing.assert_allclose(peer.encode_query(texts), expected, atol=1e-3)
 
 
-def test_a_tokenizer_that_cannot_be_adapted_has_no_layout(tiny: dict[str, Path], tmp_path: Path) -> None:
+def test_a_tokenizer_that_cannot_be_adapted_has_no_layout(
+    tiny: dict[str, Path], tmp_path: Path
+) -> None:
     """A tokenizer without tokenizer.json does not append the token."""
     base = tmp_path / "base"
     shutil.copytree(tiny["bert"], base)
     (base / "tokenizer.json").unlink()
-    (base / "vocab.txt").write_text("\n".join(["[PAD]", "[SEP]", "[UNK]", "[CLS]", "[MASK]", *"abc12=+.,tex"]))
+    (base / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[SEP]", "[UNK]", "[CLS]", "[MASK]", *"abc12=+.,tex"])
+    )
     config = {"tokenizer_class": "BertTokenizer", "eos_token": "[MASK]"}
     (base / "tokenizer_config.json").write_text(json.dumps(config))
     before = (base / "tokenizer_config.json").read_bytes()
@@ -213,12 +248,14 @@ def test_a_merged_decoder_keeps_its_head(tiny: dict[str, Path], tmp_path: Path, 
     found = merged(base, adapter, tmp_path / "merged")
     assert found.drift < 1e-4
     assert found.change > 1e-3
-    _, info = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged", output_loading_info=True)
+    _, info = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "merged", output_loading_info=True
+    )
     assert not info["missing_keys"]
     assert read_reranker_config(tmp_path / "merged") == agreed
 
 
-def test_adapters_of_other_libraries_merge_as_their_base_is_used(tiny: dict[str, Path], tmp_path: Path) -> None:
+def test_foreign_adapters_merge(tiny: dict[str, Path], tmp_path: Path) -> None:
     kind = transformers.AutoModelForSequenceClassification
     base = make("bert", kind, tmp_path / "base", tiny["bert"], num_labels=1)
     adapter = reranker_adapter(base, tmp_path / "adapter", read_reranker_config(base))
@@ -233,7 +270,7 @@ def test_adapters_of_other_libraries_merge_as_their_base_is_used(tiny: dict[str,
 
 
 @pytest.mark.parametrize("filler", [None, -1, 2])
-def test_a_merged_decoder_with_a_classifier_scores_batches_in_transformers(tmp_path: Path, filler: int | None) -> None:
+def test_merged_classifier_scores_batches(tmp_path: Path, filler: int | None) -> None:
     base = tmp_path / "base"
     save_chat_model(base, ["w1 w2 w3"], max_position_embeddings=64)
     config = transformers.AutoConfig.from_pretrained(base, num_labels=1, pad_token_id=None)
@@ -244,7 +281,9 @@ def test_a_merged_decoder_with_a_classifier_scores_batches_in_transformers(tmp_p
     assert merged(base, adapter, tmp_path / "merged").drift < 1e-4
     ours = reranker.load(tmp_path / "merged", dtype="float32", device="cpu")
     assert ours.filler == (ours.tokens.tokenizer.pad_token_id if filler in (None, -1) else filler)
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged").eval()
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "merged"
+    ).eval()
     rows = [[5, 6, 7], [8, 9]]
     padded = torch.tensor([rows[0], [*rows[1], ours.filler]])
     with torch.no_grad():
@@ -254,7 +293,7 @@ def test_a_merged_decoder_with_a_classifier_scores_batches_in_transformers(tmp_p
 
 
 @pytest.mark.slow
-def test_a_merged_cross_encoder_has_its_head_and_loads_in_sentence_transformers(minilm: Path, tmp_path: Path) -> None:
+def test_merged_cross_encoder_has_its_head(minilm: Path, tmp_path: Path) -> None:
     from sentence_transformers import CrossEncoder
 
     adapter = reranker_adapter(minilm, tmp_path / "adapter", RerankerConfig("cross_encoder", 128))
@@ -262,7 +301,9 @@ def test_a_merged_cross_encoder_has_its_head_and_loads_in_sentence_transformers(
     found = merged(minilm, adapter, tmp_path / "merged")
     assert found.drift < 1e-4
     assert reranker.can_score(tmp_path / "merged")
-    (ours,) = reranker.load(tmp_path / "merged", dtype="float32", device="cpu").score(["x + 1"], [TEXTS])
+    (ours,) = reranker.load(tmp_path / "merged", dtype="float32", device="cpu").score(
+        ["x + 1"], [TEXTS]
+    )
     theirs = CrossEncoder(str(tmp_path / "merged"), device="cpu").predict(
         [("x + 1", text) for text in TEXTS], activation_fn=torch.nn.Identity()
     )
@@ -271,9 +312,9 @@ def test_a_merged_cross_encoder_has_its_head_and_loads_in_sentence_transformers(
 
 def test_weights_are_stored_as_the_bases_are(tiny: dict[str, Path], tmp_path: Path) -> None:
     base = tmp_path / "base"
-    transformers.AutoModel.from_pretrained(tiny["bert"], dtype=torch.bfloat16, add_pooling_layer=False).save_pretrained(
-        base
-    )
+    transformers.AutoModel.from_pretrained(
+        tiny["bert"], dtype=torch.bfloat16, add_pooling_layer=False
+    ).save_pretrained(base)
     transformers.AutoTokenizer.from_pretrained(tiny["bert"]).save_pretrained(base)
     found = merged(base, embedder_adapter(base, tmp_path / "adapter"), tmp_path / "merged")
     assert read_main_dtype(tmp_path / "merged") == "bfloat16"
@@ -299,7 +340,9 @@ def test_another_bases_adapter_and_a_changed_folder_are_seen(
 @pytest.mark.slow
 def test_an_adapter_that_does_nothing_changes_nothing(minilm: Path, tmp_path: Path) -> None:
     one = encoder.load(minilm, dtype="float32", device="cpu", training=True)
-    model = lora.attach(one.model, lora_r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", seed=0)
+    model = lora.attach(
+        one.model, lora_r=4, lora_alpha=8, lora_dropout=0.0, target_modules="all-linear", seed=0
+    )
     lora.save(model, tmp_path / "adapter")
     one.encoding_config.write(tmp_path / "adapter")
     found = merged(minilm, tmp_path / "adapter", tmp_path / "merged")
@@ -309,7 +352,9 @@ def test_an_adapter_that_does_nothing_changes_nothing(minilm: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_shards_are_those_of_peft(tiny: dict[str, Path], tmp_path: Path, tied: bool, causal: bool) -> None:
+def test_shards_are_those_of_peft(
+    tiny: dict[str, Path], tmp_path: Path, tied: bool, causal: bool
+) -> None:
     base, adapter, target = tmp_path / "base", tmp_path / "adapter", tmp_path / "merged"
     config = transformers.AutoConfig.from_pretrained(tiny["qwen2"], tie_word_embeddings=tied)
     torch.manual_seed(0)
@@ -321,15 +366,24 @@ def test_shards_are_those_of_peft(tiny: dict[str, Path], tmp_path: Path, tied: b
     kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
     whole = ["lm_head"] if causal and not tied else ["norm"]
     trained(
-        kind.from_pretrained(base, dtype=torch.float32), whole, "CAUSAL_LM" if causal else "FEATURE_EXTRACTION", adapter
+        kind.from_pretrained(base, dtype=torch.float32),
+        whole,
+        "CAUSAL_LM" if causal else "FEATURE_EXTRACTION",
+        adapter,
     )
     stored = load_file(adapter / lora.WEIGHTS)
     stored = {name: value if "lora_" in name else value + 0.5 for name, value in stored.items()}
     save_file(stored, adapter / lora.WEIGHTS, metadata={"format": "pt"})
     target.mkdir()
     merge_shards(base, adapter, target)
-    assert sorted(path.name for path in target.iterdir()) == sorted(path.name for path in base.glob("model*"))
-    expected = lora.load(kind.from_pretrained(base, dtype=torch.float32), adapter).merge_and_unload().state_dict()
+    assert sorted(path.name for path in target.iterdir()) == sorted(
+        path.name for path in base.glob("model*")
+    )
+    expected = (
+        lora.load(kind.from_pretrained(base, dtype=torch.float32), adapter)
+        .merge_and_unload()
+        .state_dict()
+    )
     before, found = read_all(base), read_all(target)
     assert before.keys() == found.keys()
     for name, value in found.items():
@@ -352,13 +406,24 @@ def read_all(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     "change",
     [
-        *({"use_dora": True}, {"use_rslora": True}, {"bias": "all"}, {"alpha_pattern": {"q": 1}}, {"use_qalora": True}),
+        *(
+            {"use_dora": True},
+            {"use_rslora": True},
+            {"bias": "all"},
+            {"alpha_pattern": {"q": 1}},
+            {"use_qalora": True},
+        ),
         {"alora_invocation_tokens": [1]},
-        *({"init_lora_weights": name} for name in ("pissa", "pissa_niter_4", "olora", "corda", "loftq")),
+        *(
+            {"init_lora_weights": name}
+            for name in ("pissa", "pissa_niter_4", "olora", "corda", "loftq")
+        ),
     ],
     ids=str,
 )
-def test_other_variants_of_lora_are_refused(minilm: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+def test_other_variants_of_lora_are_refused(
+    minilm: Path, tmp_path: Path, change: dict[str, Any]
+) -> None:
     adapter = embedder_adapter(minilm, tmp_path / "adapter")
     about = json.loads((adapter / lora.CONFIG).read_text())
     (adapter / lora.CONFIG).write_text(json.dumps(about | change))
@@ -367,12 +432,20 @@ def test_other_variants_of_lora_are_refused(minilm: Path, tmp_path: Path, change
 
 
 @pytest.mark.parametrize("start", [False, "gaussian", "orthogonal"])
-def test_other_starts_of_lora_are_those_of_peft(tiny: dict[str, Path], tmp_path: Path, start: Any) -> None:
+def test_other_starts_of_lora_are_those_of_peft(
+    tiny: dict[str, Path], tmp_path: Path, start: Any
+) -> None:
     base, adapter = tiny["bert"], tmp_path / "adapter"
     plain = transformers.AutoModel.from_pretrained(base)
-    config = peft.LoraConfig(r=4, target_modules=["query"], init_lora_weights=start, task_type="FEATURE_EXTRACTION")
+    config = peft.LoraConfig(
+        r=4, target_modules=["query"], init_lora_weights=start, task_type="FEATURE_EXTRACTION"
+    )
     peft.get_peft_model(plain, config).save_pretrained(adapter)
     merge_shards(base, adapter, tmp_path)
-    wanted = lora.load(transformers.AutoModel.from_pretrained(base), adapter).merge_and_unload().state_dict()
+    wanted = (
+        lora.load(transformers.AutoModel.from_pretrained(base), adapter)
+        .merge_and_unload()
+        .state_dict()
+    )
     for name, weight in load_file(tmp_path / "model.safetensors").items():
         torch.testing.assert_close(weight, wanted[name])

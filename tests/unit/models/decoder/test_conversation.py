@@ -18,11 +18,14 @@ from ratchet.models.decoder.conversation import Conversations
 
 def test_a_tokenizer_without_template_gets_a_plain_one() -> None:
     talks = Conversations(tokenizer())
-    assert shown(talks, talks.tokenize_sample("Sys", ["Q", "R"], ["A", "B"])) == "Sys\n\nQ\n\n[A<end>]R\n\n[B<end>]"
+    assert (
+        shown(talks, talks.tokenize_sample("Sys", ["Q", "R"], ["A", "B"]))
+        == "Sys\n\nQ\n\n[A<end>]R\n\n[B<end>]"
+    )
     assert talks.ends == {1}
 
 
-def test_a_tokenizer_without_template_keeps_its_own_first_token() -> None:
+def test_tokenizer_keeps_its_first_token() -> None:
     fast = tokenizer(bos_token="<s>")
     fast.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 2)]
@@ -34,7 +37,10 @@ def test_a_tokenizer_without_template_keeps_its_own_first_token() -> None:
     # A chat template writes the token itself, if the model wants it.
     fast.chat_template = CHAT
     again = Conversations(fast)
-    assert shown(again, again.tokenize_sample("", ["Q"], ["A"])) == "<s>user\nQ<e>\n<s>assistant\n[A<e>]\n"
+    assert (
+        shown(again, again.tokenize_sample("", ["Q"], ["A"]))
+        == "<s>user\nQ<e>\n<s>assistant\n[A<e>]\n"
+    )
 
 
 def test_a_tokenizer_without_template_keeps_no_last_token() -> None:
@@ -46,7 +52,7 @@ def test_a_tokenizer_without_template_keeps_no_last_token() -> None:
     assert shown(talks, talks.tokenize_sample("", ["Q"], ["A"])) == "<s>Q\n\n[A<end>]"
 
 
-def test_a_template_that_ends_answers_with_nothing_gets_the_end_of_sequence() -> None:
+def test_template_without_end_gets_eos() -> None:
     fast = tokenizer()
     fast.chat_template = "{% for m in messages %}{{ m.content }}\n\n{% endfor %}"
     talks = Conversations(fast)
@@ -92,7 +98,9 @@ def added(special: str, template: str | None) -> Any:
     """A tokenizer whose tokens of turns are special by name, special in tokenizer.json only, or not special."""
     names = ["<s>", "<e>", "<start>", USER, ASSISTANT, TURN, "<think>", "</think>"]
     fast = tokenizer(bos_token="<s>", extra_special_tokens=names if special == "named" else [])
-    fast.backend_tokenizer.add_tokens([AddedToken(name, special=special == "file", normalized=False) for name in names])
+    fast.backend_tokenizer.add_tokens(
+        [AddedToken(name, special=special == "file", normalized=False) for name in names]
+    )
     fast.chat_template = template
     return fast
 
@@ -111,7 +119,7 @@ def added(special: str, template: str | None) -> Any:
     ],
     ids=["chatml", "gemma", "phi", "glm", "llama2", "separated", "none"],
 )
-def test_an_answer_ends_with_the_token_behind_it_special_or_not(
+def test_answer_ends_with_its_end_token(
     template: str | None, sample: str, special: str, tmp_path: Path
 ) -> None:
     added(special, template).save_pretrained(tmp_path)
@@ -123,23 +131,35 @@ def test_an_answer_ends_with_the_token_behind_it_special_or_not(
     assert found.ids[: len(asked)] == asked
     last = [token for token, trained in zip(found.ids, found.trained, strict=True) if trained][-1]
     assert last in talks.ends
-    assert talks.decode([*talks.tokenizer("A b", add_special_tokens=False)["input_ids"], last, 70]) == "A b"
+    assert (
+        talks.decode([*talks.tokenizer("A b", add_special_tokens=False)["input_ids"], last, 70])
+        == "A b"
+    )
 
 
 def test_the_next_turn_begins_with_the_end_of_an_answer() -> None:
     talks = Conversations(added("not", GLM))
     found = talks.tokenize_sample("", ["Q", "R"], ["A", "B"])
-    assert shown(talks, found) == "[sop]<|user|>\nQ<|assistant|>\n[A<|user|>]\nR<|assistant|>\n[B<|user|>]"
+    assert (
+        shown(talks, found)
+        == "[sop]<|user|>\nQ<|assistant|>\n[A<|user|>]\nR<|assistant|>\n[B<|user|>]"
+    )
     asked = talks.tokenize_sample("", ["Q", "R"], ["A"]).ids
     assert found.ids[: len(asked)] == asked
-    assert talks.tokenizer.decode(asked) == "[sop]<|user|>\nQ<|assistant|>\nA<|user|>\nR<|assistant|>\n"
+    assert (
+        talks.tokenizer.decode(asked)
+        == "[sop]<|user|>\nQ<|assistant|>\nA<|user|>\nR<|assistant|>\n"
+    )
 
 
 def test_tokens_that_end_the_models_generation_end_answers(tmp_path: Path) -> None:
     fast = added("not", CHAT)
     fast.save_pretrained(tmp_path)
     letter = fast.convert_tokens_to_ids("A")
-    for given, more in ((fast.convert_tokens_to_ids(TURN), {TURN}), ([1, fast.convert_tokens_to_ids(USER)], {USER})):
+    for given, more in (
+        (fast.convert_tokens_to_ids(TURN), {TURN}),
+        ([1, fast.convert_tokens_to_ids(USER)], {USER}),
+    ):
         (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": given}))
         ends = fast.convert_ids_to_tokens(sorted(decoder.load_conversations(tmp_path).ends))
         assert set(ends) == {"<end>", "<e>", *more}
@@ -151,17 +171,23 @@ def test_tokens_that_end_the_models_generation_end_answers(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("template", "says"),
     [
-        (CHAT[: CHAT.index("{% if add")], r"writes '<s>assistant\n' before an answer, and nothing for add_generation"),
+        (
+            CHAT[: CHAT.index("{% if add")],
+            r"writes '<s>assistant\n' before an answer, and nothing for add_generation",
+        ),
         (GLM[: GLM.index("{% if add")], r"writes '<|assistant|>\n' before an answer"),
-        (CHAT.replace("<e>", "<|not_a_token|>"), r"closes answers with the text '<|not_a_token|>\n'"),
+        (
+            CHAT.replace("<e>", "<|not_a_token|>"),
+            r"closes answers with the text '<|not_a_token|>\n'",
+        ),
         ("{% for m in messages %}{{ m.content }}|{% endfor %}", "closes answers with the text '|'"),
         ("{% for m in messages %}{{ m.role }}<e>{% endfor %}", "does not render the answer"),
-        (CHAT.replace("assistant\n{% endif", "assistant\n<think>\n{% endif"), "rewrites earlier turns, or the prompt"),
-        (CHAT + "{{ strftime_now(messages[0].role) }}", "uses strftime_now"),
-        (CHAT + "{{ ['a', 'b'] | random }}", "uses random"),
-        (CHAT + "{{ lipsum(2) }}", "uses lipsum"),
-        ("{{ 'a }}", "is no Jinja template"),
-        ({"tool_use": CHAT}, "has no default"),
+        (
+            CHAT.replace("assistant\n{% endif", "assistant\n<think>\n{% endif"),
+            "rewrites earlier turns, or the prompt",
+        ),
+        ("{{ 'a }}", "cannot render"),
+        ({"tool_use": CHAT}, "does not render the answer"),
     ],
 )
 def test_a_template_with_wrong_prompts_or_ends_is_refused(template: Any, says: str) -> None:
@@ -187,7 +213,9 @@ def test_labels_are_the_answer_and_its_end_or_refused(template: str) -> None:
 def test_an_argument_can_give_the_template_the_whole_prompt() -> None:
     talks = Conversations(added("named", THINKING), {"enable_thinking": False})
     talks.check_labels()
-    assert shown(talks, talks.tokenize_sample("", ["Q"], ["A"])).endswith("</think>\n\n[A<|end|>]\n")
+    assert shown(talks, talks.tokenize_sample("", ["Q"], ["A"])).endswith(
+        "</think>\n\n[A<|end|>]\n"
+    )
 
 
 def test_what_cannot_be_rendered_is_named() -> None:

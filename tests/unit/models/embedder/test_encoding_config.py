@@ -17,7 +17,11 @@ from ratchet.models.embedder.encoding_config import MAX_LENGTH, EncodingConfig, 
 from ratchet.models.model_files import ENCODING_CONFIG_FILE
 
 # Anything in braces would be a placeholder, such as {0}.
-TEMPLATES = st.text(max_size=20).filter(lambda text: not re.search(r"{\w+}", text)).map(lambda text: text + "{text}")
+TEMPLATES = (
+    st.text(max_size=20)
+    .filter(lambda text: not re.search(r"{\w+}", text))
+    .map(lambda text: text + "{text}")
+)
 
 
 @given(
@@ -69,7 +73,9 @@ def test_architectures(tmp_path: Path, architecture: str, kind: str, decoder: bo
     (tmp_path / "config.json").write_text(json.dumps(values))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 512}))
     found = read_encoding_config(tmp_path)
-    assert (found.pooling == "last_token", found.padding_side == "left", found.add_eos) == (decoder,) * 3
+    assert (found.pooling == "last_token", found.padding_side == "left", found.add_eos) == (
+        decoder,
+    ) * 3
     assert found.max_length == 512
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 10**30}))
     (tmp_path / "config.json").write_text(json.dumps({**values, "max_position_embeddings": 131072}))
@@ -78,7 +84,9 @@ def test_architectures(tmp_path: Path, architecture: str, kind: str, decoder: bo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bert", "qwen2"])
-@pytest.mark.parametrize(("mode", "pooling"), [("cls", "cls"), ("mean", "mean"), ("lasttoken", "last_token")])
+@pytest.mark.parametrize(
+    ("mode", "pooling"), [("cls", "cls"), ("mean", "mean"), ("lasttoken", "last_token")]
+)
 def test_sentence_transformers_folders_give_their_vectors(
     tiny: dict[str, Path], texts: list[str], tmp_path: Path, kind: str, mode: str, pooling: str
 ) -> None:
@@ -90,7 +98,9 @@ def test_sentence_transformers_folders_give_their_vectors(
         parts.append(models.Normalize())
     prompts = {"query": "w7 w8 ", "document": "w9 "}
     similarity = "cosine" if mode != "cls" else "dot"
-    peer = SentenceTransformer(modules=parts, device="cpu", prompts=prompts, similarity_fn_name=similarity)  # type: ignore[arg-type]
+    peer = SentenceTransformer(
+        modules=parts, device="cpu", prompts=prompts, similarity_fn_name=similarity
+    )  # type: ignore[arg-type]
     peer.save(str(tmp_path))
     found = read_encoding_config(tmp_path)
     side = "left" if kind == "qwen2" else "right"
@@ -101,7 +111,9 @@ def test_sentence_transformers_folders_give_their_vectors(
 
 
 @pytest.mark.parametrize("name", ["cosine", None, "no file"])
-def test_vectors_compared_by_cosine_are_normalised(tiny: dict[str, Path], tmp_path: Path, name: str | None) -> None:
+def test_vectors_compared_by_cosine_are_normalised(
+    tiny: dict[str, Path], tmp_path: Path, name: str | None
+) -> None:
     from sentence_transformers import SentenceTransformer, models
 
     body = models.Transformer(str(tiny["bert"]))
@@ -116,7 +128,9 @@ def test_vectors_compared_by_cosine_are_normalised(tiny: dict[str, Path], tmp_pa
     texts = ["w1 w2 w3", "w4 w5"]
     ours_ND = encoder.load(tmp_path, dtype="float32", device="cpu").encode(texts, "passage")
     vectors_ND = peer.encode(texts)
-    np.testing.assert_allclose(ours_ND @ ours_ND.T, peer.similarity(vectors_ND, vectors_ND), atol=1e-5)
+    np.testing.assert_allclose(
+        ours_ND @ ours_ND.T, peer.similarity(vectors_ND, vectors_ND), atol=1e-5
+    )
     about.write_text(json.dumps(values | {"similarity_fn_name": "dot"}))
     assert not read_encoding_config(tmp_path).normalize
     about.write_text(json.dumps(values | {"similarity_fn_name": "manhattan"}))
@@ -128,46 +142,68 @@ def test_older_files_name_the_pooling_otherwise(minilm: Path, tmp_path: Path) ->
     def copy(name: str, modes: dict[str, bool]) -> Path:
         folder = tmp_path / name
         shutil.copytree(minilm, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-        (folder / "1_Pooling/config.json").write_text(json.dumps({f"pooling_mode_{k}": v for k, v in modes.items()}))
+        (folder / "1_Pooling/config.json").write_text(
+            json.dumps({f"pooling_mode_{k}": v for k, v in modes.items()})
+        )
         return folder
 
-    assert read_encoding_config(copy("cls", {"cls_token": True, "mean_tokens": False})).pooling == "cls"
-    assert read_encoding_config(copy("last", {"cls_token": False, "lasttoken": True})).pooling == "last_token"
+    assert (
+        read_encoding_config(copy("cls", {"cls_token": True, "mean_tokens": False})).pooling
+        == "cls"
+    )
+    assert (
+        read_encoding_config(copy("last", {"cls_token": False, "lasttoken": True})).pooling
+        == "last_token"
+    )
     with pytest.raises(ModelError, match="pools by max_tokens; expected"):
         read_encoding_config(copy("max", {"max_tokens": True}))
     with pytest.raises(ModelError, match="pools by cls_token, mean_tokens"):
         read_encoding_config(copy("both", {"cls_token": True, "mean_tokens": True}))
 
 
-@pytest.mark.parametrize("others", [["CNN"], ["Dense", "Dense", "Normalize"], ["Normalize", "Dense"]])
-def test_layers_that_are_not_computed_are_refused(minilm: Path, tmp_path: Path, others: list[str]) -> None:
+@pytest.mark.parametrize(
+    "others", [["CNN"], ["Dense", "Dense", "Normalize"], ["Normalize", "Dense"]]
+)
+def test_layers_that_are_not_computed_are_refused(
+    minilm: Path, tmp_path: Path, others: list[str]
+) -> None:
     folder = tmp_path / "dense"
     shutil.copytree(minilm, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     modules = json.loads((folder / "modules.json").read_text())[:2]
     for name in others:
-        modules.append({"idx": 3, "name": "3", "path": "3_x", "type": f"sentence_transformers.models.{name}"})
+        modules.append(
+            {"idx": 3, "name": "3", "path": "3_x", "type": f"sentence_transformers.models.{name}"}
+        )
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ModelError, match=rf"has the layers Transformer, Pooling, {', '.join(others)}; expected"):
+    with pytest.raises(
+        ModelError, match=rf"has the layers Transformer, Pooling, {', '.join(others)}; expected"
+    ):
         read_encoding_config(folder)
 
 
 def test_a_transformer_in_a_folder_beside_another_is_refused(minilm: Path, tmp_path: Path) -> None:
     """The layout of old versions of sentence-transformers, with a second model in the folder itself."""
-    folder = shutil.copytree(minilm, tmp_path / "two", ignore=shutil.ignore_patterns("*.safetensors"))
+    folder = shutil.copytree(
+        minilm, tmp_path / "two", ignore=shutil.ignore_patterns("*.safetensors")
+    )
     modules = json.loads((folder / "modules.json").read_text())
     modules[0]["path"] = "0_Transformer"
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ModelError, match=r"its transformer in 0_Transformer, beside the model in the folder itself"):
+    with pytest.raises(
+        ModelError, match=r"its transformer in 0_Transformer, beside the model in the folder itself"
+    ):
         read_encoding_config(folder)
 
 
 @pytest.mark.parametrize(("lower", "keeps"), [(True, True), (True, False), (False, True)])
-def test_a_folder_that_lower_cases_beside_its_tokenizer_is_refused(
+def test_lower_casing_beside_the_tokenizer_is_refused(
     minilm: Path, tmp_path: Path, lower: bool, keeps: bool
 ) -> None:
     folder = tmp_path / "cased"
     shutil.copytree(minilm, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 256, "do_lower_case": lower}))
+    (folder / "sentence_bert_config.json").write_text(
+        json.dumps({"max_seq_length": 256, "do_lower_case": lower})
+    )
     for name, at in (("tokenizer.json", "normalizer"), ("tokenizer_config.json", None)):
         about = json.loads((folder / name).read_text())
         (about[at] if at else about)["lowercase" if at else "do_lower_case"] = not keeps

@@ -41,7 +41,7 @@ def text_of(tokenizer: Any, row: list[int]) -> str:
     return "".join(tokenizer.convert_ids_to_tokens(row)).replace("[END]", "")
 
 
-def test_a_query_stands_behind_its_examples_and_a_passage_alone(tokenizer: Any) -> None:
+def test_query_stands_behind_its_examples(tokenizer: Any) -> None:
     tokens = TextTokenizer(tokenizer, replace(ICL, examples=(("1", "2"), ("3", "4"))))
     (row,) = tokens(["5"], "query")
     assert text_of(tokenizer, row) == "w99w1ww2" + "w99w3ww4" + "w99w5ww"
@@ -64,13 +64,19 @@ def test_what_is_cut_is_the_text_never_what_stands_around_it(tokenizer: Any) -> 
 
 @pytest.mark.parametrize("text", ["\U0001f984" * 10, "a" + "\u6570" * 12])
 @pytest.mark.parametrize("limit", range(8, 17))
-def test_a_cut_inside_of_a_character_of_several_tokens_comes_to_an_end(text: str, limit: int) -> None:
+def test_cut_inside_a_character_ends(text: str, limit: int) -> None:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())  # a byte is a token
-    splits = Tokenizer(models.BPE({name: i for i, name in enumerate(["[PAD]", "[END]", *alphabet])}, []))
+    splits = Tokenizer(
+        models.BPE({name: i for i, name in enumerate(["[PAD]", "[END]", *alphabet])}, [])
+    )
     splits.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     splits.decoder = decoders.ByteLevel()
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=splits, pad_token="[PAD]", eos_token="[END]")
-    tokens = TextTokenizer(tokenizer, EncodingConfig("last_token", max_length=limit, query_template="q{text} r:"))
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=splits, pad_token="[PAD]", eos_token="[END]"
+    )
+    tokens = TextTokenizer(
+        tokenizer, EncodingConfig("last_token", max_length=limit, query_template="q{text} r:")
+    )
     (row,) = tokens([text], "query")
     assert limit - 4 < len(row) <= limit
     assert tokenizer.decode(row) in [f"q{text[:cut]} r:" for cut in range(len(text))]
@@ -79,16 +85,20 @@ def test_a_cut_inside_of_a_character_of_several_tokens_comes_to_an_end(text: str
 @pytest.mark.parametrize("template", ["{text}{task}", "w{task}w{text}{task}", "{task}{text}"])
 @pytest.mark.parametrize("max_length", [12, 60])
 @pytest.mark.parametrize("examples", [(), (("1", "2"),)])
-def test_the_tokens_of_a_query_do_not_depend_on_the_queries_beside_it(
+def test_tokens_do_not_depend_on_the_batch(
     tokenizer: Any, template: str, max_length: int, examples: Any
 ) -> None:
     """Some have a task of their own, which stands behind the text or not, and some are cut."""
-    config = EncodingConfig("last_token", max_length=max_length, query_template=template, add_eos=True)
+    config = EncodingConfig(
+        "last_token", max_length=max_length, query_template=template, add_eos=True
+    )
     if examples:
         config = replace(config, example_template="{text}{answer}", examples=examples)
     tokens = TextTokenizer(tokenizer, config)
     texts, tasks = ["12", "3", "4" * 30, "5" * 30, "", "6"], ["", "77", "", "88", "99", ""]
-    alone = [tokens([text], "query", tasks=[task])[0] for text, task in zip(texts, tasks, strict=True)]
+    alone = [
+        tokens([text], "query", tasks=[task])[0] for text, task in zip(texts, tasks, strict=True)
+    ]
     for order in (range(6), (1, 0, 3, 2, 5, 4), (4, 2, 0, 1, 3, 5)):
         found = tokens([texts[i] for i in order], "query", tasks=[tasks[i] for i in order])
         assert found == [alone[i] for i in order]
@@ -97,21 +107,25 @@ def test_the_tokens_of_a_query_do_not_depend_on_the_queries_beside_it(
 
 def test_examples_that_leave_no_room_are_an_error(tokenizer: Any) -> None:
     long = (("1" * 6, "2" * 6),) * 4
-    with pytest.raises(ModelError, match="max_length: 60 leaves the query no room beside its template and examples"):
+    with pytest.raises(
+        ModelError, match="max_length: 60 leaves the query no room beside its template and examples"
+    ):
         TextTokenizer(tokenizer, replace(ICL, examples=long))
     tokens = TextTokenizer(tokenizer, ICL)
     with pytest.raises(ModelError, match="no room"):
         tokens(["5"], "query", [long])
 
 
-def test_the_same_encoding_config_gives_the_same_vectors_wherever_it_is_read(
+def test_vectors_depend_on_the_config_only(
     tiny: dict[str, Path], tmp_path: Path, texts: list[str]
 ) -> None:
     agreed = replace(ICL, examples=(("1", "2"), ("3", "4")))
     agreed.write(tmp_path)
     assert read_encoding_config(tmp_path) == agreed
     first = encoder.load(tiny["qwen2"], dtype="float32", device="cpu", encoding_config=agreed)
-    second = encoder.load(tiny["qwen2"], dtype="float32", device="cpu", encoding_config=read_encoding_config(tmp_path))
+    second = encoder.load(
+        tiny["qwen2"], dtype="float32", device="cpu", encoding_config=read_encoding_config(tmp_path)
+    )
     found = first.encode(texts, "query")
     np.testing.assert_array_equal(found, second.encode(texts, "query"))
     plain = encoder.load(tiny["qwen2"], dtype="float32", device="cpu", encoding_config=ICL)
@@ -122,7 +136,10 @@ def test_the_same_encoding_config_gives_the_same_vectors_wherever_it_is_read(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"example_template": "", "examples": (("1", "2"),)}, r"example_template: '' given, with no {text} in it"),
+        (
+            {"example_template": "", "examples": (("1", "2"),)},
+            r"example_template: '' given, with no {text} in it",
+        ),
         ({"example_answer_max_length": 0}, "expected 1 or more"),
         ({"query_max_length": 0}, "expected 1 or more"),
     ],

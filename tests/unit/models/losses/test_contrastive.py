@@ -38,7 +38,12 @@ def embed(weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 def info_nce(
-    query: torch.Tensor, passage: torch.Tensor, positive: torch.Tensor, *, temperature: float, **options: Any
+    query: torch.Tensor,
+    passage: torch.Tensor,
+    positive: torch.Tensor,
+    *,
+    temperature: float,
+    **options: Any,
 ) -> torch.Tensor:
     return losses.cross_entropy(query @ passage.T / temperature, positive, **options).mean()
 
@@ -53,13 +58,17 @@ def share(weight: torch.Tensor, start: int, stop: int, total: int, workers: int)
     text = losses.gather_with_gradient(data["text"][own], offsets=offsets)
     positive = torch.arange(start, stop) * width
     mask = losses.false_negative_mask(text.numpy(), positive.numpy(), [()] * len(positive))
-    loss = losses.cross_entropy(query @ passage.T / TAU, positive, mask_QP=mask, label_smoothing=0.1)
+    loss = losses.cross_entropy(
+        query @ passage.T / TAU, positive, mask_QP=mask, label_smoothing=0.1
+    )
     return losses.scale_for_workers(loss.sum(), total, workers)
 
 
 def worker(rank: int, world: int, port: int, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world
+    )
     sizes = SIZES[world]
     start = sum(sizes[:rank])
     weight = batch()["weight"].requires_grad_()
@@ -99,7 +108,12 @@ def test_info_nce_is_its_formula(seed: int, smoothing: float, masked: bool) -> N
     if not masked:
         mask[:] = False
     got = info_nce(
-        query, passage, positive, temperature=0.3, mask_QP=mask if masked else None, label_smoothing=smoothing
+        query,
+        passage,
+        positive,
+        temperature=0.3,
+        mask_QP=mask if masked else None,
+        label_smoothing=smoothing,
     )
     total = 0.0
     for q in range(3):
@@ -109,7 +123,9 @@ def test_info_nce_is_its_formula(seed: int, smoothing: float, masked: bool) -> N
             if not mask[q, p]
         }
         normaliser = math.log(sum(math.exp(value) for value in logits.values()))
-        target = {p: smoothing / len(logits) + (1 - smoothing) * (p == int(positive[q])) for p in logits}
+        target = {
+            p: smoothing / len(logits) + (1 - smoothing) * (p == int(positive[q])) for p in logits
+        }
         total += sum(target[p] * (normaliser - value) for p, value in logits.items()) / 3
     assert got.item() == pytest.approx(total, rel=1e-5, abs=1e-5)
 
@@ -141,7 +157,9 @@ def test_gradients_are_right(masked: bool) -> None:
                     moved = [query.clone(), passage.clone()]
                     moved[which][i, j] += sign * step
                     sides.append(reference(*moved).item())
-                assert grad[i, j].item() == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-4, abs=1e-5)
+                assert grad[i, j].item() == pytest.approx(
+                    (sides[0] - sides[1]) / (2 * step), rel=1e-4, abs=1e-5
+                )
 
 
 @given(data=st.data())
@@ -153,7 +171,9 @@ def test_false_negatives_are_those_a_person_would_list(data: st.DataObject) -> N
     got = losses.false_negative_mask(np.array(passages), np.array(positives), known)
     for q, positive in enumerate(positives):
         same = {passages[positive], *known[q]}
-        assert got[q].tolist() == [text in same and p != positive for p, text in enumerate(passages)]
+        assert got[q].tolist() == [
+            text in same and p != positive for p, text in enumerate(passages)
+        ]
 
 
 def test_masked_passages_change_nothing() -> None:

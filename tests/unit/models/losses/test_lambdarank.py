@@ -46,7 +46,8 @@ def test_it_takes_the_place_of_the_cross_entropy() -> None:
     alone = distillation_loss("none", scores, member, None, label_loss="lambdarank")
     assert alone.item() == pytest.approx(lambdarank(own, member < 0).sum().item())
     softmax, both = (
-        distillation_loss("kl_div", scores, member, teacher, label_loss=loss) for loss in ("softmax", "lambdarank")
+        distillation_loss("kl_div", scores, member, teacher, label_loss=loss)
+        for loss in ("softmax", "lambdarank")
     )
     labels = distillation_loss("none", scores, member, None)
     assert (both - alone).item() == pytest.approx((softmax - labels).item(), rel=1e-5)

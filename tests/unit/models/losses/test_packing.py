@@ -22,8 +22,29 @@ from ratchet.models.losses.causal_lm_loss import compute_loss, pack_rows
 from ratchet.models.reranker.prefix_sharing import ARCHITECTURES
 
 OTHERS = (
-    *("bamba", "bloom", "falcon", "falcon_h1", "falcon_mamba", "gemma3", "granitemoehybrid", "jamba", "lfm2", "mamba"),
-    *("llama4_text", "mamba2", "mpt", "nemotron_h", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "rwkv", "zamba2"),
+    *(
+        "bamba",
+        "bloom",
+        "falcon",
+        "falcon_h1",
+        "falcon_mamba",
+        "gemma3",
+        "granitemoehybrid",
+        "jamba",
+        "lfm2",
+        "mamba",
+    ),
+    *(
+        "llama4_text",
+        "mamba2",
+        "mpt",
+        "nemotron_h",
+        "qwen3_5_text",
+        "qwen3_next",
+        "recurrent_gemma",
+        "rwkv",
+        "zamba2",
+    ),
 )
 """Architectures with convolutions or states, or with masks or positions of their own."""
 
@@ -67,14 +88,25 @@ def chat(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_packed_conversations_have_the_loss_of_each_alone(kind: str, training: bool, chat: Path) -> None:
+def test_packed_conversations_have_the_loss_of_each_alone(
+    kind: str, training: bool, chat: Path
+) -> None:
     """Training and evaluation differ in their implementation of attention."""
     save_causal(kind, chat, 272)
     sft.check_packing(sft.Config(packing=True, max_length=256), chat)
     ours = decoder.load(chat, dtype="float32", device="cpu", training=training)
-    texts = [("What is 2 + 2?", "four"), ("Capital of France?", "Paris, it is."), ("naïve", "x² = 4 and so on")]
-    samples = [ours.conversations.tokenize_sample("", [question], [answer]) for question, answer in texts]
-    one = Tokens([token for own in samples for token in own.ids], [label for own in samples for label in own.trained])
+    texts = [
+        ("What is 2 + 2?", "four"),
+        ("Capital of France?", "Paris, it is."),
+        ("naïve", "x² = 4 and so on"),
+    ]
+    samples = [
+        ours.conversations.tokenize_sample("", [question], [answer]) for question, answer in texts
+    ]
+    one = Tokens(
+        [token for own in samples for token in own.ids],
+        [label for own in samples for label in own.trained],
+    )
     with torch.no_grad():
         alone = float(sum(compute_loss(ours, [[own]]) for own in samples))
         assert float(compute_loss(ours, [samples])) == pytest.approx(alone, rel=1e-5)
@@ -85,7 +117,9 @@ def test_packed_conversations_have_the_loss_of_each_alone(kind: str, training: b
 def test_other_architectures_are_not_packed(kind: str, tmp_path: Path) -> None:
     transformers.AutoConfig.for_model(kind)  # transformers has it
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    with pytest.raises(InputError, match=rf"sft.packing: true given, for the architecture {kind}; expected false"):
+    with pytest.raises(
+        InputError, match=rf"sft.packing: true given, for the architecture {kind}; expected false"
+    ):
         sft.check_packing(sft.Config(packing=True), tmp_path)
 
 
@@ -102,6 +136,6 @@ def test_a_plan_refuses_to_pack_them(chat: Path) -> None:
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(chat)
     inputs = sft.Inputs(chat, None, None)  # type: ignore[arg-type]
     assert sft.JOB.check is not None
-    sft.JOB.check(sft.Config(), inputs)
+    sft.JOB.check(sft.Config(), inputs, {})
     with pytest.raises(InputError, match="for the architecture lfm2"):
-        sft.JOB.check(sft.Config(packing=True), inputs)
+        sft.JOB.check(sft.Config(packing=True), inputs, {})

@@ -13,7 +13,8 @@ LATE = "The current node timed out during startup. This could happen because som
 
 
 @pytest.mark.parametrize(
-    ("failures", "calls", "raised"), [([LATE], 2, None), ([LATE] * 3, 3, "timed out"), (["no space left"], 1, "space")]
+    ("failures", "calls", "raised"),
+    [([LATE], 2, None), ([LATE] * 3, 3, "timed out"), (["no space left"], 1, "space")],
 )
 def test_ray_that_starts_late_is_started_again(
     failures: list[str], calls: int, raised: str | None, monkeypatch: pytest.MonkeyPatch

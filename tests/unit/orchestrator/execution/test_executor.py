@@ -47,7 +47,15 @@ class Here(Cluster):
     def machines(self) -> list[Machine]:
         return self.now
 
-    def run(self, job: Any, code: Any, context: Context, config: Any, inputs: Any, stopping: threading.Event) -> Result:
+    def run(
+        self,
+        job: Any,
+        code: Any,
+        context: Context,
+        config: Any,
+        inputs: Any,
+        stopping: threading.Event,
+    ) -> Result:
         self.work(context)
         return Result({})
 
@@ -70,9 +78,7 @@ def take_over(store: Store, step_id: str) -> Lease:
 
 
 @pytest.mark.parametrize("error", [None, FileNotFoundError("its output was removed")])
-def test_who_lost_its_lease_goes_on_when_the_other_driver_ends_without_a_result(
-    tmp_path: Path, error: Exception | None
-) -> None:
+def test_lost_lease_is_taken_again(tmp_path: Path, error: Exception | None) -> None:
     def work(context: Context) -> None:
         if context.attempt < 5:
             take_over(executor.plan.store, context.step_id).fail("stopped")
@@ -81,10 +87,13 @@ def test_who_lost_its_lease_goes_on_when_the_other_driver_ends_without_a_result(
 
     executor = make_executor(tmp_path, work, retries=0)
     assert executor.execute("work").attempt == 5
-    assert [event["event"] for event in executor.run_log.events()] == ["started", "lease_lost"] * 2 + ["started"]
+    assert [event["event"] for event in executor.run_log.events()] == [
+        "started",
+        "lease_lost",
+    ] * 2 + ["started"]
 
 
-def test_an_attempt_removes_the_output_of_those_before_it_and_of_none_after_it(tmp_path: Path) -> None:
+def test_attempt_removes_earlier_output(tmp_path: Path) -> None:
     store, found = Store.open(tmp_path), list[int]()
 
     def work(context: Context) -> None:
@@ -104,7 +113,9 @@ def test_an_attempt_removes_the_output_of_those_before_it_and_of_none_after_it(t
     assert found == [1, 1, 1]
 
 
-def test_a_retry_needs_the_gpus_that_the_cluster_has_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_needs_the_gpus_that_the_cluster_has_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpus, said = list[float | None](), list[str]()
 
     def work(context: Context) -> None:
@@ -117,7 +128,9 @@ def test_a_retry_needs_the_gpus_that_the_cluster_has_lost(tmp_path: Path, monkey
     monkeypatch.setattr(executor.view, "message", said.append)
     executor.cluster.now = [Machine(8.0), Machine(8.0, 1.0)]  # type: ignore[attr-defined]
     recipe: Any = SimpleNamespace(name="toy")
-    Run(recipe, Summary(()), executor.plan, executor.cluster, executor.run_log, RunListener())._start_cluster()
+    Run(
+        recipe, Summary(()), executor.plan, executor.cluster, executor.run_log, RunListener()
+    )._start_cluster()
     assert executor.execute("work").attempt == 2
     assert gpus == [1.0, 1.0]
     assert said == [
@@ -127,7 +140,9 @@ def test_a_retry_needs_the_gpus_that_the_cluster_has_lost(tmp_path: Path, monkey
     ]
 
 
-def test_a_run_that_waits_for_machines_is_stopped_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_waits_for_machines_is_stopped_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run_module, "MACHINES_TIMEOUT", 2.0)
     executor = make_executor(tmp_path, lambda context: None, cpus=4.0)
     executor.cluster.address = "another-machine:6379"  # whose machines may still come

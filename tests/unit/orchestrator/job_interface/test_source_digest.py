@@ -37,8 +37,12 @@ def test_contents_and_names_count_but_nothing_hidden(tmp_path: Path) -> None:
     assert digests.digest(Source(folder, ignored=("deep/*",))) != digests.digest(Source(folder))
 
 
-def test_linked_folders_count_and_links_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
-    folder, elsewhere, digests = tmp_path / "data", tmp_path / "elsewhere", SourceDigests(tmp_path / "memory.json")
+def test_links_in_sources(tmp_path: Path) -> None:
+    folder, elsewhere, digests = (
+        tmp_path / "data",
+        tmp_path / "elsewhere",
+        SourceDigests(tmp_path / "memory.json"),
+    )
     for made in (folder, elsewhere):
         made.mkdir()
     (folder / "corpus.jsonl").write_text("1")
@@ -50,7 +54,9 @@ def test_linked_folders_count_and_links_that_lead_nowhere_are_refused(tmp_path: 
     (folder / "again").symlink_to(elsewhere)  # twice beside each other is no circle
     digests.digest(Source(folder))
     (elsewhere / "back").symlink_to(folder)
-    with pytest.raises(InputError, match=r"the link .*qrels/back leads to a folder around it|again/back leads to"):
+    with pytest.raises(
+        InputError, match=r"the link .*qrels/back leads to a folder around it|again/back leads to"
+    ):
         digests.digest(Source(folder))
     (elsewhere / "back").unlink()
     (elsewhere / "gone.tsv").symlink_to(tmp_path / "nothing")
@@ -67,12 +73,14 @@ def test_what_is_read_is_what_counts(tmp_path: Path) -> None:
             (data / name).write_text("{}")
     (data / "linked").symlink_to(elsewhere)
     counting = {path for _, path in source_digest.list_files(Source(data))}
-    assert set(pairs.list_tables(data, {})) == {path for path in counting if path.suffix == ".parquet"}
+    assert set(pairs.list_tables(data, {})) == {
+        path for path in counting if path.suffix == ".parquet"
+    }
     assert len(pairs.list_tables(data, {})) == 2
     assert papers.find_files(data) == [data / "papers.jsonl"]
 
 
-def test_a_copy_with_the_size_and_the_time_of_before_is_read_again(
+def test_copy_of_equal_size_and_time_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source_digest, "SETTLING_SECONDS", 0.0)
@@ -94,9 +102,7 @@ def test_a_copy_with_the_size_and_the_time_of_before_is_read_again(
     assert SourceDigests(cache).digest(Source(file)) not in (first, second)
 
 
-def test_the_digest_of_a_file_that_was_just_written_is_not_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fresh_digests_are_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, digests = tmp_path / "data.jsonl", SourceDigests(tmp_path / "memory.json")
     file.write_text("one")
     digests.digest(Source(file))

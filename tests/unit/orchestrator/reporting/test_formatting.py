@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 
+from ratchet.orchestrator.job_interface.clean_output import clean
 from ratchet.orchestrator.job_interface.job import is_time
-from ratchet.orchestrator.job_interface.terminal import clean
-from ratchet.orchestrator.reporting.formatting import format_cells, format_compact, format_duration, shorten
+from ratchet.orchestrator.reporting.formatting import (
+    format_compact,
+    format_duration,
+    format_value,
+    shorten,
+)
 
 
 def test_texts_for_people():
@@ -20,7 +25,7 @@ def test_texts_for_people():
         "3 h 04 m",
         "2 d 02 h",
     ]
-    assert [format_compact(v) for v in (0.41234, 12, 4567.0, 999.9, 999_960, 1.5e6, 2e-5, math.nan, -math.inf)] == [
+    assert [format_compact(v) for v in (0.41234, 12, 4567.0, 999.9, 999_960, 1.5e6, 2e-5)] == [
         "0.412",
         "12",
         "4.6k",
@@ -28,22 +33,24 @@ def test_texts_for_people():
         "1.0M",
         "1.5M",
         "2e-05",
-        "NaN",
-        "-inf",
     ]
-    assert format_cells([0.5, None, 0.12345, math.nan], "map@25") == ["0.500", "–", "0.123", "NaN"]
-    assert format_cells([2e-5, 1.0], "learning_rate") == ["2e-05", "1.000"]
-    assert format_cells([True, "x"], "kept") == ["yes", "x"]
-    assert format_cells([1234567], "rows") == ["1,234,567"]
-    assert format_cells([61.0], "time") == ["1 m 01 s"]
-    assert [is_time(c) for c in ("time", "train_s", "tokens_per_s", "seconds", "runtime", "times")] == [
-        True,
-        True,
-        False,
-        True,
-        False,
-        False,
+    assert [format_value(v) for v in (0.5, None, 0.12345, math.nan, 2e-5)] == [
+        "0.5000",
+        "–",
+        "0.1235",
+        "–",
+        "2e-05",
     ]
+    assert [format_value(v) for v in (True, "x", 1234567, 1234.0)] == [
+        "yes",
+        "x",
+        "1,234,567",
+        "1,234",
+    ]
+    assert format_value(61.0, "time") == "1 m 01 s"
+    assert [
+        is_time(c) for c in ("time", "train_s", "tokens_per_s", "seconds", "runtime", "times")
+    ] == [True, True, False, True, False, False]
     assert shorten("iter0/finetune_embedder", 12) == "iter0…bedder"
     assert shorten("short", 12) == "short"
     assert clean("a\x1b]0;title\x07b\x1b[1;31mc\r\nd\ud800") == "abc\nd?"

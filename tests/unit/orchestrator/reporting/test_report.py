@@ -105,7 +105,9 @@ def sample() -> RunReport:
         ),
     ]
     at = clock + 19
-    for i, (score, recall, seconds) in enumerate([(0.3127, 0.7426, 402.0), (0.3581, 0.7918, 431.0)]):
+    for i, (score, recall, seconds) in enumerate(
+        [(0.3127, 0.7426, 402.0), (0.3581, 0.7918, 431.0)]
+    ):
         train = StepReport(
             f"iter{i}/finetune_embedder",
             "finetune_embedder",
@@ -214,8 +216,15 @@ def sample() -> RunReport:
             "iteration 0": {"MAP@25": 0.3127, "R@25": 0.7426, "NDCG@10": 0.3711, "time": 449.6},
             "iteration 1": {"MAP@25": 0.3581, "R@25": 0.7918, "NDCG@10": 0.4206, "time": 478.6},
         },
+        baselines=["BM25", "zero-shot"],
         steps=steps,
-        parameters={"iterations": 2, "base": "all-MiniLM-L6-v2", "data": "data/eedi", "window": (2, 200), "seed": 42},
+        parameters={
+            "iterations": 2,
+            "base": "all-MiniLM-L6-v2",
+            "data": "data/eedi",
+            "window": (2, 200),
+            "seed": 42,
+        },
         provenance={
             "ratchet": "0.1.0",
             "python": "3.11.7",
@@ -233,14 +242,27 @@ def broken() -> RunReport:
     steps = [
         replace(s, status="failed", message=NASTY, tables={}, curves={}, seconds=40.0)
         if s.name == "iter1/finetune_embedder"
-        else replace(s, status="pending", seconds=None, message="needs iter1/finetune_embedder, which failed", cases={})
+        else replace(
+            s,
+            status="pending",
+            seconds=None,
+            message="needs iter1/finetune_embedder, which failed",
+            cases={},
+        )
         if s.name == "iter1/evaluate"
         else s
         for s in data.steps
     ]
     rows = {**data.rows, "iteration 1": dict.fromkeys(data.rows["iteration 1"])}
     return replace(
-        data, status="failed", steps=steps, rows=rows, title=NASTY, doc=NASTY, parameters={NASTY: NASTY}, command=NASTY
+        data,
+        status="failed",
+        steps=steps,
+        rows=rows,
+        title=NASTY,
+        doc=NASTY,
+        parameters={NASTY: NASTY},
+        command=NASTY,
     )
 
 
@@ -260,10 +282,18 @@ def test_every_step_and_number_is_there(tmp_path):
         assert step.step_id[:10] in page.text
     for row in data.rows.values():
         for column, value in row.items():
-            shown = format_duration(value) if column == "time" else f"{value:.3f}"
+            shown = format_duration(value) if column == "time" else f"{value:.4f}"
             assert shown in page.text
             assert shown in markdown
-    for text in (data.command, data.run_id, "all-MiniLM-L6-v2", "2.13.0", "0.0002", "2, 200", "epoch 3 was worse"):
+    for text in (
+        data.command,
+        data.run_id,
+        "all-MiniLM-L6-v2",
+        "2.13.0",
+        "0.0002",
+        "2, 200",
+        "epoch 3 was worse",
+    ):
         assert text in page.text
     assert data.command in markdown
 
@@ -280,23 +310,44 @@ def test_sections_follow_the_question_a_reader_asks(tmp_path):
 @pytest.mark.parametrize("which", ["sample", "broken"])
 def test_the_page_loads_nothing(tmp_path, which, broken):
     page, text, _ = both(tmp_path, sample() if which == "sample" else broken)
-    loading = {"src", "srcset", "href", "xlink:href", "action", "data", "poster", "background", "formaction"}
+    loading = {
+        "src",
+        "srcset",
+        "href",
+        "xlink:href",
+        "action",
+        "data",
+        "poster",
+        "background",
+        "formaction",
+    }
     for tag, attributes in page.tags:
-        assert tag not in {"link", "iframe", "object", "embed", "base", "form", "img", "image", "use"}
+        assert tag not in {
+            "link",
+            "iframe",
+            "object",
+            "embed",
+            "base",
+            "form",
+            "img",
+            "image",
+            "use",
+        }
         assert not loading & set(attributes), (tag, attributes)
         assert not any(name.startswith("on") for name in attributes), (tag, attributes)
     assert "@import" not in text
     assert "url(" not in text
     assert not re.search(r"https?:", text)
-    policy = next(a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"
+    )
     assert policy.startswith("default-src 'none'")
-    assert "sha256-" in policy
-    assert "unsafe-eval" not in policy
+    assert "script" not in policy
 
 
 def test_texts_cannot_break_out(tmp_path, broken):
     page, text, markdown = both(tmp_path, broken)
-    assert sum(tag == "script" for tag, _ in page.tags) == 1
+    assert not any(tag == "script" for tag, _ in page.tags)
     assert "alert('x')</script>" not in text
     assert " ".join(["</script>", '"quoted"', "|", "`tick`", "$a_1$", "red"]) in page.text
     assert not {"\x1b", "\x00"} & set(text + markdown)
@@ -340,7 +391,9 @@ def test_two_thousand_steps_make_a_readable_page(tmp_path):
         )
         for i in range(2000)
     ]
-    page, text, markdown = both(tmp_path, RunReport("sweep", "id", "finished", 0.0, 2000.0, "", steps))
+    page, text, markdown = both(
+        tmp_path, RunReport("sweep", "id", "finished", 0.0, 2000.0, "", steps)
+    )
     assert len(text) < 4_000_000
     assert len(markdown.splitlines()) < 20_000
     assert "1,993 more" in page.text  # one chart, not two thousand
@@ -348,13 +401,27 @@ def test_two_thousand_steps_make_a_readable_page(tmp_path):
 
 def test_files_are_replaced_as_a_whole_and_by_the_same_bytes(tmp_path):
     assert both(tmp_path / "deep", sample())[1:] == both(tmp_path / "deep", sample())[1:]
-    assert sorted(p.name for p in (tmp_path / "deep").iterdir()) == ["report.html", "report.json", "report.md"]
+    assert sorted(p.name for p in (tmp_path / "deep").iterdir()) == [
+        "report.html",
+        "report.json",
+        "report.md",
+    ]
 
 
-def test_one_step_has_no_chart_of_one_dot_and_a_wide_table_its_own_row(tmp_path: Path) -> None:
+def test_no_chart_of_one_dot(tmp_path: Path) -> None:
     data = sample()
-    splits = {"split": "train", "queries": 1, "groups": 1, "documents per query, mean": 1.0, "median": 1, "maximum": 2}
-    lists = {"title": "which negatives", "columns": {"negatives": [{"text": "one"}, {"text": "two"}]}}
+    splits = {
+        "split": "train",
+        "queries": 1,
+        "groups": 1,
+        "documents per query, mean": 1.0,
+        "median": 1,
+        "maximum": 2,
+    }
+    lists = {
+        "title": "which negatives",
+        "columns": {"negatives": [{"text": "one"}, {"text": "two"}]},
+    }
     step = replace(
         data.steps[0],
         tables={"splits": [splits]},
@@ -363,7 +430,7 @@ def test_one_step_has_no_chart_of_one_dot_and_a_wide_table_its_own_row(tmp_path:
     )
     page, text, _ = both(tmp_path, replace(data, steps=[step], rows={"only": {"map@25": 0.5}}))
     assert "<circle" not in text
-    assert "0.500" in page.text
+    assert "0.5000" in page.text
     assert '<figure class="table wide">' in text
     assert "which negatives" in page.text
     assert "right answer" not in page.text

@@ -23,10 +23,30 @@ from ratchet.orchestrator.store import Store
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     curve = {"loss against step": {"x": [1.0, 2.0], "y": [3.0, 2.5]}}
     step = StepReport(
-        "a/b", "job", "done", "1" * 64, 1, 2.5, [("data", "é$x_1<", "")], {"k": (1, 2)}, {"n": 3}, curves=curve
+        "a/b",
+        "job",
+        "done",
+        "1" * 64,
+        1,
+        2.5,
+        [("data", "é$x_1<", "")],
+        {"k": (1, 2)},
+        {"n": 3},
+        curves=curve,
     )
     rows = {"zero-shot": {"MAP@25": 0.25}}
-    data = RunReport("toy", "20260101-toy", "failed", 1.0, 2.0, "ratchet run toy", [step], "Doc.", rows, {"b": "code"})
+    data = RunReport(
+        "toy",
+        "20260101-toy",
+        "failed",
+        1.0,
+        2.0,
+        "ratchet run toy",
+        [step],
+        "Doc.",
+        rows,
+        {"b": "code"},
+    )
     write_report(tmp_path, data)
     found = report_json.read(RunLog(tmp_path))
     assert found is not None
@@ -35,7 +55,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_keys_that_a_newer_version_added_are_left_out(tmp_path: Path) -> None:
-    data = RunReport("toy", "1", "finished", 1.0, 2.0, "ratchet run toy", [StepReport("a", "job", "done")])
+    data = RunReport(
+        "toy", "1", "finished", 1.0, 2.0, "ratchet run toy", [StepReport("a", "job", "done")]
+    )
     written = json.loads(report_json.write(data))
     written["steps"][0]["new"] = written["new"] = 1
     (tmp_path / report_json.NAME).write_text(json.dumps(written))
@@ -46,7 +68,9 @@ def test_keys_that_a_newer_version_added_are_left_out(tmp_path: Path) -> None:
 
 def test_bytes_that_are_no_text_do_not_lose_the_report(tmp_path: Path) -> None:
     step = StepReport("a", "job", "failed", message="caf\udce9")  # a name of a file in Latin-1
-    write_report(tmp_path, RunReport("toy", "1", "failed", 1.0, 2.0, "ratchet run --store caf\udce9", [step]))
+    write_report(
+        tmp_path, RunReport("toy", "1", "failed", 1.0, 2.0, "ratchet run --store caf\udce9", [step])
+    )
     found = report_json.read(RunLog(tmp_path))
     assert found is not None
     assert found.steps[0].message == "caf\udce9"
@@ -57,7 +81,11 @@ def test_intervals_are_kept_and_missing_numbers_are_null(tmp_path: Path) -> None
     data = RunReport("toy", "20260101-toy", "finished", 1.0, 2.0, "ratchet run toy", [], rows=rows)
     plain = json.loads(report_json.write(data))
     assert plain["schema"] == 1
-    assert plain["rows"]["one"] == {"MAP@25": {"value": 0.5, "interval": 0.1}, "R@25": {"value": 0.75}, "loss": None}
+    assert plain["rows"]["one"] == {
+        "MAP@25": {"value": 0.5, "interval": 0.1},
+        "R@25": {"value": 0.75},
+        "loss": None,
+    }
     write_report(tmp_path, data)
     found = report_json.read(RunLog(tmp_path))
     assert found is not None
@@ -72,14 +100,18 @@ def test_no_report_is_none_and_another_schema_is_refused(tmp_path: Path) -> None
         report_json.read(RunLog(tmp_path))
 
 
-def test_a_model_card_has_front_matter_table_command_and_lineage(tmp_path: Path) -> None:
+def test_model_card(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store")
-    run_log = make_run(store, {"iter0/merge": EMBEDDER, "other": EMBEDDER}, {"embedder": "iter0/merge"})
+    run_log = make_run(
+        store, {"iter0/merge": EMBEDDER, "other": EMBEDDER}, {"embedder": "iter0/merge"}
+    )
     before = write_card(store, made := find_model(store, run_log.run_id), "me/mine", "mit")
     steps = [
         StepReport("prepare", "prepare", "done", "1" * 64),
         StepReport("other", "merge", "done", "3" * 64, inputs=[("corpus", "prepare[corpus]", "")]),
-        StepReport("iter0/merge", "merge", "done", "2" * 64, inputs=[("corpus", "prepare[corpus]", "")]),
+        StepReport(
+            "iter0/merge", "merge", "done", "2" * 64, inputs=[("corpus", "prepare[corpus]", "")]
+        ),
     ]
     rows = {"row 0": {"MAP@25": Estimate(0.5, 0.1)}}
     command = "ratchet run toy --set data=a_b"

@@ -10,7 +10,6 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from ratchet.jobs.training.tracking import Tracker
 from ratchet.orchestrator.reporting import trackers
 from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.report import write_report
@@ -20,7 +19,12 @@ pytestmark = pytest.mark.slow
 
 STEPS = [
     StepReport(
-        "iter0/mine", "mine", "done", "a" * 64, config={"window": (2, 100)}, metrics={"queries": 5, "kind": "x"}
+        "iter0/mine",
+        "mine",
+        "done",
+        "a" * 64,
+        config={"window": (2, 100)},
+        metrics={"queries": 5, "kind": "x"},
     ),
     StepReport(
         *("iter0/finetune", "finetune_embedder", "hit", "b" * 64),
@@ -30,7 +34,10 @@ STEPS = [
     StepReport("iter1/mine", "mine", "failed", "c" * 64, message="no memory"),
     StepReport("iter1/finetune", "finetune_embedder", "pending", "d" * 64),
 ]
-ROWS = {"BM25": {"MAP@25": 0.1, "time": 2.0}, "iteration 0": {"MAP@25": Estimate(0.5, 0.02), "loss": None}}
+ROWS = {
+    "BM25": {"MAP@25": 0.1, "time": 2.0},
+    "iteration 0": {"MAP@25": Estimate(0.5, 0.02), "loss": None},
+}
 REPORT = RunReport(
     *("retriever", "20261126-1200", "failed", 1.0, 2.0, "ratchet run retriever", STEPS),
     rows=ROWS,
@@ -48,33 +55,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
-def test_mlflow_has_the_run_with_its_steps_nested(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_has_the_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = f"sqlite:///{folder.parent}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    with Tracker(folder.parent / "logs", "iter0/finetune", 1, "b" * 64) as tracker:
-        tracker.log(1, {"train/loss": 3.0})
     for _ in range(2):  # the second time nothing is made again
-        assert list(trackers.publish(REPORT, folder)) == []
+        assert list(trackers.send_report(REPORT, folder)) == []
     client = mlflow.MlflowClient(uri)
     found = client.search_runs([client.get_experiment_by_name("ratchet").experiment_id])
-    runs = {run.info.run_name: run for run in found}
-    assert len(found) == len(runs) == 4
-    parent = runs["retriever 20261126-1200"]
-    assert parent.data.metrics == {"BM25/MAP_at_25": 0.1, "BM25/time": 2.0, "iteration 0/MAP_at_25": 0.5}
+    (parent,) = found
+    assert parent.data.metrics == {
+        "BM25/MAP_at_25": 0.1,
+        "BM25/time": 2.0,
+        "iteration 0/MAP_at_25": 0.5,
+    }
     assert parent.data.params == {"data": "x" * 500, "iterations": "2"}
     assert parent.info.status == "FAILED"
     files = {file.path for file in client.list_artifacts(parent.info.run_id)}
     assert files == {"report.html", "report.md", "report.json"}
-    nested = {name: run for name, run in runs.items() if run is not parent}
-    assert {run.data.tags["mlflow.parentRunId"] for run in nested.values()} == {parent.info.run_id}
-    assert nested["iter0/mine"].data.params == {"window": "(2, 100)"}
-    assert nested["iter0/mine"].data.metrics == {"queries": 5}
-    assert nested["iter0/finetune"].data.metrics == {"train/loss": 3.0, "map_at_25": 0.5}
-    assert nested["iter0/finetune"].data.tags["ratchet.input.mined"] == "iter0/mine 0123"
-    assert {name: run.info.status for name, run in nested.items()} == {
-        **dict.fromkeys(("iter0/mine", "iter0/finetune"), "FINISHED"),
-        "iter1/mine": "FAILED",
-    }
 
 
 def test_wandb_offline_keeps_table_steps_and_report(folder: Path) -> None:
@@ -82,11 +79,13 @@ def test_wandb_offline_keeps_table_steps_and_report(folder: Path) -> None:
         "import sys; from pathlib import Path; sys.path[:0] = sys.argv[1:3]\n"
         "from ratchet.orchestrator.reporting import trackers\n"
         "from test_trackers import REPORT\n"
-        "print(list(trackers.publish(REPORT, Path(sys.argv[3]))))\n"
+        "print(list(trackers.send_report(REPORT, Path(sys.argv[3]))))\n"
     )
     root, environment = Path(__file__).resolve().parents[4], os.environ | {"WANDB_MODE": "offline"}
     arguments = [sys.executable, "-c", code, str(root), str(Path(__file__).parent), str(folder)]
-    done = subprocess.run(arguments, check=True, env=environment, timeout=120, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        arguments, check=True, env=environment, timeout=120, stdout=subprocess.PIPE, text=True
+    )
     assert done.stdout.strip().splitlines()[-1] == "[]"
     (kept,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
     assert kept.name == "run-20261126-1200.wandb"
@@ -100,5 +99,5 @@ def test_wandb_offline_keeps_table_steps_and_report(folder: Path) -> None:
 
 def test_an_outage_is_said_and_does_not_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    (note,) = trackers.publish(REPORT, folder)
+    (note,) = trackers.send_report(REPORT, folder)
     assert note.startswith("MLflow does not have this run: ")

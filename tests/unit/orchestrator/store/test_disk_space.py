@@ -10,8 +10,9 @@ import pytest
 
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval import embed, mine
-from ratchet.orchestrator import needs, recipe
+from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli.main import main
+from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.job_interface import Needs, Resources, Result
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.store import Store
@@ -68,15 +69,23 @@ def test_a_step_that_writes_more_than_is_free_is_refused(
     command = ["run", writing, "--store", str(store), "--set", "disk=1e9"]
     assert main(command) == 2
     said = capsys.readouterr().err
-    assert "step first: writes up to 1000000000.0 GB, checkpoints included; expected at most the" in said
+    assert (
+        "step first: writes up to 1000000000.0 GB, checkpoints included; expected at most the"
+        in said
+    )
     assert f"GB that are free at {store}; free some" in said
     assert not list(store.glob("runs/*"))
     assert main(["plan", *command[1:], "--gpu", "H100:80"]) == 0, "for another machine"
 
 
 @pytest.mark.parametrize("folder", ["work", "staging"])
-def test_what_earlier_attempts_wrote_does_not_count(tmp_path: Path, writing: str, folder: str) -> None:
-    plan, machines = make_plan(tmp_path, writing, f"disk={count_free(tmp_path) + 400}"), needs.list_known_machines()
+def test_what_earlier_attempts_wrote_does_not_count(
+    tmp_path: Path, writing: str, folder: str
+) -> None:
+    plan, machines = (
+        make_plan(tmp_path, writing, f"disk={count_free(tmp_path) + 400}"),
+        needs.list_known_machines(),
+    )
     with pytest.raises(InputError, match="step first: writes up to"):
         needs.check_step_disk(plan, "first", machines)
     shards = plan.store.local("steps", plan.steps["first"].step_id, folder, "1")
@@ -88,16 +97,24 @@ def test_what_earlier_attempts_wrote_does_not_count(tmp_path: Path, writing: str
         needs.check_disk(plan, needs.estimate(plan, machines))
 
 
-def test_steps_that_together_write_more_than_is_free_are_noted(tmp_path: Path, writing: str) -> None:
+def test_steps_that_together_write_more_than_is_free_are_noted(
+    tmp_path: Path, writing: str
+) -> None:
     for share, noted in ((0.4, False), (0.6, True)):
         plan = make_plan(tmp_path, writing, f"disk={share * count_free(tmp_path)}")
         needs.check_disk(plan, needs.estimate(plan, needs.list_known_machines()))
-        assert [note for note in plan.notes if note.startswith("the steps write up to ")] == plan.notes
+        assert [
+            note for note in plan.notes if note.startswith("the steps write up to ")
+        ] == plan.notes
         assert bool(plan.notes) == noted
 
 
-@pytest.mark.parametrize(("dtype", "npy", "size"), [("float32", False, 4), ("float16", False, 2), ("float16", True, 6)])
-def test_the_vectors_of_a_large_corpus_are_counted(tmp_path: Path, dtype: str, npy: bool, size: int) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "npy", "size"), [("float32", False, 4), ("float16", False, 2), ("float16", True, 6)]
+)
+def test_the_vectors_of_a_large_corpus_are_counted(
+    tmp_path: Path, dtype: str, npy: bool, size: int
+) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 384}')
     parents = {"texts": Result({"documents": 10_000_000})}
     config = embed.Config(storage_dtype=dtype, npy=npy)  # type: ignore[arg-type]
@@ -112,7 +129,9 @@ def test_an_index_takes_up_to_twice_its_vectors(tmp_path: Path) -> None:
     (tmp_path / "shard-00000.arrow").write_bytes(bytes(2000))
     (tmp_path / "shard-00001.arrow").write_bytes(bytes(1000))
     resources, inputs = Resources(1, cpus=2.0, gpus=0.0), mine.Inputs(*[tmp_path] * 4)
-    assert mine.estimate_needs(mine.Config(min_recall=0.9), inputs, resources, {}) == Needs(0.0, 0.0, disk=6e-6)
+    assert mine.estimate_needs(mine.Config(min_recall=0.9), inputs, resources, {}) == Needs(
+        0.0, 0.0, disk=6e-6
+    )
     assert mine.estimate_needs(mine.Config(), inputs, resources, {}) is None
     none_yet = replace(inputs, corpus_embeddings=None)
     assert mine.estimate_needs(mine.Config(min_recall=0.9), none_yet, resources, {}) is None

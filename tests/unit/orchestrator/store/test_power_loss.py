@@ -92,7 +92,9 @@ def check(crash: Crash, root: Path) -> None:
         assert run_log.read("about.json") is not None or "run" not in crash.marks
         assert run_log.steps() or "plan" not in crash.marks
         done = {event["step"] for event in run_log.events() if event["event"] == "done"}
-        assert done >= {mark.removeprefix("done ") for mark in crash.marks if mark.startswith("done ")}
+        assert done >= {
+            mark.removeprefix("done ") for mark in crash.marks if mark.startswith("done ")
+        }
     assert run_logs or "run" not in crash.marks
     for path in root.rglob("*.json"):
         if not path.name.startswith(".") and "staging" not in path.parts:
@@ -101,7 +103,7 @@ def check(crash: Crash, root: Path) -> None:
     assert {step_id: store.lookup(step_id) for step_id in STEPS} == commits
 
 
-def test_after_a_power_loss_at_any_point_results_are_whole_or_absent(
+def test_power_loss_at_any_point(
     crashes: list[Crash], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert len(crashes) > 100
@@ -127,7 +129,13 @@ os.mkdir(f"{WATCHED}/unsynced")
 mark("end")
 """
     (tmp_path / "watched").mkdir()
-    last = [crash.tree for crash in record(program, tmp_path / "watched", tmp_path) if "end" in crash.marks]
+    last = [
+        crash.tree
+        for crash in record(program, tmp_path / "watched", tmp_path)
+        if "end" in crash.marks
+    ]
     files = {"kept": b"content", "lost": b""}
     assert files in last, "an empty file under its final name"
-    assert {**files, "unsynced": None} in last, "the folder as it was, in a file system with a journal"
+    assert {**files, "unsynced": None} in last, (
+        "the folder as it was, in a file system with a journal"
+    )

@@ -15,9 +15,8 @@ import pytest
 from one_step import STEP, commit_once
 
 from ratchet.errors import DamagedError, LeaseLost, StoreError
-from ratchet.jobs.answers import make_countdown
+from ratchet.jobs.synthetic import make_countdown
 from ratchet.orchestrator.canonical_json import digest
-from ratchet.orchestrator.cli import console
 from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.run_log import RunLog, read_last_step_ids
@@ -56,7 +55,10 @@ def test_eight_processes_commit_each_step_exactly_once(tmp_path: Path) -> None:
     start = str(time.time() + 2.0)
     racers = [
         subprocess.Popen(
-            [sys.executable, "-c", RACE, str(tmp_path), f"r{i}", start], cwd=ROOT, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", RACE, str(tmp_path), f"r{i}", start],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for i in range(8)
     ]
@@ -110,7 +112,9 @@ def test_a_pid_that_was_used_again_is_another_process(tmp_path: Path) -> None:
     assert isinstance(Leases(store, "new").acquire(STEP), Lease)
 
 
-def test_a_living_owner_whom_the_system_hides_keeps_its_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_living_owner_whom_the_system_hides_keeps_its_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on systems whose /proc is mounted with hidepid, where the owner is another user."""
     store = Store.open(tmp_path)
     with subprocess.Popen(["sleep", "100"]) as other:
@@ -134,7 +138,9 @@ def test_a_living_owner_whom_the_system_hides_keeps_its_lease(tmp_path: Path, mo
 def test_a_part_is_not_touched_by_a_change_beside_it(tmp_path: Path) -> None:
     first = commit_once(Store.open(tmp_path / "1"), text="y")
     second = commit_once(Store.open(tmp_path / "2"), text="z")
-    manifests = [Store.open(tmp_path / str(i)).manifest(c.manifest) for i, c in ((1, first), (2, second))]
+    manifests = [
+        Store.open(tmp_path / str(i)).manifest(c.manifest) for i, c in ((1, first), (2, second))
+    ]
     assert first.manifest != second.manifest
     assert manifests[0].part_digest("part") == manifests[1].part_digest("part")
     assert manifests[0].part_digest(None) != manifests[1].part_digest(None)
@@ -144,7 +150,11 @@ def test_a_part_is_not_touched_by_a_change_beside_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../out.txt", "/etc/x", "a/../../b", "MANIFEST.json", "a\nb"])
 def test_a_manifest_cannot_name_a_file_outside_its_folder(name: str) -> None:
-    document = {"schema": 1, "result": {}, "files": [{"path": name, "bytes": 1, "sha256": "0" * 64}]}
+    document = {
+        "schema": 1,
+        "result": {},
+        "files": [{"path": name, "bytes": 1, "sha256": "0" * 64}],
+    }
     with pytest.raises(StoreError, match="leaves its folder or is reserved"):
         Manifest.load(json.dumps(document).encode(), digest(document), "object")
 
@@ -155,7 +165,7 @@ def test_links_in_an_artifact_are_refused(tmp_path: Path) -> None:
         Manifest.build(tmp_path, {})
 
 
-def test_numbers_that_are_none_are_refused_before_anything_is_visible(tmp_path: Path) -> None:
+def test_nan_is_refused_before_commit(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     with Leases(store, "run") as leases:
         lease = leases.acquire(STEP)
@@ -165,7 +175,9 @@ def test_numbers_that_are_none_are_refused_before_anything_is_visible(tmp_path: 
     assert store.lookup(STEP) is None
 
 
-def test_a_full_disk_is_named_and_nothing_is_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named_and_nothing_is_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store.open(tmp_path)
 
     def full(descriptor: int) -> None:
@@ -332,7 +344,9 @@ def test_a_file_is_a_part(tmp_path: Path) -> None:
     made = commit_once(store)
     (file,) = (file for file in store.manifest(made.manifest).files if file.path.count("/") == 0)
     assert store.path(made.manifest, file.path).is_file()
-    assert store.manifest(made.manifest).part_digest(file.path) != store.manifest(made.manifest).part_digest(None)
+    assert store.manifest(made.manifest).part_digest(file.path) != store.manifest(
+        made.manifest
+    ).part_digest(None)
 
 
 def test_runs_that_draw_one_id_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +358,9 @@ def test_runs_that_draw_one_id_do_not_mix(tmp_path: Path, monkeypatch: pytest.Mo
         RunLog.begin(store, "toy", {})
 
 
-def test_a_plan_on_a_bucket_downloads_what_is_read_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_on_a_bucket_downloads_what_is_read_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = []
     for machine in ("1", "2"):
         monkeypatch.setenv("RATCHET_CACHE", str(tmp_path / machine))
@@ -367,17 +383,22 @@ def test_a_plan_on_a_bucket_downloads_what_is_read_and_no_more(tmp_path: Path, m
     assert not (folder / "other").exists()
 
 
-def test_step_ids_come_from_the_newest_runs_and_no_more_runs_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_step_ids_of_newest_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, read = Store.open(tmp_path), []
-    for number, steps in enumerate(({"a": "1", "b": "1", "c": "1"}, {"a": "2", "b": "2"}, {"a": "3", "b": None})):
+    for number, steps in enumerate(
+        ({"a": "1", "b": "1", "c": "1"}, {"a": "2", "b": "2"}, {"a": "3", "b": None})
+    ):
         run_log = RunLog(store.local("runs", f"2026010{number}-recipe"))
         run_log.folder.mkdir(parents=True)
         run_log.write("about.json", {"recipe": "recipe"})
-        run_log.write("plan.json", {"steps": [{"name": name, "step_id": step} for name, step in steps.items()]})
+        run_log.write(
+            "plan.json",
+            {"steps": [{"name": name, "step_id": step} for name, step in steps.items()]},
+        )
     read_steps = RunLog.steps
-    monkeypatch.setattr(RunLog, "steps", lambda self: (read.append(self.run_id), read_steps(self))[1])
+    monkeypatch.setattr(
+        RunLog, "steps", lambda self: (read.append(self.run_id), read_steps(self))[1]
+    )
     for names, found, runs in (
         ("", {}, 0),
         ("a", {"a": "3"}, 1),
@@ -388,14 +409,3 @@ def test_step_ids_come_from_the_newest_runs_and_no_more_runs_are_read(
         read.clear()
         assert read_last_step_ids(store, "recipe", names) == found
         assert len(read) == runs
-
-
-def test_a_plan_says_how_long_a_step_took_last_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = Store.open(tmp_path)
-    commit_once(store)
-    made = step("tasks", make_countdown.JOB)
-    for before, said in (({"tasks": STEP}, "last time 1.0 s"), ({}, None), ({"tasks": "cd" * 32}, None)):
-        console.print_plan(Plan([made], store), before, {}, explain=False)
-        shown = capsys.readouterr().out
-        assert ("last time" in shown) == (said is not None)
-        assert said is None or said in shown

@@ -53,7 +53,9 @@ def store(tmp_path: Path) -> Path:
     """A store with a result and a finished run."""
     made = Store.open(tmp_path / "store")
     commit_once(made)
-    run_log = RunLog.begin(made, "toy", {"command": "ratchet run toy", "parameters": {}, "versions": {}, "doc": ""})
+    run_log = RunLog.begin(
+        made, "toy", {"command": "ratchet run toy", "parameters": {}, "versions": {}, "doc": ""}
+    )
     run_log.write("plan.json", {"recipe": "toy", "steps": []})
     run_log.event("end", None, failures={}, interrupted=False)
     (run_log.folder / "report.md").write_text("# toy\n")
@@ -90,7 +92,9 @@ def test_stores_of_earlier_releases_are_read_and_continued(
 def test_this_releases_format_has_a_fixture(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store")
     assert json.loads((store.root / NAME).read_text()) == {"format": FORMAT, "ratchet": VERSION}
-    assert (FIXTURES / f"store-{FORMAT}").is_dir(), "write a fixture of the new format, and keep the old ones"
+    assert (FIXTURES / f"store-{FORMAT}").is_dir(), (
+        "write a fixture of the new format, and keep the old ones"
+    )
 
 
 @pytest.mark.parametrize("command", [*LOOKING, *WRITING], ids=" ".join)
@@ -131,7 +135,9 @@ def test_a_folder_that_is_no_store_is_refused_and_left_alone(
     assert describe_tree(folder) == before
 
 
-@pytest.mark.parametrize("command", [("status",), ("report",), ("verify",), ("gc",), ("gc", "--yes")], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [("status",), ("report",), ("verify",), ("gc",), ("gc", "--yes")], ids=" ".join
+)
 def test_a_store_that_is_not_there_is_not_created(
     tmp_path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,12 +13,14 @@ from ratchet.errors import CanonicalError, DamagedError, StoreError
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.store import Commit, Store
-from ratchet.orchestrator.store.file_names import check_portable, check_safe
 from ratchet.orchestrator.store.lease import Lease, Leases
+from ratchet.orchestrator.store.manifest import check_safe
 from ratchet.orchestrator.store.verification import verify
 
 
-def commit(store: Store, name: str, files: dict[str, str], metrics: dict[str, float] | None = None) -> Commit:
+def commit(
+    store: Store, name: str, files: dict[str, str], metrics: dict[str, float] | None = None
+) -> Commit:
     with Leases(store, "run") as leases:
         lease = leases.acquire(name * 64)
         assert isinstance(lease, Lease)
@@ -47,23 +49,35 @@ def folder(store: Store) -> Path:
 def test_objects_are_read_only(folder: Path) -> None:
     paths = [folder, *folder.rglob("*")]
     assert len(paths) > 20
-    assert not any(path.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) for path in paths)
+    assert not any(
+        path.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) for path in paths
+    )
 
 
 DAMAGES: list[tuple[Callable[[Path], None], str]] = [
     (lambda folder: damage.change(folder / "part/3.parquet", "4"), "part/3.parquet: content"),
-    (lambda folder: damage.change(folder / "part/3.parquet", "33"), "part/3.parquet: 2 bytes; expected 1"),
+    (
+        lambda folder: damage.change(folder / "part/3.parquet", "33"),
+        "part/3.parquet: 2 bytes; expected 1",
+    ),
     (lambda folder: damage.remove(folder / "part/3.parquet"), "part/3.parquet: missing"),
     (lambda folder: damage.add(folder / "part/99.parquet"), "part/99.parquet: not in the manifest"),
     (lambda folder: damage.add(folder / "part/.hidden"), "part/.hidden: not in the manifest"),
     (lambda folder: damage.change(folder / "MANIFEST.json", "{}"), "MANIFEST.json: not a manifest"),
-    (lambda folder: damage.change(folder / "MANIFEST.json", "[" * 100_000), "MANIFEST.json: not a manifest"),
+    (
+        lambda folder: damage.change(folder / "MANIFEST.json", "[" * 100_000),
+        "MANIFEST.json: not a manifest",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("harm", "said"), DAMAGES, ids=[said for _, said in DAMAGES])
 def test_a_changed_object_is_named_and_nothing_is_mutated(
-    store: Store, folder: Path, harm: Callable[[Path], None], said: str, capsys: pytest.CaptureFixture[str]
+    store: Store,
+    folder: Path,
+    harm: Callable[[Path], None],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["verify", "--store", str(store.root)]) == 0
     assert "2 results in 2 objects; content of 21 of 21 files read" in capsys.readouterr().out
@@ -91,7 +105,9 @@ def test_a_sample_reads_a_part_and_checks_all_names_and_sizes(store: Store, fold
 
 
 @pytest.mark.parametrize("sample", ["-0.1", "1.5", "much", "nan"])
-def test_a_sample_is_a_fraction(store: Store, sample: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sample_is_a_fraction(
+    store: Store, sample: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     try:
         status = main(["verify", "--store", str(store.root), "--sample", sample])
     except SystemExit as exit:
@@ -102,40 +118,30 @@ def test_a_sample_is_a_fraction(store: Store, sample: str, capsys: pytest.Captur
 
 def test_a_promoted_name_without_a_result_is_named(store: Store) -> None:
     store.overwrite("promoted/mine.json", {"step_id": "c" * 64})
-    assert [problem for problem in verify(store).problems if "promoted/mine.json: points to no result" in problem]
+    assert [
+        problem
+        for problem in verify(store).problems
+        if "promoted/mine.json: points to no result" in problem
+    ]
 
 
 NAMES = [
     "a\0b",
     "a\nb",
     "a\x1b]0;x\x07",
-    "aux",
-    "COM1.txt",
-    "x. ",
-    "x.",
-    "a:b",
-    "what?",
-    "é" * 200,
-    "\udcff",
     "part/MANIFEST.json/../x",
+    "/x",
+    "a\\b",
+    "MANIFEST.json",
+    "",
 ]
 
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
-def test_names_that_other_systems_cannot_hold_are_refused(name: str) -> None:
-    def check() -> None:
-        check_safe(name, "MANIFEST.json")
-        check_portable([name])
-
+def test_names_that_leave_the_folder_are_refused(name: str) -> None:
     with pytest.raises(StoreError, match="artifact file") as caught:
-        check()
+        check_safe(name, "MANIFEST.json")
     assert name.isprintable() or name not in str(caught.value), "the message is printable"
-
-
-def test_names_that_differ_in_case_only_are_refused(store: Store) -> None:
-    with pytest.raises(StoreError, match="are one name"):
-        commit(store, "c", {"part/A.txt": "1", "Part/b.txt": "2"})
-    assert store.lookup("c" * 64) is None
 
 
 def test_absurdly_nested_results_are_refused(store: Store) -> None:

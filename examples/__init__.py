@@ -1,1 +1,0 @@
-"""Data of the quickstart: questions that are generated on any machine, without a download."""

@@ -1,0 +1,191 @@
+"""Answers to shards of samples, with transformers or vLLM: the workers of `generate`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ratchet.data.tables import write_table
+from ratchet.data.tasks import get_task
+from ratchet.data.tasks.answers import COMPLETIONS
+from ratchet.data.tasks.task import Sample, read_task_name, row_to_sample, sample_to_row
+from ratchet.jobs.answers.chat_options import read_chat
+from ratchet.jobs.distributed.shard_map import ReportProgress
+from ratchet.jobs.distributed.vllm_shards import Request
+from ratchet.models.decoder import decoder
+from ratchet.models.decoder.multi_turn import ConversationState, converse, tokenize_prompts
+from ratchet.models.decoder.sampling import Sampling
+from ratchet.models.vllm import make_sampling_params
+
+if TYPE_CHECKING:
+    from ratchet.jobs.answers.generate import Config, Inputs
+
+
+class Worker:
+    """Answers shards of samples with transformers. Writes ratchet.data.tasks.answers.COMPLETIONS."""
+
+    def __init__(self, config: Config, inputs: Inputs, batch_tokens: int, device: str) -> None:
+        self.config = config
+        self.batch_tokens = batch_tokens
+        options: dict[str, Any] = {
+            "dtype": config.dtype,
+            "device": device,
+            "quantization": config.quantization,
+        }
+        arguments, _ = read_chat(inputs.samples)
+        self.decoder = decoder.load(
+            inputs.model, inputs.adapter, template_arguments=arguments, **options
+        )
+        self.sampling = _make_sampling(config, inputs)
+
+    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+        samples = read_samples(source)
+        rows: list[dict[str, Any]] = []
+        total = self.config.num_completions * sum(len(sample.turns) for sample in samples)
+        done = tokens = 0
+
+        def progress(answers: int, new_tokens: int) -> None:
+            nonlocal done, tokens
+            done = done + answers
+            tokens = tokens + new_tokens
+            report(len(samples) * done // total, tokens)
+
+        for batch in self._make_batches(samples):
+            rows += self._complete(batch, progress)
+        write_table(target, pa.Table.from_pylist(rows, COMPLETIONS))
+        return {"rows": len(rows), "tokens": tokens}
+
+    def _make_batches(self, samples: list[Sample]) -> list[list[Sample]]:
+        """Return all samples as one batch, or with `measure_latency` one batch per group."""
+        groups: dict[str, list[Sample]] = {}
+        for sample in samples:
+            groups.setdefault(sample.group if self.config.measure_latency else "", []).append(
+                sample
+            )
+        return list(groups.values())
+
+    def _complete(
+        self, samples: Sequence[Sample], progress: Callable[[int, int], None]
+    ) -> list[dict[str, Any]]:
+        """Return rows of COMPLETIONS. All conversations finish a turn before the next begins."""
+        start = time.perf_counter()
+        talks = start_conversations(samples, self.config.num_completions)
+        limits: dict[str, Any] = {
+            "batch_tokens": self.batch_tokens,
+            "max_prompt_length": self.config.max_prompt_length,
+        }
+        converse(self.decoder, talks, self.sampling, progress=progress, **limits)
+        if self.config.measure_latency:
+            seconds = (time.perf_counter() - start) / len(samples)
+        else:
+            seconds = None
+        return _make_rows(samples, talks, self.decoder.tokenizer, seconds)
+
+
+class ShardClient:
+    """Makes vLLM requests from shards of samples. Writes the same tables as `Worker`."""
+
+    def __init__(self, config: Config, inputs: Inputs) -> None:
+        self.config = config
+        self.conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
+        self.sampling = _make_sampling(config, inputs)
+
+    def requests(self, source: Path) -> list[Request]:
+        talks = start_conversations(read_samples(source), self.config.num_completions)
+        prompts = tokenize_prompts(talks, self.conversations, self.config.max_prompt_length)
+        found: list[Request] = []
+        for talk, ids in zip(talks, prompts, strict=True):
+            found.append(
+                (
+                    np.array(ids, np.int32),
+                    make_sampling_params(self.sampling, self.conversations.ends, talk.next_name),
+                )
+            )
+        return found
+
+    def write(
+        self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int
+    ) -> dict[str, int]:
+        samples = read_samples(source)
+        talks = start_conversations(samples, self.config.num_completions)
+        for talk, prompt, ids in zip(
+            talks, tokenize_prompts(talks, self.conversations), answers, strict=True
+        ):
+            talk.add(prompt, ids.tolist(), self.conversations, self.sampling)
+        rows = _make_rows(samples, talks, self.conversations.tokenizer, None)
+        write_table(target, pa.Table.from_pylist(rows, COMPLETIONS))
+        return {"rows": len(rows), "tokens": tokens}
+
+
+def _make_sampling(config: Config, inputs: Inputs) -> Sampling:
+    return Sampling(
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        max_new_tokens=config.max_new_tokens,
+        stop=read_chat(inputs.samples)[1] or get_task(read_task_name(inputs.samples)).stop,
+        seed=config.seed,
+    )
+
+
+def read_samples(shard: Path) -> list[Sample]:
+    found: list[Sample] = []
+    for row in pq.read_table(shard).to_pylist():
+        found.append(row_to_sample(row))
+    return found
+
+
+def start_conversations(samples: Sequence[Sample], num_completions: int) -> list[ConversationState]:
+    """Return the conversations of each sample, one per completion, without answers."""
+    found: list[ConversationState] = []
+    for sample in samples:
+        for number in range(num_completions):
+            found.append(
+                ConversationState(
+                    f"{sample.id}/{number}",
+                    sample.system,
+                    [question for question, _ in sample.turns],
+                )
+            )
+    return found
+
+
+def _make_rows(
+    samples: Sequence[Sample],
+    talks: Sequence[ConversationState],
+    tokenizer: Any,
+    seconds: float | None,
+) -> list[dict[str, Any]]:
+    """Return rows of COMPLETIONS. talks: the conversations, sample by sample. seconds: time per sample, or None."""
+    each = len(talks) // max(1, len(samples))
+    found: list[dict[str, Any]] = []
+    for number, sample in enumerate(samples):
+        row: dict[str, Any] = {
+            "shared_tokens": count_shared_tokens(sample, tokenizer),
+            "seconds": seconds,
+        }
+        for name, value in sample_to_row(sample).items():
+            if name in COMPLETIONS.names:
+                row[name] = value
+        for name in (
+            "answers",
+            "truncated",
+            "prompt_tokens",
+            "new_prompt_tokens",
+            "generated_tokens",
+        ):
+            row[name] = [getattr(talk, name) for talk in talks[number * each : (number + 1) * each]]
+        found.append(row)
+    return found
+
+
+def count_shared_tokens(sample: Sample, tokenizer: Any) -> int:
+    """Return the number of tokens before the last paragraph of the first question: the passage."""
+    head, newline, _ = sample.turns[0][0].rpartition("\n\n")
+    return len(tokenizer(head + newline, add_special_tokens=False)["input_ids"])

@@ -1,0 +1,265 @@
+"""Training of a decoder on a task's answers: batches, loss and evaluation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from ratchet.data.rankings import summarize_tokens
+from ratchet.data.tables import list_shards, read_shards
+from ratchet.data.tasks.answers import TEACHER_LOGPROBS
+from ratchet.data.tasks.task import SAMPLES, write_task_name
+from ratchet.data.triplets import distribute, split_epoch
+from ratchet.errors import InputError
+from ratchet.jobs.answers.chat_options import check_answers
+from ratchet.jobs.answers.held_out_answers import HeldOutAnswers, load_decoder
+from ratchet.jobs.answers.lengths import SAMPLE
+from ratchet.jobs.distributed.shard_map import count_rows
+from ratchet.jobs.training.evaluation import Evaluation
+from ratchet.jobs.training.task import Batch, FinetuneTask
+from ratchet.jobs.training.worker import WorkerInfo, gather_objects
+from ratchet.models.decoder.conversation import Tokens
+from ratchet.models.loading import eval_mode
+from ratchet.models.losses import causal_lm_loss
+from ratchet.models.losses.causal_lm_loss import TeacherLogprobs, pack_rows
+from ratchet.models.zero3_sync import Zero3Sync
+from ratchet.orchestrator.job_interface import Resources
+
+if TYPE_CHECKING:
+    from ratchet.jobs.answers.sft import Config, Inputs
+
+
+TALK = itemgetter("system", "questions", "targets")
+"""Returns the arguments of `Conversations.tokenize_samples` from a row of SAMPLES."""
+TOKENS = pa.schema(
+    {
+        "id": pa.string(),
+        "labels": pa.int32(),
+        "ids": pa.list_(pa.int32()),
+        "trained": pa.list_(pa.bool_()),
+    }
+)
+"""Schema of tokenized samples: the id, and the fields of `Tokens`."""
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """What `loss` takes."""
+
+    rows: list[list[int]]
+    """Samples of each row. Empty: a worker without samples, which takes part in the pass with weight 0."""
+    labels: int
+    """Number of labels of the batch, over all workers."""
+
+
+class SftTask(FinetuneTask):
+    job = "sft"
+    config: Config
+    inputs: Inputs
+
+    def __init__(
+        self,
+        worker: WorkerInfo,
+        config: Config,
+        inputs: Inputs,
+        resources: Resources,
+        lengths: Path,
+    ) -> None:
+        """lengths: JSON file that the first worker writes: numbers of samples, and a table of their lengths."""
+        super().__init__(worker, config, inputs, resources)
+        self.decoder = load_decoder(self, config.dtype)
+        self.model = self.decoder.model
+        self.answers = HeldOutAnswers(self, self.decoder)
+        self.decoder.conversations.check_labels()
+        for folder in (inputs.train, inputs.valid):
+            check_answers(folder, self.decoder.conversations)
+        self.zero3_sync = Zero3Sync(
+            self.decoder.causal.base_model, self.device, needed=config.zero_stage == 3
+        )
+        self.max_length = SAMPLE.resolve(config.max_length, inputs.base)
+        self.train, too_long = self._tokenize(inputs.train)
+        self.valid, left_out = self._tokenize(inputs.valid)
+        self.teacher: Teacher | None = None
+        if inputs.teacher is not None:
+            self.teacher = Teacher(inputs.teacher, self.train)
+        if worker.rank == 0:
+            size_N = self.train.size_N
+            target_N = self.train.labels_N
+            counts = {"samples": len(size_N), "too_long": too_long, "longest": int(size_N.max())}
+            counts["valid/too_long"] = left_out
+            tokens = []
+            for name, length_N in (
+                ("prompt", size_N - target_N),
+                ("target", target_N),
+                ("sample", size_N),
+            ):
+                tokens.append(summarize_tokens(name, length_N.tolist()))
+            lengths.write_text(json.dumps([counts, tokens]))
+        self.steps = self.count_steps(len(self.train), -(-len(self.train) // config.batch_size))
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        """Return one microbatch per forward pass. All workers have equally many; some may be empty."""
+        samples = split_epoch(len(self.train), self.steps[epoch], self.config.seed, epoch)[step]
+        labels = int(self.train.labels_N[samples].sum())
+        own = samples[
+            distribute(self.train.size_N[samples], self.worker.world_size)[self.worker.rank]
+        ]
+        microbatches = []
+        for rows in self._make_passes(self.train.size_N[own].tolist()):
+            microbatches.append(PackedRows([[int(own[i]) for i in row] for row in rows], labels))
+        missing = max(gather_objects(len(microbatches))) - len(microbatches)
+        microbatches += [PackedRows([], labels)] * missing
+        return Batch(microbatches, int(self.train.size_N[own].sum()))
+
+    def loss(self, microbatch: PackedRows) -> Tensor:
+        """Return this worker's share of the mean loss over the batch's labels."""
+        weight = 0.0
+        if microbatch.rows:
+            weight = self.worker.world_size / microbatch.labels
+        rows = microbatch.rows or [[0]]
+        teacher = None
+        if self.teacher is not None:
+            teacher = []
+            for row in rows:
+                teacher.append([self.teacher[i] for i in row])
+        loss = causal_lm_loss.compute_loss(
+            self.decoder,
+            [[self.train[i] for i in row] for row in rows],
+            teacher,
+            ce_weight=self.config.ce_weight,
+            temperature=self.config.teacher_temperature,
+            multiple=self.multiple,
+        )
+        return loss * weight
+
+    def evaluate(self) -> Evaluation:
+        own_N = np.arange(len(self.valid))[self.worker.rank :: self.worker.world_size]
+        total = 0.0
+        with eval_mode(self.decoder.model), torch.no_grad():
+            for group in self._make_passes(self.valid.size_N[own_N].tolist()):
+                rows = []
+                for row in group:
+                    rows.append([self.valid[own_N[i]] for i in row])
+                total += float(causal_lm_loss.compute_loss(self.decoder, rows))
+            self.zero3_sync.finish(lambda: self.loss(PackedRows([], 1)))
+            correct, questions = self.answers.verify()
+            blank = torch.zeros((1, 1), dtype=torch.int64, device=self.decoder.device)
+            self.zero3_sync.finish(lambda: self.decoder.causal(input_ids=blank).logits)
+        found = {"eval_loss": round(sum(gather_objects(total)) / int(self.valid.labels_N.sum()), 6)}
+        if self.answers.samples:
+            found["accuracy"] = round(
+                sum(gather_objects(correct)) / sum(gather_objects(questions)), 6
+            )
+        return Evaluation(found)
+
+    def save(self, folder: Path) -> None:
+        super().save(folder)
+        write_task_name(folder, self.answers.task.name, **self.answers.task.source)
+
+    def _tokenize(self, folder: Path) -> tuple[TokenTable, int]:
+        """Return the tokens of the samples, and the number of samples that are too long and left out."""
+
+        def tokenize(path: Path) -> pa.Table:
+            rows = pq.read_table(path, columns=SAMPLES.names).to_pylist()
+            found = zip(
+                rows,
+                self.decoder.conversations.tokenize_samples(map(TALK, rows), exact=True),
+                strict=True,
+            )
+            fitting = []
+            for row, tokens in found:
+                if len(tokens.ids) <= self.max_length:
+                    fitting.append((row["id"], tokens))
+            made = []
+            for name, tokens in fitting:
+                made.append({"id": name, "labels": tokens.labels, **vars(tokens)})
+            return pa.Table.from_pylist(made, TOKENS)
+
+        shards = list_shards(folder)
+        table = pa.concat_tables(map(tokenize, shards))
+        too_long = count_rows(shards, SAMPLES.names) - len(table)
+        if not len(table):
+            raise InputError(
+                f"sft.max_length: {self.max_length} given, and all {too_long} samples of {folder} are longer; expected"
+                " some that fit; raise it"
+            )
+        return TokenTable(table), too_long
+
+    def _make_passes(self, sizes: Sequence[int]) -> list[list[list[int]]]:
+        """Return forward passes, each a list of rows, each a list of indices into `sizes` (tokens per sample)."""
+        if self.config.packing:
+            rows = pack_rows(sizes, self.max_length)
+        else:
+            rows = [[i] for i in range(len(sizes))]
+        lengths = []
+        for row in rows:
+            lengths.append(sum(sizes[i] for i in row))
+        groups = self.group_rows(lengths)
+        most = self.resources.micro_batch_size
+        if most is not None:
+            groups = [
+                group[at : at + most] for group in groups for at in range(0, len(group), most)
+            ]
+        found: list[list[list[int]]] = []
+        for group in groups:
+            found.append([rows[i] for i in group])
+        return found
+
+
+class TokenTable:
+    """The tokens of N samples. Besides the table it holds 16 bytes per sample in memory."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.id_N: pa.ChunkedArray = table["id"]
+        self.labels_N: np.ndarray = table["labels"].to_numpy().astype(np.int64)
+        """Number of labels of each sample, int64 [N]."""
+        self.size_N: np.ndarray = pc.list_value_length(table["ids"]).to_numpy().astype(np.int64)
+        """Number of tokens of each sample, int64 [N]."""
+        self._columns = table["ids"], table["trained"]
+
+    def __len__(self) -> int:
+        return len(self.size_N)
+
+    def __getitem__(self, row: int) -> Tokens:
+        return Tokens(*(column[int(row)].as_py() for column in self._columns))
+
+
+class Teacher:
+    """The teacher's distributions at the labels of samples. Raises InputError for a sample without distributions."""
+
+    def __init__(self, folder: Path, samples: TokenTable) -> None:
+        table = read_shards(folder, TEACHER_LOGPROBS.names)
+        self._row_N = pc.index_in(samples.id_N, value_set=table["id"])
+        sizes = pc.list_value_length(table["token_ids"]).take(self._row_N)
+        top_k = table["top_k"].take(self._row_N)
+        right = pc.fill_null(pc.equal(sizes, pc.multiply(top_k, pa.array(samples.labels_N))), False)
+        sample = pc.index(right, False).as_py()
+        if sample >= 0:
+            if self._row_N[sample].is_valid:
+                problem = "another number of"
+            else:
+                problem = "no"
+            raise InputError(
+                f"sft.teacher: {folder} has {problem} distributions for sample {samples.id_N[sample]}; expected one for"
+                " each token of its answer; run teacher_logprobs on the same samples"
+            )
+        self._columns = [table[name] for name in ("top_k", "token_ids", "logprobs")]
+
+    def __getitem__(self, sample: int) -> TeacherLogprobs:
+        row = self._row_N[int(sample)].as_py()
+        top_k, ids, logprobs = (column[row] for column in self._columns)
+        shape = (-1, top_k.as_py())
+        return TeacherLogprobs(
+            *(values.values.to_numpy().reshape(shape) for values in (ids, logprobs))
+        )

@@ -1,1 +1,0 @@
-"""Implementations of the index jobs. Workers import these modules; plans do not."""

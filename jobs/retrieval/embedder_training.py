@@ -1,0 +1,300 @@
+"""Training of an embedder on queries with positives and negatives: batches, loss and evaluation.
+
+Legend: Q queries of a batch, P its passages (each text once), D dimensions, G members of a query's group.
+
+All workers know the whole batch. Its queries and passages are distributed by length, each worker embeds its part, and
+passage embeddings are gathered with their gradient, so the loss is the same for any number of workers. In-batch
+negatives need all embeddings at once. If the activations of all texts do not fit in memory, the texts are embedded
+twice (gradient caching, `ratchet.models.losses.grad_cache`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from ratchet.data.formats.examples import read_examples
+from ratchet.data.tables import DocumentRows, read_shards, take_texts
+from ratchet.data.triplets import TripletBatch, Triplets, find_corpus_rows, find_own_rows, pad_rows
+from ratchet.jobs.prompt_settings import list_instructions
+from ratchet.jobs.training.embedder_passes import (
+    EmbedderPasses,
+    load_current_best,
+    load_encoder,
+    save_encoder,
+)
+from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
+from ratchet.jobs.training.task import Batch, FinetuneTask
+from ratchet.jobs.training.teacher_gate import find_teacher_temperature
+from ratchet.jobs.training.worker import WorkerInfo, gather_objects
+from ratchet.models.embedder.encoder import Encoder
+from ratchet.models.embedder.encoding_config import Example
+from ratchet.models.loading import eval_mode
+from ratchet.models.losses.contrastive import (
+    false_negative_mask,
+    gather_with_gradient,
+    scale_for_workers,
+)
+from ratchet.models.losses.distillation import distillation_loss
+from ratchet.models.losses.grad_cache import CachedGradient
+from ratchet.models.pass_size import CPU_GRAPH
+from ratchet.models.search.ranks import Relevant
+from ratchet.orchestrator.job_interface import Resources
+
+if TYPE_CHECKING:
+    from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
+
+
+@dataclass(frozen=True)
+class WorkerBatch:
+    """The part of a batch that one worker computes. R: the worker's texts, first its queries, then its passages."""
+
+    drawn: TripletBatch
+    ids_R: list[list[int]]
+    """Token ids."""
+    member_QG: Tensor
+    """Indices into P of each query's positive (first) and negatives; -1 where a query has fewer."""
+    teacher_QG: Tensor | None
+    mask_QP: Tensor | None
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """What `loss` takes."""
+
+    texts: WorkerBatch
+    cached: CachedGradient | None
+    """The rows of the microbatch, with gradient caching. None: all rows of `texts`."""
+
+
+class EmbedderTask(FinetuneTask):
+    job = "finetune_embedder"
+    config: Config
+    inputs: Inputs
+
+    def __init__(
+        self,
+        worker: WorkerInfo,
+        config: Config,
+        inputs: Inputs,
+        resources: Resources,
+        pool_rows: np.ndarray | None = None,
+    ) -> None:
+        """pool_rows: corpus rows that `valid` is ranked against. None: the whole corpus."""
+        super().__init__(worker, config, inputs, resources)
+        self.corpus = read_shards(inputs.corpus, ["id", "text"])
+        self.pool = self.corpus
+        if pool_rows is not None:  # `take` would copy all texts first, and fails above 2 GB
+            self.pool = self.corpus.filter(
+                pa.array(np.isin(np.arange(len(self.corpus)), pool_rows))
+            )
+        self.valid: pa.Table | None = None
+        if inputs.valid:
+            self.valid = read_shards(inputs.valid)
+            self.valid_tasks = list_instructions(config, self.valid)
+        self.triplets = Triplets(
+            read_shards(inputs.mined),
+            self.corpus,
+            seed=config.seed,
+            batch_size=config.batch_size,
+            num_negatives=config.num_negatives,
+            teacher=config.distillation != "none",
+        )
+        self.teacher_temperature = find_teacher_temperature(config, self.triplets)
+        self.tasks = list_instructions(config, self.triplets.queries)
+        self.steps = self.count_steps(len(self.triplets), self.triplets.num_batches)
+        self.encoder = load_encoder(self, self._list_examples())
+        self.model = self.encoder.model
+        self.passes = EmbedderPasses(self, self.encoder)
+        self.prepared: dict[tuple[int, int], Future[WorkerBatch]] = {}
+        self.thread = ThreadPoolExecutor(1)
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        """Return one microbatch if the texts of every worker fit in memory, else several with cached gradients."""
+        texts = self._take_texts(epoch, step)
+        num_tokens = sum(len(ids) for ids in texts.ids_R)
+        if all(gather_objects(self._fits(texts.ids_R))):
+            return Batch([Microbatch(texts, None)], num_tokens)
+        gradients = self.passes.cache_gradients(texts.ids_R, partial(self._compute_gradient, texts))
+        return Batch([Microbatch(texts, cached) for cached in gradients], num_tokens)
+
+    def loss(self, microbatch: Microbatch) -> Tensor:
+        texts = microbatch.texts
+        if microbatch.cached is not None:
+            return self.passes.compute_surrogate_loss(texts.ids_R, microbatch.cached)
+        vector_RD = self.passes.embed(texts.ids_R, np.arange(len(texts.ids_R)))
+        return self._compute_loss(texts, vector_RD)
+
+    def evaluate(self) -> Evaluation:
+        with eval_mode(self.model):
+            return self._evaluate_model(self.encoder)
+
+    def evaluate_current_best(self) -> Evaluation:
+        return self._evaluate_model(load_current_best(self, self.encoder))
+
+    def save(self, folder: Path) -> None:
+        save_encoder(self, self.encoder, folder)
+
+    def _list_examples(self) -> Sequence[Example] | None:
+        """Return the few-shot examples to save for inference. None: queries have no examples."""
+        fixed = read_examples(self.inputs.examples)
+        if not fixed and self.config.num_fixed_examples:
+            # The first queries of a fixed order. A query of the training data may be among its own fixed examples.
+            order = np.random.default_rng([self.config.seed, 0xFFFF]).permutation(
+                len(self.triplets)
+            )
+            drawn = order[: self.config.num_fixed_examples].tolist()
+            fixed = tuple(
+                self._get_example(query, int(self.triplets.positives(query)[0])) for query in drawn
+            )
+        if self.config.num_examples or fixed:
+            return fixed
+        return None
+
+    def _get_example(self, query: int, answer: int) -> tuple[str, str]:
+        return self.triplets.query_text[query].as_py(), self.triplets.corpus_text[answer].as_py()
+
+    def _fits(self, ids_R: list[list[int]]) -> bool:
+        """Return whether the activations of all texts fit in memory, so that one pass embeds them."""
+        if self.resources.micro_batch_size is not None:
+            return len(ids_R) <= self.resources.micro_batch_size
+        size_R = np.array([len(ids) for ids in ids_R], np.int64)
+        shape = self.model.config.get_text_config()
+        if self.device == "cpu":
+            return int(size_R.sum()) <= CPU_GRAPH // (shape.num_hidden_layers * shape.hidden_size)
+        padded = sum(len(rows) * int(size_R[rows].max()) for rows in self.group_rows(size_R))
+        return padded <= self.resources.batch_tokens
+
+    def _compute_gradient(self, texts: WorkerBatch, vector_RD: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss and its gradient with respect to the vectors of this worker's texts."""
+        vector_RD.requires_grad_()
+        with torch.enable_grad():
+            loss = self._compute_loss(texts, vector_RD)
+        # The loss is scaled for a mean over workers, but the gather sums the gradients of passages over workers.
+        return loss, torch.autograd.grad(loss, vector_RD)[0] / self.worker.world_size
+
+    def _compute_loss(self, texts: WorkerBatch, vector_RD: Tensor) -> Tensor:
+        """Return this worker's share of the loss, averaged over `matryoshka_dims` and the whole vectors."""
+        queries = len(texts.drawn.query_Q)
+        query_QD = vector_RD[:queries]
+        passage_PD = gather_with_gradient(vector_RD[queries:], offsets=texts.drawn.offsets)
+        total = self._compare(texts, query_QD, passage_PD)
+        for dim in self.config.matryoshka_dims:
+            cut = [query_QD[:, :dim], passage_PD[:, :dim]]
+            if self.encoder.encoding_config.normalize:
+                cut = [torch.nn.functional.normalize(vectors, dim=-1) for vectors in cut]
+            total = total + self._compare(texts, *cut)
+        mean = total / (1 + len(self.config.matryoshka_dims))
+        return scale_for_workers(mean, texts.drawn.queries, self.worker.world_size)
+
+    def _compare(self, texts: WorkerBatch, query_QD: Tensor, passage_PD: Tensor) -> Tensor:
+        """Return the loss of this worker's queries against all passages of the batch, summed over queries."""
+        config = self.config
+        return distillation_loss(
+            config.distillation,
+            query_QD @ passage_PD.T / config.temperature,
+            texts.member_QG.to(self.device),
+            None if texts.teacher_QG is None else texts.teacher_QG.to(self.device),
+            mask_QP=None if texts.mask_QP is None else texts.mask_QP.to(self.device),
+            label_smoothing=config.label_smoothing,
+            teacher_temperature=self.teacher_temperature,
+            weight=config.distillation_weight,
+        )
+
+    def _take_texts(self, epoch: int, step: int) -> WorkerBatch:
+        """Return the texts of a training step, and start to prepare the next one in a thread."""
+        ahead = self.prepared.pop((epoch, step), None)
+        if ahead is not None:
+            texts = ahead.result()
+        else:
+            texts = self._prepare(epoch, step)
+        if step + 1 < self.steps[epoch]:
+            self.prepared[epoch, step + 1] = self.thread.submit(self._prepare, epoch, step + 1)
+        return texts
+
+    def _make_mask(self, batch: TripletBatch, positive_Q: np.ndarray) -> Tensor | None:
+        """Return the mask of the passages that are no negatives of a query, bool [Q, P]. None: all are."""
+        config = self.config
+        data = self.triplets
+        masks = []
+        if config.false_negative_mask:
+            known_text_Q = []
+            for query in batch.query_Q:
+                never = data.text_of_row[data.list_no_negatives(int(query))]
+                known_text_Q.append(np.append(never, data.text_of_query[query]))
+            masks.append(
+                false_negative_mask(data.text_of_row[batch.passage_P], positive_Q, known_text_Q)
+            )
+        if not config.in_batch_negatives:
+            others_QP = torch.ones((len(batch.query_Q), len(batch.passage_P)), dtype=torch.bool)
+            for i, own in enumerate(batch.own_Q):
+                others_QP[i, torch.from_numpy(own)] = False
+            masks.append(others_QP)
+        if not masks:
+            return None
+        return torch.stack(masks).any(0)
+
+    def _prepare(self, epoch: int, step: int) -> WorkerBatch:
+        data = self.triplets
+        worker = self.worker
+        batch = data.batch(epoch, step, worker.rank, worker.world_size)
+        member_QG = pad_rows(batch.own_Q, -1)
+        teacher_QG = None
+        if batch.teacher_Q is not None:
+            teacher_QG = torch.from_numpy(pad_rows(batch.teacher_Q, 0.0))
+        queries = take_texts(data.query_text, batch.query_Q)
+        tasks = [self.tasks[query] for query in batch.query_Q]
+        mine = batch.passage_P[batch.offsets[worker.rank] : batch.offsets[worker.rank + 1]]
+        passages = take_texts(data.corpus_text, mine)
+        tokenize = self.encoder.tokenize
+        query_ids = tokenize(queries, "query", self._sample_examples(epoch, batch.query_Q), tasks)
+        return WorkerBatch(
+            batch,
+            [*query_ids, *tokenize(passages, "passage")],
+            torch.from_numpy(member_QG),
+            teacher_QG,
+            self._make_mask(batch, member_QG[:, 0]),
+        )
+
+    def _sample_examples(self, epoch: int, query_Q: np.ndarray) -> list[list[Example]] | None:
+        """Sample few-shot examples (query, answer) for each query. None: training uses no examples."""
+        if not self.config.num_examples:
+            return None
+        sampled = []
+        for query in query_Q:
+            drawn = self.triplets.draw_examples(epoch, int(query), self.config.num_examples)
+            sampled.append([self._get_example(*pair) for pair in drawn])
+        return sampled
+
+    def _evaluate_model(self, model: Encoder) -> Evaluation:
+        """Compute exact metrics of `valid` over the pool; none without `valid`. Each worker embeds a part of
+        the queries and of the pool."""
+        if self.valid is None:
+            return Evaluation({})
+        asked = self.split_rows(len(self.valid))
+        own = self.split_rows(len(self.pool))
+        budget = self.resources.batch_tokens
+        tasks = [self.valid_tasks[row] for row in asked]
+        own_QD = model.encode(
+            take_texts(self.valid["text"], asked), "query", tasks, batch_tokens=budget
+        )
+        own_ND = model.encode(take_texts(self.pool["text"], own), "passage", batch_tokens=budget)
+        self.passes.finish()
+        rows = DocumentRows(self.pool["id"])
+        relevant = Relevant(*find_corpus_rows(self.valid, "positives", rows))
+        query_QD = np.concatenate(gather_objects(own_QD))
+        exclude_Q = find_own_rows(self.valid, rows)
+        ranks_R, losses_Q = self.passes.rank_held_out(query_QD, relevant, own, own_ND, exclude_Q)
+        held_out = HeldOutRows(self.valid)
+        return held_out.evaluate(
+            self.config.metric, ranks_R, relevant, "map@25", "r@25", losses_Q=losses_Q
+        )

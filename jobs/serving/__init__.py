@@ -1,1 +1,0 @@
-"""Serving of models over HTTP."""

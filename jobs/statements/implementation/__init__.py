@@ -1,1 +1,0 @@
-"""Implementations of the statement jobs. Workers import these modules; plans do not."""

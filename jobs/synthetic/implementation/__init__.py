@@ -1,1 +1,0 @@
-"""Implementations of the synthetic-query jobs. Workers import these modules; plans do not."""

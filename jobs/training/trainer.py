@@ -1,0 +1,350 @@
+"""The trainer of one worker: task -> engine -> last checkpoint -> training steps, evaluations, checkpoints.
+
+All workers do the same at the same training step. The first worker decides what depends on a clock.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from peft import PeftModel
+
+from ratchet.errors import ArtifactError
+from ratchet.jobs.training.checkpoints import Checkpoints
+from ratchet.jobs.training.config import FinetuneConfig
+from ratchet.jobs.training.schedule import TrainHistory, is_better, learning_rate_at
+from ratchet.jobs.training.task import FinetuneTask
+from ratchet.jobs.training.tracking import Tracker
+from ratchet.jobs.training.worker import WorkerInfo
+from ratchet.models import engine
+from ratchet.orchestrator.job_interface import Context, Progress
+
+CHECKPOINT_SECONDS = 300.0
+"""Time between checkpoints if save_steps is None, and so the most work that is lost when the run is killed."""
+POLL_SECONDS = 5.0
+"""Time between polls. A poll waits for all workers. A notice comes at least 30 s before the machine is taken away."""
+
+
+def seed_generators(*numbers: int) -> None:
+    """Seed the global generators of torch (on all devices), numpy and Python from these numbers.
+
+    Dropout draws from them. The random numbers of a training step are a function of (seed, training step, worker), so a
+    resumed run draws the same, and checkpoints need no generator states."""
+    seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+class PreemptionWatcher:
+    """Polls for preemption notices of spot machines, so that a checkpoint can be written in time. Every worker has one.
+    find_notice: returns the notice, or a false value."""
+
+    def __init__(self, find_notice: Callable[[], Any]) -> None:
+        self.find_notice = find_notice
+        self.polled_at = time.monotonic()
+        self.known = False
+
+    def is_due(self) -> bool:
+        """Return whether a poll is due by this worker's clock. The first worker decides for all."""
+        return time.monotonic() - self.polled_at > POLL_SECONDS
+
+    def poll(self) -> bool:
+        """Return whether a new notice came. All workers must call it at the same training step."""
+        self.polled_at = time.monotonic()
+        was_known = self.known
+        self.known = bool(self.find_notice())
+        return self.known and not was_known
+
+
+class Trainer:
+    """One worker of a training run."""
+
+    def __init__(
+        self,
+        context: Context,
+        config: FinetuneConfig,
+        make_task: Callable[[WorkerInfo, FinetuneConfig], FinetuneTask],
+        worker: WorkerInfo,
+        find_notice: Callable[[], Any],
+    ) -> None:
+        """find_notice: see `PreemptionWatcher`."""
+        engine.silence_libraries()
+        self.context = context
+        self.config = config
+        self.worker = worker
+        self.device = torch.device(worker.device)
+        if self.device.type == "cpu":
+            torch.set_num_threads(max(1, int(context.resources.cpus or 1)))
+        else:
+            torch.cuda.set_device(self.device)
+        seed_generators(config.seed)
+        self.task = make_task(worker, config)
+        if self.device.type == "cpu":
+            engine.configure_malloc(self.task.model)
+        self.engine = self._start_engine()
+        self.total_steps = sum(self.task.steps[: config.epochs])
+        learning_rate_at(0, self.total_steps, config)  # raises before anything is computed
+        self.checkpoints = Checkpoints(context, config, worker, self.task, self.engine)
+        self.preemption = PreemptionWatcher(find_notice)
+        self.history = TrainHistory()
+        self.tokens = 0.0
+        """Number of tokens of all workers since the last report."""
+        self.saved_at = self.reported_at = time.monotonic()
+
+    def _start_engine(self) -> Any:
+        """Return the DeepSpeed engine, or an object with its methods to save, load and release the optimizer state."""
+        config = self.config
+        return engine.start_engine(
+            self.task.model,
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+            max_grad_norm=config.max_grad_norm,
+            zero_stage=config.zero_stage,
+            device=self.device.type,
+            offload=config.offload,
+        )
+
+    def run(self) -> None:
+        """Train from the last checkpoint, or from the start, to the end."""
+        try:
+            self.history = self.checkpoints.restore()
+            logs = None
+            if self.worker.rank == 0:
+                logs = self.context.logs
+            first_step = len(self.history.loss) + 1
+            with Tracker(logs, self.context.step, first_step, self.context.step_id) as self.tracker:
+                self._evaluate_start()
+                self._train()
+        finally:
+            self.engine.destroy()  # DeepSpeed keeps references to it and to the model
+
+    def _evaluate_start(self) -> None:
+        """Evaluate the model that training must improve on, unless the checkpoint has this evaluation."""
+        history = self.history
+        if not history.weights:
+            history.weights = list(PeftModel.get_nb_trainable_parameters(self.task.model))
+        if not history.start:
+            self._report("evaluating the start")
+            found = self.task.evaluate_start()
+            history.start = found.metrics
+            history.start_sums = found.sums
+            self._log(0, "valid", found.metrics)
+        self.task.model.train()
+        self.saved_at = self.reported_at = time.monotonic()
+
+    def _train(self) -> None:
+        while self.history.epoch < self.config.epochs:
+            is_overdue = self._train_step()
+            was_evaluated = self._end_step()
+            if was_evaluated or is_overdue:
+                self._save()
+
+    def _train_step(self) -> bool:
+        """Do one training step: the gradient of the batch, microbatch by microbatch, then the update. Return whether a
+        checkpoint is due."""
+        config = self.config
+        done = len(self.history.loss)
+        seed_generators(config.seed, done, self.worker.rank)
+        batch = self.task.batch(self.history.epoch, self.history.step)
+        loss_sum = torch.zeros((), device=self.device)
+        for number, microbatch in enumerate(batch.microbatches, start=1):
+            engine.start_part(self.engine)
+            loss = self.task.loss(microbatch)
+            is_last = number == len(batch.microbatches)
+            self.engine.set_gradient_accumulation_boundary(
+                is_last
+            )  # gradients are all-reduced once
+            self.engine.backward(loss)
+            loss_sum = loss_sum + loss.detach()
+
+        is_first_worker = self.worker.rank == 0
+        overdue = float(is_first_worker and self._is_overdue())
+        poll = float(is_first_worker and self.preemption.is_due())
+        share = float(loss_sum) / self.worker.world_size
+        mean_loss, num_tokens, overdue, poll = self._all_reduce(
+            [share, batch.num_tokens, overdue, poll]
+        )
+        self._check_finite(mean_loss)
+
+        learning_rate = learning_rate_at(done, self.total_steps, config)
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = learning_rate
+        gradient_norm = self._compute_gradient_norm()
+        self.engine.step()
+        engine_norm = self.engine.get_global_grad_norm()
+        if engine_norm is not None:
+            gradient_norm = float(engine_norm)
+
+        self._record(num_tokens, mean_loss, learning_rate, gradient_norm)
+        return self._is_save_due(overdue > 0, poll > 0)
+
+    def _compute_gradient_norm(self) -> float:
+        """Return the norm before clipping with ZeRO stage 0, where DeepSpeed returns none, but every worker has the
+        whole gradient; else 0."""
+        gradients = []
+        for weight in self.task.model.parameters():
+            if weight.grad is not None:
+                gradients.append(weight.grad)
+        if self.config.zero_stage or not gradients:
+            return 0.0
+        return float(torch.nn.utils.get_total_norm(gradients))
+
+    def _end_step(self) -> bool:
+        """Count a training step, and evaluate the model if that is due. Return whether it was evaluated."""
+        history = self.history
+        history.step += 1
+        epoch_ended = history.step == self.task.steps[history.epoch]
+        if epoch_ended:
+            history.epoch += 1
+            history.step = 0
+        is_due = self._is_evaluation_due(epoch_ended)
+        if is_due:
+            self._evaluate()
+        return is_due
+
+    def _is_evaluation_due(self, epoch_ended: bool) -> bool:
+        done = len(self.history.loss)
+        is_last = done == self.total_steps
+        if self.config.kept_steps:
+            return is_last or done in self.config.kept_steps
+        if self.config.eval_steps is not None:
+            return is_last or done % self.config.eval_steps == 0
+        return epoch_ended
+
+    def _evaluate(self) -> None:
+        """Evaluate the model in its current state, and save it if it is the best so far."""
+        history = self.history
+        done = len(history.loss)
+        self._report(f"evaluating after training step {done}")
+        found = self.task.evaluate()
+        previous = 0
+        if history.evaluated_at:
+            previous = history.evaluated_at[-1]
+        losses = history.loss[previous:]
+        history.evaluations.append({"loss": sum(losses) / len(losses), **found.metrics})
+        history.evaluated_at.append(done)
+        history.sums.append(found.sums)
+        self._log(done, "valid", found.metrics)
+        is_best = self._is_best(found.metrics)
+        if is_best:
+            history.best = len(history.evaluations) - 1
+        if is_best or self.config.keeps_all:
+            self._save_model(is_best, done)
+
+    def _is_best(self, metrics: Mapping[str, float]) -> bool:
+        """Return whether the model of an evaluation with these metrics is the best so far, or the wanted one."""
+        history = self.history
+        if self.config.epoch is not None:
+            return history.epoch == self.config.epoch
+        if history.best is None:
+            return True
+        return is_better(self.config.metric, metrics, history.evaluations[history.best])
+
+    def _save_model(self, is_best: bool, done: int) -> None:
+        saved = []
+        for weight in self.task.model.parameters():
+            if weight.requires_grad or self.config.method == "full":
+                saved.append(weight)
+        with engine.gather_on_first_worker(saved):
+            if self.worker.rank == 0:
+                self.checkpoints.save_model(is_best, done if self.config.keeps_all else None)
+
+    def _check_finite(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise ArtifactError(
+                f"step {self.context.step}: the loss is {loss} at training step {len(self.history.loss) + 1}; expected"
+                " a finite number; lower learning_rate, or raise temperature"
+            )
+
+    def _record(
+        self,
+        num_tokens: float,
+        loss: float,
+        learning_rate: float,
+        gradient_norm: float,
+        **others: float,
+    ) -> None:
+        """Append the values of a training step to the history, and report them. others: `TrainHistory.others`."""
+        history = self.history
+        history.loss.append(loss)
+        history.learning_rate.append(learning_rate)
+        history.gradient_norm.append(gradient_norm)
+        for name, value in others.items():
+            history.others.setdefault(name, []).append(value)
+        done = len(history.loss)
+        numbers = {
+            "loss": loss,
+            "learning_rate": learning_rate,
+            "gradient_norm": gradient_norm,
+            **others,
+        }
+        self._log(done, "train", numbers)
+        self.tokens += num_tokens
+        if time.monotonic() - self.reported_at > 0.5 or done == self.total_steps:
+            self._report(f"epoch {history.epoch + 1} of {self.config.epochs}")
+
+    def _is_overdue(self) -> bool:
+        """Return whether a checkpoint is due by this worker's clock."""
+        return (
+            self.config.save_steps is None and time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
+        )
+
+    def _is_save_due(self, overdue: bool, poll: bool) -> bool:
+        """Return whether a checkpoint is due after a recorded training step. overdue, poll: whether a checkpoint, or a
+        poll for preemption notices, is due by the clock of the first worker."""
+        if poll and self.preemption.poll():
+            return True
+        if self.config.save_steps is not None:
+            return len(self.history.loss) % self.config.save_steps == 0
+        return overdue
+
+    def _log(self, done: int, group: str, values: Mapping[str, float]) -> None:
+        self.tracker.log(done, {f"{group}/{name}": value for name, value in values.items()})
+
+    def _report(self, stage: str) -> None:
+        """Report the progress, with the speed since the last report."""
+        now = time.monotonic()
+        speed = self.tokens / max(1e-9, now - self.reported_at)
+        self.tokens = 0.0
+        self.reported_at = now
+        if self.worker.rank != 0:
+            return
+        history = self.history
+        numbers = {}
+        if history.loss:
+            numbers["loss"] = history.loss[-1]
+        if speed:
+            numbers["tokens_per_s"] = speed
+        for name, values in history.others.items():
+            numbers[name] = values[-1]
+        evaluations = []
+        for evaluation in history.evaluations:
+            if self.config.metric in evaluation:
+                evaluations.append(evaluation[self.config.metric])
+        if self.tracker.failing:
+            stage += f" ({', '.join(self.tracker.failing)} failed: see tracking.log)"
+        done = len(history.loss)
+        self.context.progress(
+            Progress(done, self.total_steps, "steps", stage, numbers, tuple(evaluations))
+        )
+
+    def _all_reduce(self, numbers: list[float]) -> list[float]:
+        """Return the sums over workers. Collective."""
+        if self.worker.world_size == 1:
+            return numbers
+        tensor = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor)
+        return tensor.tolist()
+
+    def _save(self) -> None:
+        self.checkpoints.save(self.history)
+        self.saved_at = self.reported_at = time.monotonic()
+        self.tokens = 0.0

@@ -1,0 +1,125 @@
+"""A whole run, from its settings to its report, as the command line and the Python API start it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ratchet.errors import InputError
+from ratchet.orchestrator import recipe
+from ratchet.orchestrator.execution.live_view import LiveView
+from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
+from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.reporting import trackers
+from ratchet.orchestrator.reporting.report import write_report
+from ratchet.orchestrator.reporting.run_data import RunReport, build_summary
+from ratchet.orchestrator.reporting.run_summary import build_run_report, list_unreported_metrics
+from ratchet.orchestrator.reporting.tables import print_table
+from ratchet.orchestrator.run_models import read_best
+from ratchet.orchestrator.step import Summary
+from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store.open_runs import OpenRun
+
+if TYPE_CHECKING:  # it imports Ray
+    from ratchet.orchestrator.execution.run import Run
+
+
+def run_recipe(
+    name: str,
+    settings: recipe.Settings,
+    store: Store,
+    argv: Sequence[str],
+    *,
+    address: str | None = None,
+    repair: bool = False,
+    target: Path | None = None,
+    notify: str | None = None,
+) -> Run:
+    """Run a recipe, or continue a run, and print its progress. Return the run, which may have failed steps.
+
+    name: name or file of the recipe. argv: the command that repeats the run. address: address of a Ray cluster. repair:
+    compute damaged results again. target: new folder for the first result of the recipe. notify: URL for notifications
+    (default: the environment variable RATCHET_NOTIFY). Raises InputError for wrong input."""
+    if target and (target.exists() or not target.absolute().parent.is_dir()):
+        what = "exists already" if target.exists() else "is in a folder that does not exist"
+        raise InputError(f"{target}: {what}; expected a new folder; give another name")
+    from ratchet.orchestrator.execution.cluster import Cluster
+    from ratchet.orchestrator.execution.notification import Notifier
+    from ratchet.orchestrator.execution.run import Run, begin
+
+    about = {"recipe": name, "store": store.where, "command": shlex.join(argv)}
+    with ExitStack() as stack:
+        notifier = stack.enter_context(
+            Notifier(notify or os.environ.get("RATCHET_NOTIFY"), **about)
+        )
+        found = recipe.find(name)
+        steps, summary, parameters = recipe.build(found, settings, store)
+        if target and not summary.results:
+            raise InputError(
+                f"--out {target}: {name} has no result to copy; expected a job, or a recipe that writes a model,"
+                " vectors or an index; leave it out"
+            )
+        cluster = stack.enter_context(closing(Cluster(address, recipe.list_modules(found, steps))))
+        open_run = stack.enter_context(OpenRun(store))
+        plan, run_log = begin(found, steps, store, parameters, argv, repair, cluster)
+        open_run.set_folder(run_log.folder)
+        notifier.about |= {"recipe": found.name, "run": run_log.run_id}
+        print_warnings(plan, summary)
+        with LiveView(len(plan.steps), found.name, run_log.run_id) as view:
+            run = Run(found, summary, plan, cluster, run_log, view, notifier=notifier)
+            run.execute()
+        report = build_run_report(run)
+        write_report(run_log.folder, report)
+        run.copy_files()
+        if target:
+            run.copy_result(target)
+            if target.exists():
+                print_clean(f"written: {target}")
+        _print_outcome(run, report)
+        store.upload_folder(run_log.folder)
+        numbers = trackers.list_numbers(report)
+        page = str(run_log.folder / "report.html")
+        notifier.run_ended(run.word, report.seconds, run.failures, numbers=numbers, report=page)
+        for note in trackers.send_report(report, run_log.folder):
+            print_clean(f"note: {note}", sys.stderr)
+    return run
+
+
+def print_warnings(plan: Plan, summary: Summary) -> None:
+    """Print the steps that no row or goal of the summary depends on, and the warnings of the plan."""
+    if summary.unreached:
+        names = ", ".join(summary.unreached)
+        print_error(
+            f"warning: {names}: no row or goal of the Summary depends on it; it does not run"
+        )
+    for warning in plan.warnings:
+        print_error(f"warning: {warning}")
+
+
+def _print_outcome(run: Run, report: RunReport) -> None:
+    """Print the summary table of a run, its failures, the path of its report, and its best models with the code that
+    loads and the command that exports each."""
+    print_table(build_summary(report.rows))
+    for line in list_unreported_metrics(run.plan, run.summary):
+        print_error(f"warning: {line}")
+    for name, message in run.failures.items():
+        print_error(f"{name} failed: {message}")
+        trace = run.run_log.trace_file(name)
+        if trace.exists():
+            print_error(f"  full traceback: {trace}")
+    if run.interrupted or run.failures:
+        print_clean("give the same command again to continue")
+    for one in read_best(run.plan.store, run.run_log) if run.summary.best else ():
+        title = f"best {one.best_as}" if one.changed else f"{one.remark}, offered as {one.best_as}"
+        print_clean(f"{title}: {one.name}  {one.format_metric()}")
+        print_clean(f"  {one.write_code(run.plan.store)}\n  ratchet export {one.name} FOLDER")
+    for name in run.summary.files:
+        path = run.run_log.folder / name
+        if path.exists():
+            print_clean(f"{name}: {path}")
+    print_clean(f"report: {run.run_log.folder / 'report.html'}")

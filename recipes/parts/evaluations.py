@@ -1,0 +1,136 @@
+"""Rankings of a prepared data set: by embedders, BM25, nearest training queries, and rankings fused of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ratchet.jobs.retrieval import embed, evaluate_retrieval
+from ratchet.orchestrator.step import Job, Output, Row, Source, Step, step
+from ratchet.recipes.parts.predictions import fuse_evaluations
+from ratchet.recipes.parts.rows import make_row
+
+Model = Source | Output
+"""A model folder: a published model, a model of another run, or an output of this run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluations:
+    """The steps that embed a prepared data set, and rank its corpus for its queries."""
+
+    prepared: Step
+    """A `prepare` step, with the outputs corpus and train, and optionally valid and test."""
+    examples: Source | None = None
+    """Few-shot examples before the queries, for the model that mines first and for the finetuned embedders."""
+    folder: str = ""
+    """Prefix of all step names, such as `fold0/`."""
+    train: Output | Step | None = None
+    """Training queries. None: the output `train` of `prepared`."""
+    bm25: bool = True
+    """Whether to rank with BM25 too, and fuse it with the models. The held-out queries choose the weights."""
+    knn: bool = True
+    """Whether to rank the documents of the nearest training queries too, and fuse them likewise."""
+    shared_steps: dict[str, Step] = field(default_factory=dict)
+    """Name -> step with embeddings or an evaluation. All variants of a loop share these steps."""
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits to evaluate on: test and valid, if they exist. The table shows the first one."""
+        found: list[str] = []
+        for name in ("test", "valid"):
+            if name in self.prepared.outputs:
+                found.append(name)
+        return found
+
+    @property
+    def valid(self) -> Output | None:
+        """The held-out queries."""
+        if "valid" in self.splits:
+            return self.prepared["valid"]
+        return None
+
+    def embed(self, name: str, model: Model, texts: str) -> Step:
+        values: dict[str, Any] = {"role": "passage" if texts == "corpus" else "query"}
+        if texts != "corpus" and (isinstance(model, Source) or model.step.finished):
+            values["examples"] = (
+                self.examples
+            )  # models that this run finetunes have them in their folders
+        return self._step_once(
+            f"{name}/embed_{texts}", embed.JOB, model=model, texts=self._texts(texts), **values
+        )
+
+    def evaluate(self, name: str, model: Model, split: str, **inputs: Any) -> Step:
+        """Rank the corpus by the embeddings of a model, and evaluate the ranking."""
+        inputs["query_embeddings"] = self.embed(name, model, split)
+        inputs["corpus_embeddings"] = self.embed(name, model, "corpus")
+        return self._evaluate(name, "", split, **inputs)
+
+    def evaluate_order(
+        self, name: str, kind: str, split: str, scored: Step | Output, **inputs: Any
+    ) -> Step:
+        """Reorder the top documents of rankings by the scores in `scored`, and evaluate the result."""
+        return self._evaluate(name, kind, split, scored=scored, system="reranked", **inputs)
+
+    def _evaluate(self, name: str, kind: str, split: str, **inputs: Any) -> Step:
+        """Evaluate a ranking. kind: the system, such as `reranked` or `knn`, for the step's name; empty: embedder."""
+        words = filter(None, ("evaluate", kind, "" if split == "test" else split))
+        inputs |= {**self._queries(split), "tag": f"{name}_{kind}" if kind else name}
+        return self._step_once(f"{name}/{'_'.join(words)}", evaluate_retrieval.JOB, **inputs)
+
+    def rank_by_words(self, split: str) -> Step:
+        """Rank the corpus by BM25, and evaluate the ranking."""
+        return self._evaluate(f"{self.folder}bm25", "", split, system="bm25")
+
+    def blend(self, name: str, end: str, systems: Mapping[str, Mapping[str, Step]]) -> Step:
+        """Fuse systems with weights chosen on the held-out queries, and evaluate the fusion on the split in the table.
+        systems: name -> split -> evaluation; the fusion is compared with the first. end: suffix of the step names."""
+        shown = self.splits[0]
+        evaluated = {}
+        for one, found in systems.items():
+            evaluated[one] = (found["valid"], found[shown])
+        blended = fuse_evaluations(f"{name}/blend{end}", self.valid, evaluated)
+        before = next(iter(systems.values()))[shown]
+        return self.evaluate_order(name, f"blended{end}", shown, blended["ranking"], before=before)
+
+    def rank_by_knn(self, name: str, model: Model, split: str) -> Step:
+        """Rank the documents of the nearest training queries, by a model's embeddings, and evaluate the ranking."""
+        queries, train = (self.embed(name, model, texts) for texts in (split, "train"))
+        inputs = {
+            "query_embeddings": queries,
+            "train": self._texts("train"),
+            "train_embeddings": train,
+        }
+        return self._evaluate(name, "knn", split, system="knn", **inputs)
+
+    def fuse(
+        self, label: str, name: str, model: Model, systems: Mapping[str, Mapping[str, Step]]
+    ) -> list[Row]:
+        """Return the row for the fusion of `systems` with BM25 and the nearest training queries, as far as these are
+        enabled. Return no row if neither is, or without held-out queries."""
+        if self.bm25:
+            added = {"bm25": {split: self.rank_by_words(split) for split in self.splits}}
+        else:
+            added = {}
+        if self.knn:
+            added |= {"knn": {split: self.rank_by_knn(name, model, split) for split in self.splits}}
+        if not (added and self.valid):
+            return []
+        return [
+            make_row(
+                f"{label}, fused", {self.splits[0]: self.blend(name, "_all", {**systems, **added})}
+            )
+        ]
+
+    def _queries(self, split: str) -> dict[str, Any]:
+        return {"queries": self._texts(split), "corpus": self.prepared["corpus"]}
+
+    def _texts(self, name: str) -> Step | Output:
+        if self.train and name == "train":
+            return self.train
+        return self.prepared[name]
+
+    def _step_once(self, name: str, job: Job, **values: Any) -> Step:
+        if name not in self.shared_steps:
+            self.shared_steps[name] = step(name, job, **values)
+        return self.shared_steps[name]
