@@ -15,7 +15,7 @@ from ratchet.data.tables import write_table
 from ratchet.data.tasks import get_task
 from ratchet.data.tasks.answers import COMPLETIONS
 from ratchet.data.tasks.task import Sample, read_task_name, row_to_sample, sample_to_row
-from ratchet.jobs.answers.chat_options import read_chat
+from ratchet.jobs.answers.chat_options import load_decoder, read_chat
 from ratchet.jobs.distributed.shard_map import ReportProgress
 from ratchet.jobs.distributed.vllm_shards import Request
 from ratchet.models.decoder import decoder
@@ -33,15 +33,7 @@ class Worker:
     def __init__(self, config: Config, inputs: Inputs, batch_tokens: int, device: str) -> None:
         self.config = config
         self.batch_tokens = batch_tokens
-        options: dict[str, Any] = {
-            "dtype": config.dtype,
-            "device": device,
-            "quantization": config.quantization,
-        }
-        arguments, _ = read_chat(inputs.samples)
-        self.decoder = decoder.load(
-            inputs.model, inputs.adapter, template_arguments=arguments, **options
-        )
+        self.decoder = load_decoder(config, inputs, device)
         self.sampling = _make_sampling(config, inputs)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
@@ -173,6 +165,7 @@ def _make_rows(
         for name, value in sample_to_row(sample).items():
             if name in COMPLETIONS.names:
                 row[name] = value
+        own = talks[number * each : (number + 1) * each]
         for name in (
             "answers",
             "truncated",
@@ -180,7 +173,7 @@ def _make_rows(
             "new_prompt_tokens",
             "generated_tokens",
         ):
-            row[name] = [getattr(talk, name) for talk in talks[number * each : (number + 1) * each]]
+            row[name] = [getattr(talk, name) for talk in own]
         found.append(row)
     return found
 

@@ -18,6 +18,7 @@ from ratchet.orchestrator.job_interface import Parents, Result
 if TYPE_CHECKING:  # they import torch, numpy and pyarrow
     from ratchet.data.tasks.task import Sample
     from ratchet.models.decoder.conversation import Conversations
+    from ratchet.models.decoder.decoder import Decoder
 
 CHAT_FILE = "chat.json"
 MOST_TURNS = 3
@@ -54,6 +55,23 @@ def read_chat(samples: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return (arguments of chat templates, stop strings) of samples; both are empty if none were set."""
     file = samples / CHAT_FILE
     return _parse(file.read_text() if file.is_file() else "{}")
+
+
+def load_decoder(config: Any, inputs: Any, device: str) -> Decoder:
+    """Load the model of a job that reads or writes answers, with the samples' arguments of the chat template.
+
+    config: has `dtype` and `quantization`. inputs: has `model`, `adapter` and `samples`."""
+    from ratchet.models.decoder import decoder
+
+    arguments, _ = read_chat(inputs.samples)
+    return decoder.load(
+        inputs.model,
+        inputs.adapter,
+        template_arguments=arguments,
+        dtype=config.dtype,
+        device=device,
+        quantization=config.quantization,
+    )
 
 
 def _parse(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:

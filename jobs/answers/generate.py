@@ -86,9 +86,9 @@ def check_settings(config: Config, inputs: Inputs) -> None:
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the arguments of the chat template, and that the model was trained on the task of the samples."""
-    check_settings(config, inputs)
     from ratchet.data.tasks.task import read_task_name
 
+    check_settings(config, inputs)
     if "samples" in parents:
         made = parents["samples"].metrics.get("task")
     else:

@@ -15,7 +15,7 @@ from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.answers.chat_options import check_chat, read_chat
+from ratchet.jobs.answers.chat_options import check_chat, load_decoder, read_chat
 from ratchet.jobs.answers.lengths import SAMPLE
 from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
 from ratchet.jobs.model_checks import check_decoder_model, check_length
@@ -133,19 +133,9 @@ class Worker:
     def __init__(self, config: Config, inputs: Inputs, batch_tokens: int, device: str) -> None:
         from transformers import AutoConfig
 
-        from ratchet.models.decoder import decoder
-
         self.config = config
         self.batch_tokens = batch_tokens
-        options: dict[str, Any] = {
-            "dtype": config.dtype,
-            "device": device,
-            "quantization": config.quantization,
-        }
-        arguments, _ = read_chat(inputs.samples)
-        self.decoder = decoder.load(
-            inputs.model, inputs.adapter, template_arguments=arguments, **options
-        )
+        self.decoder = load_decoder(config, inputs, device)
         self.rows = AutoConfig.from_pretrained(inputs.student).get_text_config().vocab_size
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:

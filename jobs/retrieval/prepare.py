@@ -90,7 +90,6 @@ def list_outputs(config: Config) -> tuple[str, ...]:
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read and split the data, so that a bad row is an error, with file and line, before the run starts. Only the first
     rows of large files are read, and their counts are estimates."""
-    check_settings(config, inputs)
     from ratchet.jobs.retrieval.splits import (
         describe_decision,
         describe_repeated,
@@ -99,6 +98,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         split_data,
     )
 
+    check_settings(config, inputs)
     data = load_data(config, inputs, sampled=True)
     splits = split_data(data, config)
     counts = {}

@@ -141,7 +141,7 @@ def find_version(library: str) -> str:
 @dataclass(frozen=True)
 class _ModuleCode:
     digest: str
-    """Of the source without docstrings and positions."""
+    """Digest of the source without docstrings and positions."""
     imported: tuple[tuple[str, bool], ...]
     """(dotted name, whether it must be a module) of everything that the module imports."""
     warnings: tuple[str, ...]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
-import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -21,9 +20,6 @@ from typing import Literal
 from ratchet.errors import RecipeError
 
 ALWAYS_FOLLOWED = ("ratchet",)
-
-IMPLEMENTATION = re.compile(r"^([A-Za-z_][\w.]*):[A-Za-z_]\w*$")
-"""`Job(run="module:function")` is an import that happens in the worker."""
 
 LOADERS = ("run_path", "run_module", "spec_from_file_location")
 """Functions that load code from files."""
@@ -154,23 +150,16 @@ def _names(node: ast.AST, package: str) -> Iterator[tuple[str, bool]]:
                 and item.value.isidentifier()
             ):
                 yield f"{package}.{item.value}", False
-    elif isinstance(node, ast.Call):
-        if (
-            _called(node) in ("import_module", "__import__", "find_spec")
-            and (name := _constant(node)) is not None
-        ):
-            yield (
-                importlib.util.resolve_name(name, package) if name.startswith(".") else name,
-                False,
-            )
-        for keyword in node.keywords:
-            text = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
-            if (
-                keyword.arg == "run"
-                and isinstance(text, str)
-                and (match := IMPLEMENTATION.match(text))
-            ):
-                yield match[1], False
+    elif isinstance(node, ast.Call) and _called(node) in (
+        "import_module",
+        "__import__",
+        "find_spec",
+    ):
+        name = _constant(node)
+        if name is not None and name.startswith("."):
+            yield importlib.util.resolve_name(name, package), False
+        elif name is not None:
+            yield name, False
 
 
 def _called(node: ast.Call) -> str:

@@ -51,7 +51,8 @@ def hook_a():
 def hook_b():
     pass
 
-OTHER_JOB = dict(run="implementation:run")
+def run_other_job():
+    from implementation import WORK
 
 @dataclass(frozen=True)
 class Config:
