@@ -12,7 +12,6 @@ from typing import Any
 
 from ratchet.errors import InputError
 from ratchet.orchestrator.atomic_file import make_folder, sync, write_atomically
-from ratchet.orchestrator.job_interface.job import infer_direction
 from ratchet.orchestrator.run_models import RunModel
 from ratchet.orchestrator.store import Commit, Store
 
@@ -67,28 +66,3 @@ def find_promoted(store: Store, name: str) -> RunModel | None:
     if found and "model" in found:
         return RunModel(**found["model"])
     return None
-
-
-def check_better(store: Store, name: str, made: RunModel) -> None:
-    """Raise InputError unless `made` is better than the model that has the name now. They are compared by their first
-    common metric for which higher is better. It must be measured on the same data."""
-    before = find_promoted(store, name)
-    if before is None:
-        return
-    columns = []
-    for column in made.metrics:
-        if infer_direction(column) > 0 and column in before.metrics:
-            columns.append(column)
-    data = made.data.get(columns[0]) if columns else None
-    if not data or data != before.data.get(columns[0]):
-        raise InputError(
-            f"promote {name}: {made.name} and {before.name} have no number of the same data in their tables; expected"
-            " one to compare; evaluate both on one data set (ratchet evaluate), or leave --if-better out"
-        )
-    new = made.metrics[columns[0]]
-    old = before.metrics[columns[0]]
-    if new <= old:
-        raise InputError(
-            f"promote {name}: {made.name} has {columns[0]} {new:.4f}; expected more than {old:.4f}, that of"
-            f" {before.name}, which keeps the name; leave --if-better out to promote it anyway"
-        )

@@ -120,9 +120,9 @@ class Trainer:
             if self.worker.rank == 0:
                 logs = self.context.logs
             first_step = len(self.history.loss) + 1
-            with Tracker(logs, self.context.step, first_step, self.context.step_id) as self.tracker:
-                self._evaluate_start()
-                self._train()
+            self.tracker = Tracker(logs, self.context.step, first_step)
+            self._evaluate_start()
+            self._train()
         finally:
             self.engine.destroy()  # DeepSpeed keeps references to it and to the model
 
@@ -329,8 +329,6 @@ class Trainer:
         for evaluation in history.evaluations:
             if self.config.metric in evaluation:
                 evaluations.append(evaluation[self.config.metric])
-        if self.tracker.failing:
-            stage += f" ({', '.join(self.tracker.failing)} failed: see tracking.log)"
         done = len(history.loss)
         self.context.progress(
             Progress(done, self.total_steps, "steps", stage, numbers, tuple(evaluations))

@@ -7,13 +7,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli.arguments import Parser, number
 from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
 from ratchet.orchestrator.recipe import find_settings
-from ratchet.orchestrator.run_log import list_run_logs
-from ratchet.orchestrator.run_models import list_models
-from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.version import VERSION
 
 DESCRIPTION = """\
@@ -32,9 +28,7 @@ first steps:
   ratchet run quickstart               run it; after an interruption, the same command continues
   ratchet report                       show the report of the newest run
 
-`ratchet COMMAND --help` explains the options of a command. In bash, this line turns on completion of commands, options,
-recipes, runs and models by the Tab key (other shells: `register-python-argcomplete --help`):
-  eval "$(register-python-argcomplete ratchet)"
+`ratchet COMMAND --help` explains the options of a command.
 """
 
 SETTINGS = """\
@@ -108,7 +102,6 @@ of the best models. Recipes accept these names wherever they take a model:
 PROMOTE = """\
 examples:
   ratchet promote 20261124-2311:embedder eedi
-  ratchet promote 20261201-0815:embedder eedi --if-better
   ratchet run retriever --set data=PATH --set base=eedi
 
 The model is exported with its model card (see `ratchet export`), and promoted/NAME in the store links to the export.
@@ -200,7 +193,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub = add_command("recipes", "list the recipes, or show one",
         "With a name: the recipe's documentation, its parameters with types and defaults, and its steps by job.")
     sub.add_argument("recipe", nargs="?", help="name of a recipe, or path of a Python file; without it, list all")
-    sub.add_argument("--json", action="store_true", help="print the JSON Schema of the parameters of the recipe")
 
     sub = add_command("status", "show the runs and the sweeps in the store")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning: show the steps of this run")
@@ -224,8 +216,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub = add_command("promote", "give a model of a run a permanent name", epilog=PROMOTE)
     sub.add_argument("model", metavar="MODEL", help="a model that `ratchet models` lists")
     sub.add_argument("name", metavar="NAME", help="the new name: letters, digits, - and _, with a letter or _ first")
-    sub.add_argument("--if-better", action="store_true",
-        help="promote only if the model is better than the one that has the name now, on the same data")
     sub.add_argument("--license", default="unknown", help="the license in the model card (default: unknown)")
 
     sub = add_command("report", "show the report of a run, and the path of report.html")
@@ -241,32 +231,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub.add_argument("--sample", type=number(float, 0, 1), default=1.0, metavar="FRACTION",
         help="fraction of the files, drawn at random, whose content is read; names and sizes are always checked"
         " (default: 1)")
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
-        _complete(parser)
     return parser.parse(argv)
-
-
-def _complete(parser: Parser) -> None:
-    """Print the completions that the shell asks for, of commands, options, recipes, runs and models, and end the
-    process."""
-    import argcomplete
-
-    def list_names(action: argparse.Action, parsed_args: argparse.Namespace, **_: object) -> list[str]:
-        if action.dest == "recipe":
-            return [*recipe.names(), *recipe.job_names()]
-        store = Store.view(parsed_args.store, missing_ok=True)
-        if action.dest in ("model", "models"):
-            return [model.name for model in list_models(store)]
-        found: list[str] = []
-        for run_log in list_run_logs(store):
-            found.append(run_log.run_id)
-        return found
-
-    for command in parser.list_commands().values():
-        for action in command._actions:
-            if action.dest in ("recipe", "run", "before", "after", "model", "models"):
-                action.completer = list_names  # type: ignore[attr-defined]
-    argcomplete.autocomplete(parser)
 
 
 def _add_address(sub: argparse.ArgumentParser) -> None:
@@ -275,15 +240,8 @@ def _add_address(sub: argparse.ArgumentParser) -> None:
         " machine)")
 
 
-def _add_notify(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--notify", metavar="URL",
-        help="post JSON to this URL when a step fails and when the run ends; its field `text` is a sentence for chat"
-        " services (default: the environment variable RATCHET_NOTIFY; docs/cluster.md lists the fields)")
-
-
 def _add_run(sub: argparse.ArgumentParser) -> None:
     _add_address(sub)
-    _add_notify(sub)
     sub.add_argument("--repair", action="store_true",
         help="check the content of all reused results, and compute damaged ones again (default: stop with an error)")
 
@@ -319,7 +277,6 @@ def _add_submit(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--address",
         help="address of the cluster's dashboard, such as http://127.0.0.1:8265 (default: the environment variable"
         " RAY_ADDRESS)")
-    _add_notify(sub)
     sub.add_argument("--no-wait", action="store_true", help="return after the job is started; do not follow its log")
     sub.add_argument("--env", action="append", default=[], metavar="NAME",
         help="environment variable to pass to the job, such as WANDB_PROJECT; no secrets; may be repeated")

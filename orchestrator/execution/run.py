@@ -24,7 +24,6 @@ from ratchet.orchestrator import atomic_file
 from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.executor import Executor, describe_failure, versions
-from ratchet.orchestrator.execution.notification import Notifier
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_skip, to_start
 from ratchet.orchestrator.job_interface.job import Progress, Resources
@@ -65,7 +64,6 @@ class Run:
     view: RunListener
     stop: threading.Event = field(default_factory=threading.Event)
     """Event that another thread sets to interrupt the run like ctrl-C."""
-    notifier: Notifier = field(default_factory=lambda: Notifier(None))
     demand: dict[str, Demand] = field(init=False, default_factory=dict)
     failures: dict[str, str] = field(init=False, default_factory=dict)
     """Step -> message."""
@@ -138,7 +136,6 @@ class Run:
             self.status[name] = Status.FAILED
             self.failures[name] = describe_failure(error)
             self.view.show(self.run_log.event("failed", name, reason=self.failures[name]))
-            self.notifier.step_failed(name, self.failures[name])
             return
         self.plan.record(name, commit, self.plan.store.manifest(commit.manifest))
         self.status[name] = Status.DONE

@@ -30,17 +30,7 @@ from ratchet.orchestrator.job_interface import imports
 from ratchet.orchestrator.job_interface.job import Job
 
 NEUTRAL_LIBRARIES = frozenset(
-    [
-        "annotated-types",
-        "huggingface-hub",
-        "mlflow",
-        "obstore",
-        "pydantic",
-        "ray",
-        "rich",
-        "tensorboardx",
-        "wandb",
-    ]
+    ["annotated-types", "huggingface-hub", "obstore", "pydantic", "ray", "rich", "tensorboardx"]
 )
 """Distributions whose versions do not affect results: they place work, fetch files, check settings and show progress.
 The versions of all other distributions are part of the code."""

@@ -13,13 +13,7 @@ from store_contents import made_of
 from ratchet.errors import InputError
 from ratchet.orchestrator import gc
 from ratchet.orchestrator.finished_run import find_model_output, use_store
-from ratchet.orchestrator.promotion import (
-    check_better,
-    check_name,
-    find_promoted,
-    promote_model,
-    read_promotion,
-)
+from ratchet.orchestrator.promotion import check_name, find_promoted, promote_model, read_promotion
 from ratchet.orchestrator.recipe import Settings, build, find
 from ratchet.orchestrator.run_models import RunModel, find_model
 from ratchet.orchestrator.store import Store
@@ -84,18 +78,6 @@ def test_history_of_promotions(store: Store) -> None:
     assert about["of"] == second.name
     assert [one["of"] for one in about["earlier"]] == [first.name]
     assert json.loads(store.local("promoted", "mine.json").read_text()) == about
-
-
-def test_a_better_model_on_the_same_data_takes_a_name(store: Store) -> None:
-    check_better(store, "mine", make_model(store, 0.1))  # nobody has it
-    promote(store, make_model(store, 0.5))
-    check_better(store, "mine", make_model(store, 0.51))
-    with pytest.raises(
-        InputError, match=r"promote mine: .* has MAP@25 0.5000; expected more than 0.5000, that of"
-    ):
-        check_better(store, "mine", make_model(store, 0.5))
-    with pytest.raises(InputError, match="have no number of the same data in their tables"):
-        check_better(store, "mine", make_model(store, 0.9, data="d2"))
 
 
 @pytest.mark.parametrize("name", ["", "2026", "a/b", "a b", "../x", ".hidden"])
