@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ratchet.errors import DamagedError
 from ratchet.orchestrator.job_interface.clean_output import print_clean
-from ratchet.orchestrator.run_log import RunLog, list_all_runs, list_sweeps
+from ratchet.orchestrator.run_log import RunLog, list_all_runs
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.backend import Backend
 from ratchet.orchestrator.store.open_runs import list_open_runs
@@ -128,10 +128,9 @@ def _find_kept(store: Store, keep: int) -> Kept:
     open_runs = list_open_runs(
         store
     )  # before the plans: a driver that begins later uses what is young or kept
-    store.pull("sweeps")
     for run_log in _select_runs(store, keep):
         kept.add_plan(run_log)
-    for number, sweep in enumerate(sweep for sweep in list_sweeps(store) if sweep.trials()):
+    for number, sweep in enumerate(list_all_runs(store, "sweeps")):
         if number < keep or _is_pinned(sweep.folder):
             for trial in _list_trial_runs(sweep.folder):
                 kept.add_plan(trial)

@@ -67,15 +67,15 @@ the command fails and names settings with which the step fits.
 SWEEP = """\
 examples:
   ratchet sweep quickstart --space tune_spaces/embedder.yaml --metric map@25 --trials 8
-  ratchet sweep quickstart --space tune_spaces/embedder.yaml --metric map@25 --trials 16     8 more trials
-  ratchet sweep gsm8k --space tune_spaces/sft.yaml --metric accuracy --set data=PATH --seeds 3 --promote gsm8k
+  ratchet sweep quickstart --space tune_spaces/embedder.yaml --metric map@25 --trials 16     the same 8, and 8 more
+  ratchet sweep gsm8k --space tune_spaces/sft.yaml --metric accuracy --set data=PATH --seeds 3
 
 A search space is a YAML file of lines such as `finetune_embedder.learning_rate: loguniform(1e-5, 1e-3)`. The
 distributions are uniform, loguniform, randint, choice and grid. A plain value holds for all trials; --set overrides it.
 
 The first trial has the recipe's defaults. Trials are compared by the held-out metric of the last training step that the
 space changes; `--metric STEP.NAME` selects a metric of another step. Steps after that step are not run. Steps that
-trials have in common are computed once. An interrupted sweep continues when the same command is given again.
+trials have in common are computed once. Given again, the command runs all trials; their finished steps cost nothing.
 
 """
 
@@ -267,8 +267,6 @@ def _add_sweep(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--seed", type=number(int, 0), default=0, help="random seed of the search (default: 0)")
     sub.add_argument("--max-concurrent", type=number(int, 1), metavar="N",
         help="maximum number of trials at once (default: as many as the cluster can place)")
-    sub.add_argument(
-        "--promote", metavar="NAME", help="link the winner's model as promoted/NAME in the store; gc keeps it")
     _add_address(sub)
 
 

@@ -19,7 +19,7 @@ from ratchet.orchestrator.reporting.formatting import (
 )
 from ratchet.orchestrator.reporting.run_diff import compare_runs
 from ratchet.orchestrator.reporting.tables import build_table, print_table
-from ratchet.orchestrator.run_log import RunLog, find_run_log, list_run_logs, list_sweeps
+from ratchet.orchestrator.run_log import RunLog, find_run_log, list_all_runs, list_run_logs
 from ratchet.orchestrator.run_models import RunModel, read_models
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.open_runs import list_open_runs
@@ -113,7 +113,7 @@ def list_run_states(store: Store) -> list[dict[str, Any]]:
 def list_sweep_states(store: Store) -> list[str]:
     """Return a line for each sweep."""
     lines = []
-    for sweep in list_sweeps(store):
+    for sweep in list_all_runs(store, "sweeps"):
         trials = sweep.trials()
         ended = sum(trial["status"] != "unfinished" for trial in trials)
         count = f"{ended} of {pluralize(len(trials), 'started trial')} ended"

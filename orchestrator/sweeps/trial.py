@@ -50,8 +50,8 @@ class TrialSpec:
     store: str
     progress_actor: Any
     """Actor that the driver polls for the progress of trials."""
-    points: tuple[Point, ...] = ()
-    """Settings by trial number. Empty: a searcher chooses the values."""
+    points: tuple[Point, ...]
+    """Settings by trial number; of further trials, a searcher chooses the values."""
 
     def get_settings(self, config: Mapping[str, Any]) -> Point:
         """Return the settings of the trial with this Tune config."""
