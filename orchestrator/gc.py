@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +22,6 @@ from ratchet.orchestrator.run_log import RunLog, list_all_runs
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.backend import Backend
 from ratchet.orchestrator.store.open_runs import list_open_runs
-from ratchet.orchestrator.store.parallel import map_parallel
 
 THREADS = 16
 """Number of threads that read steps, chosen for shared disks and buckets with a latency of some milliseconds."""
@@ -89,9 +89,8 @@ def find_garbage(store: Store, *, keep: int, grace: float) -> list[Garbage]:
         if item.place is store.backend:
             gone.add(item.name)
     stay = [step for step in store.list_names("steps") if step not in gone]
-    in_use = kept.objects.union(
-        map_parallel(THREADS, lambda step: _find_address(store, step), stay, "steps")
-    )
+    with ThreadPoolExecutor(THREADS) as pool:
+        in_use = kept.objects.union(pool.map(lambda step: _find_address(store, step), stay))
     return garbage + _list_old(store, "objects", in_use, before)
 
 

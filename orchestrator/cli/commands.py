@@ -148,7 +148,7 @@ def _promote(arguments: argparse.Namespace) -> int:
     with end_at_once():
         from ratchet.orchestrator.execution import run  # noqa: F401
 
-    promotion.check_name(arguments.name, "promote")
+    promotion.check_name(arguments.name)
     store = Store.open(arguments.store)
     with use_store(store):
         made = find_run_model(arguments.model)
@@ -163,7 +163,7 @@ def _promote(arguments: argparse.Namespace) -> int:
         if done.interrupted:
             return 130
         return 1
-    path = promotion.promote_model(store, arguments.name, made, commit, done.run_log.run_id)
+    path = promotion.promote_model(store, arguments.name, made, commit)
     remark = "" if made.changed else " (unchanged base)"
     print_clean(f"promoted: {arguments.name} is {made.name}{remark}; {path / 'model'}")
     return 0

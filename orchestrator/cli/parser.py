@@ -105,8 +105,8 @@ examples:
   ratchet run retriever --set data=PATH --set base=eedi
 
 The model is exported with its model card (see `ratchet export`), and promoted/NAME in the store links to the export.
-`gc` keeps the export while it has the name. promoted/NAME.json describes the model and lists the earlier ones of this
-name. Recipes accept NAME wherever they take a model.
+`gc` keeps the export while it has the name. promoted/NAME.json describes the model. Recipes accept NAME wherever they
+take a model.
 
 """
 
@@ -125,10 +125,6 @@ lost a day after its last heartbeat. A run whose result is removed all the same 
 """
 
 VERIFY = """\
-examples:
-  ratchet verify                 read every byte of every result
-  ratchet verify --sample 0.05   check all names and sizes, and the content of 5% of the files
-
 The exit status is 0 if all results are as they were stored, 1 if one is damaged. Nothing in the store is changed. With
 object storage, the files are downloaded for the check and not kept.
 """
@@ -227,10 +223,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub.add_argument("--json", action="store_true", help="print all differences as JSON")
 
     _add_gc(add_command("gc", "list results that no kept run needs, and remove them with --yes", epilog=GC))
-    sub = add_command("verify", "check that stored results are unchanged", epilog=VERIFY)
-    sub.add_argument("--sample", type=number(float, 0, 1), default=1.0, metavar="FRACTION",
-        help="fraction of the files, drawn at random, whose content is read; names and sizes are always checked"
-        " (default: 1)")
+    add_command("verify", "read every byte of every result, and check that it is unchanged", epilog=VERIFY)
     return parser.parse(argv)
 
 

@@ -210,12 +210,12 @@ def collect_garbage(arguments: argparse.Namespace) -> None:
 
 def verify_store(arguments: argparse.Namespace) -> int:
     """Check all results, print the damaged ones, and return the exit status: 1 if there are any."""
-    found = verify(Store.view(arguments.store), arguments.sample)
+    found = verify(Store.view(arguments.store))
     for problem in found.problems:
         print_clean(problem)
     print_clean(
-        f"{pluralize(found.commits, 'result')} in {pluralize(found.objects, 'object')}; content of"
-        f" {found.files_read:,} of {pluralize(found.files, 'file')} read, {found.bytes_read / 1e6:,.1f} MB;"
+        f"{pluralize(found.commits, 'result')} in {pluralize(found.objects, 'object')};"
+        f" {pluralize(found.files, 'file')} read, {found.bytes / 1e6:,.1f} MB;"
         f" {pluralize(len(found.problems), 'problem') if found.problems else 'no damage'}"
     )
     return int(bool(found.problems))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.errors import RecipeError
-from ratchet.orchestrator.recipe import Recipe, Settings, build, find, names, read_settings
+from ratchet.orchestrator.recipe import Recipe, Settings, build, find, names
 from ratchet.orchestrator.step import Row, Summary, reachable, step
 
 
@@ -82,12 +82,6 @@ def test_each_mistake_names_the_line_and_the_nearest_name(line: str, said: str) 
         steps_of(line)
     assert said in str(caught.value)
     assert line.split("=")[0] in str(caught.value)
-
-
-def test_a_block_of_settings_may_stand_for_several_jobs(tmp_path: Path) -> None:
-    path = tmp_path / "settings.yaml"
-    path.write_text("finetune_embedder: &same {epochs: 2}\nfinetune_reranker: *same\n")
-    assert read_settings(path) == ["finetune_embedder.epochs=2", "finetune_reranker.epochs=2"]
 
 
 def test_a_secret_is_no_setting() -> None:

@@ -330,7 +330,7 @@ def test_models_of_runs_and_promoted_ones_may_be_given(tmp_path: Path) -> None:
     def promote() -> str:
         run_id = make_run(store, {"merge": EMBEDDER}, {"embedder": "merge"}).run_id
         model = find_model(store, run_id)
-        promote_model(store, "mine", model, store.use(model.step_id), run_id)  # type: ignore[arg-type]
+        promote_model(store, "mine", model, store.use(model.step_id))  # type: ignore[arg-type]
         return f"{run_id}:embedder"
 
     found = plan(promote())

@@ -148,10 +148,7 @@ def test_gc_keeps_trials_and_promoted(store: Store) -> None:
         trial = RunLog(store.local("sweeps", sweep, "trials", "abc", "seed-0"))
         trial.folder.mkdir(parents=True)
         RunLog(trial.folder.parents[2]).write("trials.json", {"trials": [{"settings": {}}]})
-        trial.write(
-            "plan.json",
-            {"recipe": "toy", "steps": [{"name": "a", "step_id": step}]},
-        )
+        trial.write("plan.json", {"recipe": "toy", "steps": [{"name": "a", "step_id": step}]})
         (trial.folder.parents[2] / "about.json").write_text("{}")
     store.local("promoted").mkdir()
     store.local("promoted", "best.json").write_text('{"step_id": "named"}')
