@@ -76,7 +76,6 @@ def estimate_needs(
     group = (1 + config.num_negatives) * length
     own = -(-config.batch_size // (resources.workers or 1))
     tokens = min(own, resources.micro_batch_size or GROUPS_PER_PASS) * group
-    queries = needs.count(parents, "mined", "queries", "train/queries")
     if given.kind == "yes_no":
         kind = "causal"
     else:
@@ -88,8 +87,6 @@ def estimate_needs(
         resources,
         length=length,
         tokens=tokens,
-        rows=queries,
-        row_tokens=group,
     )
 
 
