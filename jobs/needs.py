@@ -68,9 +68,7 @@ def bound_length(limit: int, parents: Parents, field: str, texts: int = 1) -> in
     return min(limit, texts * longest + TEMPLATE)
 
 
-def graph_tokens(
-    resources: Resources, texts: int, length: int, *, on_cpu: int = CPU_TOKENS
-) -> int:
+def graph_tokens(resources: Resources, texts: int, length: int, *, on_cpu: int = CPU_TOKENS) -> int:
     """Return the number of tokens whose activations a worker keeps at a time: the tokens of a micro batch, or without
     that setting, as many as the job keeps. texts: number of texts per training step, over all workers. on_cpu: maximum
     on CPUs; on GPUs it is `batch_tokens`."""

@@ -80,14 +80,7 @@ def estimate_needs(
         kind = "causal"
     else:
         kind = "classifier"
-    return needs.estimate_training(
-        folder,
-        kind,
-        config,
-        resources,
-        length=length,
-        tokens=tokens,
-    )
+    return needs.estimate_training(folder, kind, config, resources, length=length, tokens=tokens)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

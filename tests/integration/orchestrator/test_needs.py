@@ -316,11 +316,7 @@ def test_a_training_writes_up_to_three_checkpoints(
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize(
     ("change", "kept"),
-    [
-        ({"keep": "all"}, 3),
-        ({"checkpoints": (5, 30)}, 2),
-        ({"eval_steps": 4}, 0),
-    ],
+    [({"keep": "all"}, 3), ({"checkpoints": (5, 30)}, 2), ({"eval_steps": 4}, 0)],
 )
 def test_the_models_of_evaluations_are_counted(
     method: str, change: dict[str, Any], kept: int, models: dict[str, Path]
