@@ -210,7 +210,7 @@ JOB = Job(
     ),
     check=check,
     needs=estimate_needs,
-    outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),
+    outputs=("adapter", "model", "checkpoint-*", "history.json"),
     metrics=lambda own: [
         *training.list_training_metrics(make_options(own, False)),
         "samples",

@@ -193,6 +193,6 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
-    outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),
+    outputs=("adapter", "model", "checkpoint-*", "history.json"),
     metrics=list_metrics,
 )

@@ -124,6 +124,6 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
-    outputs=("adapter", "model", "checkpoint-*", "selection.json", "teacher_gate"),
+    outputs=("adapter", "model", "checkpoint-*", "teacher_gate"),
     metrics=training.list_training_metrics,
 )

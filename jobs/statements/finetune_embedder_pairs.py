@@ -119,6 +119,6 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     max_workers=lambda config: training.count_feedable_workers(min(config.batch_size)),
-    outputs=("adapter", "checkpoint-*", "selection.json"),
+    outputs=("adapter", "checkpoint-*"),
     metrics=training.list_training_metrics,
 )
