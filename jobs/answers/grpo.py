@@ -167,20 +167,10 @@ def estimate_needs(
     length = find_prompt_length(config, folder) + config.max_new_tokens
     rows = config.batch_size * config.num_completions
     options = make_options(config, False)
-    tokens = needs.graph_tokens(options, resources, rows, length)
-    # Generation costs one more forward pass per token, and the KL divergence another one.
-    counts = {
-        "rows": config.steps * rows,
-        "row_tokens": length,
-        "passes": 2 + (config.kl_weight > 0),
-        "labels": min(tokens, LABELS),  # their logits take at least as much memory as TRL's tiles
-    }
-    found = needs.estimate_training(
-        folder, "causal", options, resources, length=length, tokens=tokens, **counts
-    )
-    # With a single worker nothing is sharded.
-    return found and replace(
-        found, remedies=tuple(one for one in found.remedies if "zero_stage" not in one)
+    tokens = needs.graph_tokens(resources, rows, length)
+    labels = min(tokens, LABELS)  # their logits take at least as much memory as TRL's tiles
+    return needs.estimate_training(
+        folder, "causal", options, resources, length=length, tokens=tokens, labels=labels
     )
 
 
@@ -220,7 +210,7 @@ JOB = Job(
     ),
     check=check,
     needs=estimate_needs,
-    outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),
+    outputs=("adapter", "model", "checkpoint-*", "history.json"),
     metrics=lambda own: [
         *training.list_training_metrics(make_options(own, False)),
         "samples",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
 
@@ -157,15 +157,11 @@ def estimate_needs(
 ) -> Needs | None:
     folder = needs.find_model_folder("base", inputs, parents)
     length = SAMPLE.resolve(config.max_length, folder)
-    tokens = needs.graph_tokens(config, resources, config.batch_size, length)
-    rows = needs.count(parents, "train", "train")
-    options: dict[str, Any] = {
-        "tokens": tokens,
-        "rows": rows,
-        "row_tokens": length,
-        "labels": min(tokens, LABELS),
-    }
-    return needs.estimate_training(folder, "causal", config, resources, length=length, **options)
+    tokens = needs.graph_tokens(resources, config.batch_size, length)
+    labels = min(tokens, LABELS)
+    return needs.estimate_training(
+        folder, "causal", config, resources, length=length, tokens=tokens, labels=labels
+    )
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -197,6 +193,6 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
-    outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),
+    outputs=("adapter", "model", "checkpoint-*", "history.json"),
     metrics=list_metrics,
 )

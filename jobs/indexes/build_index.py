@@ -17,6 +17,8 @@ from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, 
 if TYPE_CHECKING:
     import numpy as np
 
+VECTORS_PER_LIST = 64
+"""Sampled vectors per list for k-means; FAISS warns below 39."""
 INDEX = "index.faiss"
 DOCUMENTS = "documents.parquet"
 """Files of the output."""
@@ -67,7 +69,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tables import read_shards, take_texts, write_table
     from ratchet.data.vectors import read_blocks, take_rows
     from ratchet.models.embedder import encoder
-    from ratchet.models.search.inverted_lists import VECTORS_PER_LIST
     from ratchet.models.search.top_k import top_k
 
     threads = max(1, int(context.resources.cpus or 1))

@@ -90,7 +90,7 @@ def estimate_needs(
         names = ("test/queries",)
     rows = needs.count(parents, "texts", *names, "test/statements")
     own = needs.estimate_inference(
-        folder, "backbone", config, inputs, resources, parents, length=length, rows=rows
+        folder, "backbone", config, inputs, resources, parents, length=length
     )
     size = 4 * config.npy + (4 if config.storage_dtype == "float32" else 2)
     disk = (rows or 0) * read_size(folder, "hidden_size") * size / 1e9

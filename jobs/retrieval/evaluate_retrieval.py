@@ -24,9 +24,7 @@ class Config:
     """Number of documents per query that are written to `run.trec` and `ranking/`, the input of `rerank`."""
     dims: tuple[Annotated[int, Ge(1)], ...] = ()
     """For `dense`: numbers of leading dimensions to evaluate as well, such as 64,128 (see `matryoshka_dims` of
-    `finetune_embedder`): alone, and with the top `rescore` documents reordered by the whole vectors."""
-    rescore: Annotated[int, Ge(1), Unit("documents")] = 200
-    """For `dims`: number of documents per query that are reordered by the whole vectors."""
+    `finetune_embedder`)."""
     neighbors: Annotated[int, Ge(1), Unit("queries")] = 20
     """For `knn`: number of training queries that vote. The weight of a vote is that query's inner product minus that
     of the nearest one that does not vote (after Dudani 1976, "The distance-weighted k-nearest-neighbor rule")."""
@@ -66,9 +64,6 @@ class Inputs:
     """Another evaluation of the same queries, to show in the report how their documents changed."""
     scored: Path | None = None
     """For `reranked`: the `ranking/` of another evaluation with a reranker's scores, as written by `rerank`."""
-    selection: Path | None = None
-    """The `selection.json` of the finetuning step whose merged model is evaluated on its held-out queries. Adds the
-    metric `merging_cost`: the selecting metric before merging minus after merging."""
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> None:
@@ -110,8 +105,6 @@ def list_metrics(config: Config) -> list[str]:
         "queries_without_relevant",
         "first_rank/*",
         "*/interval",
-        "merging_cost",
-        "merging_cost/queries",
     ]
 
 
@@ -133,7 +126,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         show_cases,
         write_reranked,
     )
-    from ratchet.jobs.training.merging_cost import compute_merging_cost, list_cutoffs
     from ratchet.models.search.rank_metrics import compute_rank_metrics
     from ratchet.models.search.ranks import Relevant
 
@@ -169,7 +161,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     ranks_R = (
         ranked["ranks"].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.int64)
     )
-    metrics = compute_rank_metrics(ranks_R, relevant, list_cutoffs(inputs.selection, config.k))
+    metrics = compute_rank_metrics(ranks_R, relevant, sorted(config.k))
     columns = zip(*(ranked[name] for name in ("id", "documents", "scores")), strict=True)
     rankings = (
         (name.as_py(), list(zip(own.as_py(), scores.as_py(), strict=True)))
@@ -199,13 +191,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     intervals = list_half_widths(metrics.per_query, WITH_INTERVAL, group_Q)
     if metrics.empty == metrics.queries:  # new queries without labels
         return Result({"queries": metrics.queries, "queries_without_relevant": metrics.empty})
-    cost = compute_merging_cost(inputs.selection, metrics.values, metrics.queries)
     if unscored:
         note = f"{unscored:,} of {metrics.queries:,} queries share no word with the corpus"
     else:
         note = ""
     return Result(
-        {**list_scalars(metrics), **intervals, **groups, **cost},
+        {**list_scalars(metrics), **intervals, **groups},
         {
             f"{config.tag}: metrics by cut-off": metrics.list_by_cutoff(
                 ("map", "ndcg", "r", "p", "hit"), config.k

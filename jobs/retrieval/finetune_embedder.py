@@ -139,21 +139,10 @@ def estimate_needs(
         length = needs.bound_length(limit, parents, "corpus")
     texts = config.batch_size * (2 + config.num_negatives)
     kept = CPU_GRAPH // (read_size(folder, "num_hidden_layers") * read_size(folder, "hidden_size"))
-    tokens = needs.graph_tokens(config, resources, texts, length, on_cpu=kept)
-    queries = needs.count(parents, "mined", "queries", "train/queries")
-    if texts * length <= tokens * (resources.workers or 1):
-        passes = 1
-    else:
-        passes = 2
-    own = (2 + config.num_negatives) * length
-    options: dict[str, Any] = {
-        "tokens": tokens,
-        "passes": passes,
-        "rows": queries,
-        "row_tokens": own,
-        "vectors": texts,
-    }
-    return needs.estimate_training(folder, "backbone", config, resources, length=length, **options)
+    tokens = needs.graph_tokens(resources, texts, length, on_cpu=kept)
+    return needs.estimate_training(
+        folder, "backbone", config, resources, length=length, tokens=tokens, vectors=texts
+    )
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -199,6 +188,6 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
-    outputs=("adapter", "model", "checkpoint-*", "selection.json"),
+    outputs=("adapter", "model", "checkpoint-*"),
     metrics=lambda config: [*training.list_training_metrics(config), "valid/documents"],
 )

@@ -76,21 +76,11 @@ def estimate_needs(
     group = (1 + config.num_negatives) * length
     own = -(-config.batch_size // (resources.workers or 1))
     tokens = min(own, resources.micro_batch_size or GROUPS_PER_PASS) * group
-    queries = needs.count(parents, "mined", "queries", "train/queries")
     if given.kind == "yes_no":
         kind = "causal"
     else:
         kind = "classifier"
-    return needs.estimate_training(
-        folder,
-        kind,
-        config,
-        resources,
-        length=length,
-        tokens=tokens,
-        rows=queries,
-        row_tokens=group,
-    )
+    return needs.estimate_training(folder, kind, config, resources, length=length, tokens=tokens)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -134,6 +124,6 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
-    outputs=("adapter", "model", "checkpoint-*", "selection.json", "teacher_gate"),
+    outputs=("adapter", "model", "checkpoint-*", "teacher_gate"),
     metrics=training.list_training_metrics,
 )

@@ -43,9 +43,6 @@ class Inputs:
     """Shards of statements, as written by `prepare_papers`."""
     embeddings: Path | None = None
     """Vectors of the statements, as written by `embed`; for `dense` only."""
-    selection: Path | None = None
-    """The `selection.json` of the finetuning step whose merged model is evaluated on its held-out statements. Adds the
-    metric `merging_cost`: the selecting metric before merging minus after merging."""
 
 
 def list_metrics(config: Config) -> list[str]:
@@ -53,16 +50,7 @@ def list_metrics(config: Config) -> list[str]:
     for kind in ("p", "r"):
         for k in config.k:
             cutoffs.append(f"{kind}@{k}")
-    return [
-        "mrr",
-        "map",
-        *cutoffs,
-        "statements",
-        "queries",
-        "*/interval",
-        "merging_cost",
-        "merging_cost/queries",
-    ]
+    return ["mrr", "map", *cutoffs, "statements", "queries", "*/interval"]
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -72,7 +60,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.significance import list_half_widths
     from ratchet.data.tables import list_shards, read_shards
     from ratchet.jobs.distributed.shard_map import count_rows, map_shards
-    from ratchet.jobs.training.merging_cost import compute_merging_cost, list_cutoffs
     from ratchet.models.search.rank_metrics import compute_rank_metrics
     from ratchet.models.search.ranks import Relevant
 
@@ -100,7 +87,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     )
     row_Q = np.flatnonzero(_queries_mask(config, paper_S))
     relevant = Relevant(*other_statements(paper_S, row_Q))
-    metrics = compute_rank_metrics(flat_R, relevant, list_cutoffs(inputs.selection, config.k))
+    metrics = compute_rank_metrics(flat_R, relevant, sorted(config.k))
     names = ["mrr", "map", *(f"{kind}@{k}" for kind in ("p", "r") for k in config.k)]
     shown = {}
     for name in names:
@@ -108,11 +95,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shown |= list_half_widths(metrics.per_query, names, paper_S[row_Q])
     counts = {"statements": total, "queries": metrics.queries}
     return Result(
-        {
-            **shown,
-            **counts,
-            **compute_merging_cost(inputs.selection, metrics.values, metrics.queries),
-        },
+        {**shown, **counts},
         {
             "metrics by cut-off": metrics.list_by_cutoff(("p", "r"), config.k),
             "true positives in the top k": _true_positives(metrics, config.k),

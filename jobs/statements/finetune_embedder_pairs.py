@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Ge, Gt, MinLen
 
@@ -97,16 +97,10 @@ def estimate_needs(
         return None
     length = config.max_length or read_encoding_config(folder).max_length
     texts = 2 * max(config.batch_size)
-    tokens = needs.graph_tokens(config, resources, texts, length)
-    pairs = needs.count(parents, "train", "train/pairs")
-    options: dict[str, Any] = {
-        "tokens": tokens,
-        "rows": pairs,
-        "row_tokens": 2 * length,
-        "passes": 2,
-        "vectors": texts,
-    }
-    return needs.estimate_training(folder, "backbone", config, resources, length=length, **options)
+    tokens = needs.graph_tokens(resources, texts, length)
+    return needs.estimate_training(
+        folder, "backbone", config, resources, length=length, tokens=tokens, vectors=texts
+    )
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -125,6 +119,6 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     max_workers=lambda config: training.count_feedable_workers(min(config.batch_size)),
-    outputs=("adapter", "checkpoint-*", "selection.json"),
+    outputs=("adapter", "checkpoint-*"),
     metrics=training.list_training_metrics,
 )

@@ -21,7 +21,6 @@ from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.training.checkpoints import checkpoint_folder
 from ratchet.jobs.training.config import FinetuneConfig, check_adapter
 from ratchet.jobs.training.evaluation import Decision, decide
-from ratchet.jobs.training.merging_cost import write_selection
 from ratchet.jobs.training.ray_train import train
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.task import FinetuneTask
@@ -52,9 +51,9 @@ def run_finetuning(
     cross_validated: TrainHistory | None = None,
     **arguments: Any,
 ) -> tuple[Result, TrainHistory]:
-    """Train, and write the model that is best on held-out rows to `context.out`: as `adapter` or `model`, with its
-    metric in `selection.json`. If nothing is held out, the last model is written. Models of other evaluations that the
-    config keeps (`config.keeps_all`) are written to `checkpoint-STEP` or `checkpoint-epoch-N`.
+    """Train, and write the model that is best on held-out rows to `context.out`: as `adapter` or `model`. If
+    nothing is held out, the last model is written. Models of other evaluations that the config keeps
+    (`config.keeps_all`) are written to `checkpoint-STEP` or `checkpoint-epoch-N`.
 
     inputs: has `base` and `current_best`. base_is_usable: whether the base itself can be kept; a base that gets a new
     head cannot. pool_rows: corpus rows that held-out queries are ranked against; None: the whole corpus.
@@ -89,7 +88,6 @@ def run_finetuning(
 
     metrics: dict[str, float | int | str] = {"loss": _round(history.evaluations[-1]["loss"])}
     if config.metric in history.start:
-        write_selection(context.out, config.metric, kept.value, exact=pool_rows is None)
         metrics |= _compare(config, history, decision, kept, cross_validated is not None)
         if pool_rows is not None:
             metrics["valid/documents"] = len(pool_rows)

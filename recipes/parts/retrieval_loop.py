@@ -21,7 +21,7 @@ from ratchet.recipes.parts.predictions import (
     score_lists,
     write_files,
 )
-from ratchet.recipes.parts.rows import make_comparison_inputs, make_row
+from ratchet.recipes.parts.rows import make_row
 from ratchet.recipes.parts.teachers import Teacher
 
 LEARNING_RATES = {"lora": 1e-3, "full": 2e-4}
@@ -175,15 +175,10 @@ class RetrievalLoop(Evaluations):
             best, miner = self.take_model(f"{name}/merge_embedder", self.embedder, finetuned)
             miner_name = name
             evaluations = {
-                split: self.evaluate(
-                    name, miner, split, **make_comparison_inputs(split, zero_shot, finetuned)
-                )
+                split: self.evaluate(name, miner, split, before=zero_shot.get(split))
                 for split in self.splits
             }
-            judged = evaluations.get("valid")
-            rows.append(
-                make_row(f"iteration {i}{suffix}", evaluations, finetuned, mined, miner, judged)
-            )
+            rows.append(make_row(f"iteration {i}{suffix}", evaluations, finetuned, mined, miner))
             if self.reranker is None:
                 continue
             reranker_base = reranker_base or (
@@ -222,23 +217,16 @@ class RetrievalLoop(Evaluations):
                 scored = score_lists(
                     f"{name}/rerank_{split}", merged, lists["ranking"], corpus, depth=self.depth
                 )
-                compared = make_comparison_inputs(split, shown, reranker)
-                reranked[split] = self.evaluate_order(name, "reranked", split, scored, **compared)
+                before = shown.get(split)
+                reranked[split] = self.evaluate_order(
+                    name, "reranked", split, scored, before=before
+                )
             both = {"embedder": evaluations, "reranker": reranked}
             if valid:
                 final = {self.splits[0]: self.blend(name, "", both)}
             else:
                 final = reranked
-            rows.append(
-                make_row(
-                    f"iteration {i}, reranked{suffix}",
-                    final,
-                    reranker,
-                    hard,
-                    merged,
-                    reranked.get("valid"),
-                )
-            )
+            rows.append(make_row(f"iteration {i}, reranked{suffix}", final, reranker, hard, merged))
         if evaluations:
             systems = {"embedder": evaluations, **({"reranker": reranked} if reranked else {})}
             rows += self.fuse(f"iteration {iterations - 1}{suffix}", miner_name, miner, systems)
