@@ -82,36 +82,20 @@ def read_queries(path: Path, columns: Sequence[str] = ("id", "text", "positives"
 
 
 class DocumentRows:
-    """Index from the ids of a corpus to its rows. It holds 16 bytes per document, and the ids. Arrow's `index_in` would
-    hash all ids of the corpus at every call."""
+    """Index from the ids of a corpus to its rows, by the hashes of the ids. Arrow's `index_in` would hash all ids of
+    the corpus at every call."""
 
     def __init__(self, ids: pa.ChunkedArray) -> None:
-        hash_N = hash_texts(ids)
-        self._row_N = np.argsort(hash_N, kind="stable")
-        self._hash_N = hash_N[self._row_N]
-        self._ids = ids.cast(pa.large_string()).combine_chunks()
+        import pandas as pd  # a third of a second, which plans would take too
+
+        self._index = pd.Index(hash_texts(ids))
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self._index)
 
     def find(self, names: pa.ChunkedArray) -> np.ndarray:
         """Return the row of each id, int64 [M]; -1 for an id that is not there."""
-        return np.concatenate([np.zeros(0, np.int64), *map(self._find, names.chunks)])
-
-    def _find(self, names: pa.Array) -> np.ndarray:
-        hash_M = hash_texts(pa.chunked_array([names]))
-        row_M = np.full(len(names), -1)
-        left = np.arange(len(names))
-        place_M = np.searchsorted(self._hash_N, hash_M)
-        while len(left := left[place_M[left] < len(self._hash_N)]):
-            left = left[self._hash_N[place_M[left]] == hash_M[left]]
-            found = self._row_N[place_M[left]]
-            wanted = names.take(pa.array(left)).cast(pa.large_string())
-            same = pc.equal(self._ids.take(pa.array(found)), wanted).to_numpy(zero_copy_only=False)
-            row_M[left[same]] = found[same]
-            left = left[~same]  # two ids have the same hash
-            place_M[left] += 1
-        return row_M
+        return self._index.get_indexer(hash_texts(names))
 
 
 class Texts(Mapping[str, str]):
@@ -246,28 +230,22 @@ def read_shards(folder: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 def read_texts(corpus: Path, ids: pa.ChunkedArray) -> Texts:
     """Read the documents of a corpus that have one of these ids, shard by shard."""
-    hash_U = np.unique(
-        hash_texts(ids)
-    )  # Arrow's `is_in` would make its table of the ids again for every shard
-
-    def select(own: pa.Table) -> pa.Table:
-        hash_n = hash_texts(own["id"])
-        return own.filter(
-            pa.array(np.searchsorted(hash_U, hash_n) < np.searchsorted(hash_U, hash_n, "right"))
-        )
-
-    return Texts(
-        pa.concat_tables(select(_read_shard(path, ["id", "text"])) for path in list_shards(corpus))
-    )
+    known = DocumentRows(pa.chunked_array([ids.unique()]))
+    parts = []
+    for path in list_shards(corpus):
+        own = _read_shard(path, ["id", "text"])
+        parts.append(own.filter(pa.array(known.find(own["id"]) >= 0)))
+    return Texts(pa.concat_tables(parts))
 
 
 def read_listed(lists: Path) -> pa.ChunkedArray:
     """Read the ids of the documents in the lists of shards (MINED or RANKED), with repetitions."""
     known = pq.read_schema(list_shards(lists)[0]).names
     listed = read_shards(lists, [name for name in (*TEACHER_SCORES, "suspects") if name in known])
-    return pa.chunked_array(
-        [part.flatten() for column in listed.columns for part in column.chunks], pa.string()
-    )
+    chunks = []
+    for column in listed.columns:
+        chunks += pc.list_flatten(column).chunks
+    return pa.chunked_array(chunks, pa.string())
 
 
 def hash_shards(folder: Path) -> np.ndarray:

@@ -64,9 +64,7 @@ class Triplets:
         self.seed = seed
         self.batch_size = batch_size
         self.num_negatives = num_negatives
-        is_usable = pc.fill_null(pc.greater(pc.list_value_length(mined["positives"]), 0), False)
-        if not pc.all(is_usable, min_count=0).as_py():
-            mined = mined.filter(is_usable)  # a copy, in memory
+        mined = mined.filter(pc.greater(pc.list_value_length(mined["positives"]), 0))
         if not len(mined):
             raise DataError(
                 "mined: no query has a positive; expected at least one; check the output of `mine`"
@@ -75,32 +73,26 @@ class Triplets:
         self.query_text: pa.ChunkedArray = mined["text"]
         self.corpus_text: pa.ChunkedArray = corpus["text"]
         rows = DocumentRows(corpus["id"])
-        self._positive_ends, self._positive_rows = find_corpus_rows(
-            mined, "positives", rows, "mined"
-        )
-        self._negative_ends, self._negative_rows = find_corpus_rows(
-            mined, "negatives", rows, "mined"
-        )
+        self._positive_ends, self._positive_rows = find_corpus_rows(mined, "positives", rows)
+        self._negative_ends, self._negative_rows = find_corpus_rows(mined, "negatives", rows)
         self._hash_Q = hash_queries(mined)
         self._known = KnownPositives(
             np.repeat(self._hash_Q, np.diff(self._positive_ends)), self._positive_rows
         )
         # `mine` writes suspects; tables with negatives from the data have none.
-        listed = "suspects" in mined.column_names
         self._suspects: tuple[np.ndarray, np.ndarray] | None = None
-        if listed:
-            self._suspects = find_corpus_rows(mined, "suspects", rows, "mined")
-        self._teacher: list[np.ndarray] | None = None
+        if "suspects" in mined.column_names:
+            self._suspects = find_corpus_rows(mined, "suspects", rows)
+        self._teacher: tuple[np.ndarray, np.ndarray] | None = None
         if teacher:
-            self._teacher = [
-                _read_teacher_scores(mined, name) for name in ("positives", "negatives")
-            ]
+            self._teacher = (
+                _read_teacher_scores(mined, "positives", len(self._positive_rows)),
+                _read_teacher_scores(mined, "negatives", len(self._negative_rows)),
+            )
         self.text_of_row: np.ndarray = hash_texts(self.corpus_text)
         """int64 [corpus]: the hash of each row's text."""
-        self._lengths = (
-            pc.utf8_length(self.corpus_text).to_numpy(),
-            pc.utf8_length(self.query_text).to_numpy(),
-        )
+        self._length_of_row = pc.utf8_length(self.corpus_text).to_numpy()
+        self._length_of_query = pc.utf8_length(self.query_text).to_numpy()
         self.own_row: np.ndarray = find_own_rows(mined, rows)
         """int64 [queries]: see `find_own_rows`."""
         self.text_of_query: np.ndarray = hash_texts(self.query_text)
@@ -120,19 +112,9 @@ class Triplets:
 
         Raises DataError if it is not more than 0: such a teacher knows nothing of relevance."""
         assert self._teacher is not None
-        ends = self._positive_ends, self._negative_ends
-        sizes = [np.diff(own) for own in ends]
-        sums = []
-        for scores, own in zip(self._teacher, ends, strict=True):
-            sums.append(np.diff(np.concatenate([[0.0], np.cumsum(scores, dtype=np.float64)])[own]))
-        right_Q, wrong_Q = (
-            total / np.maximum(size, 1) for total, size in zip(sums, sizes, strict=True)
-        )
-        both_Q = sizes[1] > 0
-        if both_Q.any():
-            margin = float((right_Q - wrong_Q)[both_Q].mean())
-        else:
-            margin = 0.0
+        right_Q = _average_lists(self._teacher[0], self._positive_ends)
+        wrong_Q = _average_lists(self._teacher[1], self._negative_ends)
+        margin = float(np.nanmean(right_Q - wrong_Q)) if self.has_negatives else 0.0
         if margin <= 0:
             raise DataError(
                 f"mined: a mean difference of {margin:.3g} between the teacher scores of positives and negatives;"
@@ -176,16 +158,15 @@ class Triplets:
         random = np.random.default_rng([self.seed, epoch, query + 1, 1])
         wanted = int(random.integers(0, most + 1))
         found = list[tuple[int, int]]()
-        own = set(self.text_of_row[self._known.find(self._hash_Q[query])].tolist())
-        text = self.query_text[query].as_py()
+        own = self.text_of_row[self._known.find(self._hash_Q[query])]
         # A few more candidates than wanted, since most of them qualify. Rarely a query gets fewer examples.
-        for other in random.choice(
-            len(self), min(len(self), 4 * wanted + 8), replace=False
-        ).tolist():
+        candidates = random.choice(len(self), min(len(self), 4 * wanted + 8), replace=False)
+        for other in candidates.tolist():
             if len(found) == wanted:
                 break
             answer = int(random.choice(self.positives(other)))
-            if int(self.text_of_row[answer]) not in own and self.query_text[other].as_py() != text:
+            is_same = self.text_of_query[other] == self.text_of_query[query]
+            if self.text_of_row[answer] not in own and not is_same:
                 found.append((other, answer))
         return found
 
@@ -196,43 +177,42 @@ class Triplets:
         wrong = np.arange(*self._negative_ends[query : query + 2])
         known = self._known.find(self._hash_Q[query])
         if len(known) > last - first:  # other queries equal this one
-            wrong = wrong[
-                ~np.isin(self.text_of_row[self._negative_rows[wrong]], self.text_of_row[known])
-            ]
-        return int(random.choice(np.arange(first, last))), random.permutation(wrong)[
-            : self.num_negatives
-        ]
+            texts = self.text_of_row[self._negative_rows[wrong]]
+            wrong = wrong[~np.isin(texts, self.text_of_row[known])]
+        positive = int(random.choice(np.arange(first, last)))
+        return positive, random.permutation(wrong)[: self.num_negatives]
 
     def batch(self, epoch: int, step: int, worker_rank: int = 0, workers: int = 1) -> TripletBatch:
         """Make the batch of a training step of an epoch, for one worker. All workers get about as many texts of each
         length."""
         queries = self.split_epoch(epoch)[step]
-        drawn = []
-        for query in queries:
-            drawn.append(self._draw_positions(epoch, int(query)))
         rows = []
-        for one, others in drawn:
+        scores = []
+        for query in queries:
+            positive, negatives = self._draw_positions(epoch, int(query))
             rows.append(
-                np.array([self._positive_rows[one], *self._negative_rows[others]], np.int64)
+                np.r_[self._positive_rows[positive], self._negative_rows[negatives]].astype(
+                    np.int64
+                )
             )
-        _, first, text_of = np.unique(
-            self.text_of_row[np.concatenate(rows)], return_index=True, return_inverse=True
+            if self._teacher is not None:
+                scores.append(np.r_[self._teacher[0][positive], self._teacher[1][negatives]])
+        row_T = np.concatenate(rows)
+        _, first, text_of_T = np.unique(
+            self.text_of_row[row_T], return_index=True, return_inverse=True
         )
-        passages = np.concatenate(rows)[first]
-        parts = distribute(self._lengths[0][passages], workers)
-        position_of = np.empty(len(passages), np.int64)
-        position_of[np.concatenate(parts)] = np.arange(len(passages))
-        positions = np.split(position_of[text_of], np.cumsum([len(row) for row in rows])[:-1])
-        mine = distribute(self._lengths[1][queries], workers)[worker_rank]
+        passages = row_T[first]
+        parts = distribute(self._length_of_row[passages], workers)
+        order = np.concatenate(parts)
+        position_of = np.argsort(order)
+        positions = np.split(position_of[text_of_T], np.cumsum([len(row) for row in rows])[:-1])
+        mine = distribute(self._length_of_query[queries], workers)[worker_rank]
         teacher = None
         if self._teacher is not None:
-            right, wrong = self._teacher
-            teacher = []
-            for i in mine:
-                teacher.append(np.array([right[drawn[i][0]], *wrong[drawn[i][1]]], np.float32))
+            teacher = [scores[i] for i in mine]
         return TripletBatch(
             queries[mine],
-            passages[np.concatenate(parts)],
+            passages[order],
             [0, *np.cumsum([len(part) for part in parts]).tolist()],
             [positions[i] for i in mine],
             teacher,
@@ -254,11 +234,11 @@ class KnownPositives:
     @classmethod
     def read(cls, queries: Path, corpus: DocumentRows, corpus_name: Path) -> KnownPositives:
         """Read shards of queries, one at a time. Raises DataError as `find_corpus_rows` does."""
-        hashes = list[np.ndarray]()
-        rows = list[np.ndarray]()
+        hashes = []
+        rows = []
         for path in list_shards(queries):
             shard = read_queries(path)
-            ends, own = find_corpus_rows(shard, "positives", corpus, str(path), corpus_name)
+            ends, own = find_corpus_rows(shard, "positives", corpus, path, corpus_name)
             hashes.append(np.repeat(hash_queries(shard), np.diff(ends)))
             rows.append(own)
         return cls(np.concatenate(hashes), np.concatenate(rows))
@@ -269,8 +249,8 @@ class KnownPositives:
 
     def find(self, query: int) -> np.ndarray:
         """Return the corpus rows of the positives of all queries with the hash `query`."""
-        first, last = (np.searchsorted(self._hash_P, query, side) for side in ("left", "right"))
-        return self._row_P[first:last]
+        first = np.searchsorted(self._hash_P, query, "left")
+        return self._row_P[first : np.searchsorted(self._hash_P, query, "right")]
 
 
 @lru_cache(maxsize=1)
@@ -282,33 +262,28 @@ def split_epoch(rows: int, batches: int, seed: int, epoch: int) -> list[np.ndarr
 def distribute(lengths: Sequence[int] | np.ndarray, workers: int) -> list[np.ndarray]:
     """Distribute rows over workers in turn, longest first: all get about as many rows of each length."""
     order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
-    found: list[np.ndarray] = []
-    for worker in range(workers):
-        found.append(order[worker::workers])
-    return found
+    return [order[worker::workers] for worker in range(workers)]
 
 
 def find_corpus_rows(
     table: pa.Table,
     column: str,
     corpus: DocumentRows,
-    where: str = "queries",
+    where: str | Path = "mined",
     corpus_name: str | Path = "the corpus",
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (the offsets of the lists in a column of ids, int64 [Q + 1]; the corpus rows of all ids, flat, int64).
 
     Raises DataError, with `where` and `corpus_name`, for an id that is not in the corpus."""
-    rows = corpus.find(names := pc.list_flatten(table[column]))
-    ends = np.concatenate(
-        [[0], np.cumsum(pc.fill_null(pc.list_value_length(table[column]), 0).to_numpy())]
-    )
-    if len(rows) and rows[at := int(np.argmin(rows))] < 0:
-        row = int(np.searchsorted(ends, at, side="right")) - 1
+    names = pc.list_flatten(table[column])
+    rows = corpus.find(names)
+    if (rows < 0).any():
         raise DataError(
-            f"{where}: row {row}, query '{table['id'][row]}': {column.removesuffix('s')} '{names[at]}' is not in"
-            f" {corpus_name}; expected a document's id; use the corpus of these rows"
+            f"{where}: {column.removesuffix('s')} '{names[int(np.argmin(rows))]}' is not in {corpus_name}; expected a"
+            " document's id; use the corpus of these rows"
         )
-    return ends.astype(np.int64), rows
+    sizes = pc.fill_null(pc.list_value_length(table[column]), 0).to_numpy()
+    return np.r_[0, np.cumsum(sizes)].astype(np.int64), rows
 
 
 def find_own_rows(queries: pa.Table, corpus: DocumentRows) -> np.ndarray:
@@ -325,35 +300,29 @@ def find_own_rows(queries: pa.Table, corpus: DocumentRows) -> np.ndarray:
 
 def pad_rows(rows: Sequence[np.ndarray], fill_value: float) -> np.ndarray:
     """Stack rows of different lengths into one array, padded on the right."""
-    out = np.full(
-        (len(rows), max(map(len, rows), default=0)),
-        fill_value,
-        rows[0].dtype if len(rows) else np.int64,
-    )
+    padded = np.full((len(rows), max(map(len, rows))), fill_value, rows[0].dtype)
     for number, row in enumerate(rows):
-        out[number, : len(row)] = row
-    return out
+        padded[number, : len(row)] = row
+    return padded
 
 
-def _read_teacher_scores(mined: pa.Table, ids: str) -> np.ndarray:
-    """Return the teacher scores beside a column of ids, flat, float32."""
+def _average_lists(scores: np.ndarray, ends_Q: np.ndarray) -> np.ndarray:
+    """Return the mean of each list of a flat array, float64 [Q]; NaN for an empty one. ends_Q: offsets of the lists."""
+    size_Q = np.diff(ends_Q)
+    query = np.repeat(np.arange(len(size_Q)), size_Q)
+    return np.bincount(query, scores, len(size_Q)) / np.where(size_Q, size_Q, np.nan)
+
+
+def _read_teacher_scores(mined: pa.Table, ids: str, count: int) -> np.ndarray:
+    """Return the teacher scores beside a column of ids, flat, float32. count: the number of ids."""
     column = TEACHER_SCORES[ids]
     if column not in mined.column_names:
         raise DataError(
             f"mined: has no column {column}; expected the scores of a reranker; run `rerank` on it first"
         )
-    counts, wanted = (
-        pc.fill_null(pc.list_value_length(mined[name]), 0).to_numpy() for name in (column, ids)
-    )
-    for row in np.flatnonzero(counts != wanted)[:1].tolist():
-        given = f"{counts[row] or 'no'} {column} for {wanted[row]} {ids}"
-        raise DataError(f"mined: row {row}: {given}; expected one each; run `rerank`")
-    flat = pc.fill_null(pc.list_flatten(mined[column]), float("nan")).to_numpy().astype(np.float32)
-    if not np.isfinite(flat).all():
-        row = int(
-            np.searchsorted(np.cumsum(counts), np.flatnonzero(~np.isfinite(flat))[0], side="right")
-        )
+    flat = pc.list_flatten(mined[column]).to_numpy().astype(np.float32)
+    if len(flat) != count or not np.isfinite(flat).all():
         raise DataError(
-            f"mined: row {row}: a score in {column} is not a finite number; expected all to be; run `rerank` again"
+            f"mined: {np.isfinite(flat).sum()} finite {column} for {count} {ids}; expected one each; run `rerank`"
         )
     return flat

@@ -29,10 +29,6 @@ def read_dim(folder: Path) -> int:
 
 def read_vectors(path: Path, ids: pa.Array) -> np.ndarray:
     """Return the [N, D] float32 embeddings of one shard. Raises DataError unless its ids are `ids`, in this order."""
-    if not path.exists():
-        raise DataError(
-            f"{path}: missing; expected the embeddings of the shard of that name; embed the texts again"
-        )
     table = open_mapped_shard(path)
     _check_ids(path, table, ids)
     return view_embeddings(table).astype(np.float32)  # a copy: Arrow's memory is read-only
@@ -56,12 +52,10 @@ def read_blocks(
 
 
 def _check_ids(path: Path, table: pa.Table, ids: pa.Array) -> None:
-    found = table["id"].combine_chunks()
-    if not found.equals(ids):
-        pairs = enumerate(zip(found.to_pylist(), ids.to_pylist(), strict=False))
-        row = next((i for i, (a, b) in pairs if a != b), min(len(found), len(ids)))
+    if not table["id"].combine_chunks().equals(ids):
         raise DataError(
-            f"{path}: row {row} is not the text's ({len(found)} rows for {len(ids)}); embed these texts again"
+            f"{path}: its {len(table)} ids are not those of the {len(ids)} texts; expected the same in this order;"
+            " embed these texts again"
         )
 
 

@@ -7,20 +7,9 @@ from pathlib import Path
 
 from ratchet.data.formats import beir, eedi, pairs
 from ratchet.data.formats.table_files import list_tables
-from ratchet.data.formats.text_files import read_csv
 from ratchet.data.retrieval import Query, RetrievalData
 from ratchet.data.retrieval.checks import check_data, check_queries
 from ratchet.errors import DataError
-from ratchet.files import open_regular
-
-PACKED = {
-    ".gz": "compressed by gzip; expected an unpacked file; unpack it with gunzip",
-    ".zst": "compressed by Zstandard; expected an unpacked file; unpack it with unzstd",
-    ".zip": "a zip archive; expected an unpacked file or folder; unpack it with unzip",
-    ".tsv": "separated by tabs; expected commas, or JSON Lines; write the file again as .csv",
-    ".xlsx": "a spreadsheet; expected CSV; save it as .csv",
-}
-"""Suffix -> what is wrong, and what to do."""
 
 
 def load_retrieval(
@@ -49,67 +38,46 @@ def _read(
 ) -> RetrievalData:
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected data; check the path")
-    if not path.is_dir():
-        open_regular(path).close()
-    named = []
-    for key in options:
-        if key in (*pairs.COLUMNS, "template"):
-            named.append(key)
-    unknown = [*named, *(key for key in options if key in ("ignore", "split"))]
+    if eedi.is_known(path, labelled=labelled):
+        _refuse_options(path, options, "Eedi", ("template",))
+        template = "".join(options.get("template", ()))
+        return eedi.read(path, labelled=labelled, template=template)
+    if beir.is_folder(path):
+        _refuse_options(path, options, "BEIR", ())
+        return beir.read(path, labelled=labelled, sampled=sampled)
+    tables = list_tables(path, options)
     files = []
-    for name in ("test.csv", "train.csv")[labelled:]:
-        if (path / name).exists():
-            files.append(path / name)
-    if not labelled and path.suffix == ".csv" and "QuestionText" in next(read_csv(path, ()))[1]:
-        files = [path]
-    if path.suffix in (".jsonl", ".json"):
-        jsonl = [path]
-    else:
-        jsonl = sorted(path.glob("[!.]*.jsonl"))
-    jsonl = [file for file in jsonl if file.name != pairs.POOL]
-    csv = sorted(path.glob("[!.]*.csv"))
-    if (
-        files
-        and labelled
-        and not (path / eedi.MAPPING).exists()
-        and "QuestionText" not in next(read_csv(files[0], ()))[1]
-    ):
-        files = []
-    if files or (path / eedi.MAPPING).exists():
-        if labelled:
-            where = path
-        else:
-            where = (*files, path / "test.csv")[0]
-        kind = "Eedi"
-        data = eedi.read(where, labelled=labelled, template="".join(options.get("template", ())))
-        unknown = [key for key in unknown if key != "template"]
-    elif beir.is_folder(path):
-        kind = "BEIR"
-        data = beir.read(path, labelled=labelled, sampled=sampled)
-    elif len(jsonl) + len(csv) > 1 or (path.is_dir() and (jsonl or csv) and list_tables(path, {})):
-        names = ", ".join(file.name for file in (*jsonl, *csv, *list_tables(path, {}))[:4])
+    for file in sorted(path.glob("[!.]*")):
+        if file.suffix in (".jsonl", ".csv") and file.name != pairs.POOL:
+            files.append(file)
+    if len(files) > 1 or (files and tables):
+        names = ", ".join(file.name for file in (*files, *tables)[:4])
         raise DataError(
             f"{path}: several data files ({names}); expected one, or Parquet or Arrow files alone; give one of them as"
             " data, and others as valid and test"
         )
-    elif len(jsonl) == 1:
-        return pairs.read(jsonl[0], options, labelled=labelled, sampled=sampled)
-    elif (
-        path.suffix in pairs.SUFFIXES
-        or list_tables(path, options)
-        or (path.suffix == ".txt" and not labelled)
+    if files:
+        path = files[0]
+    if not tables and path.suffix not in (
+        pairs.SUFFIXES if labelled else (*pairs.SUFFIXES, ".txt")
     ):
-        return pairs.read(path, options, labelled=labelled, sampled=sampled)
-    elif path.suffix in PACKED:
-        raise DataError(f"{path}: {PACKED[path.suffix]}; see docs/data.md")
-    else:
         raise DataError(
             f"{path}: no known format; expected a folder with train.csv and {eedi.MAPPING} (Eedi), one with"
             " corpus.jsonl, queries.jsonl and qrels/ (BEIR), a .jsonl file (FlagEmbedding), a .jsonl, .csv or .parquet"
             " file of pairs, or a folder of .parquet files; see docs/data.md"
         )
-    if unknown:
+    if "split" in options and not path.is_dir():
         raise DataError(
-            f"{path}: '?{unknown[0]}=' given; expected no columns for {kind}; leave it out"
+            f"{path}: ?split= given; expected a folder of Parquet or Arrow files; leave it out, since the rows of a"
+            " column `split` are in the splits that it names"
         )
-    return data
+    return pairs.read(path, options, labelled=labelled, sampled=sampled)
+
+
+def _refuse_options(path: Path, options: pairs.Options, kind: str, allowed: Sequence[str]) -> None:
+    """Raise DataError for an option that says how columns are read, where the columns have fixed names."""
+    for name in (*pairs.COLUMNS, "template", "ignore", "split"):
+        if name in options and name not in allowed:
+            raise DataError(
+                f"{path}: '?{name}=' given; expected no columns for {kind}; leave it out"
+            )

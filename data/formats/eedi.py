@@ -10,14 +10,14 @@ from ratchet.errors import DataError
 
 LETTERS = "ABCD"
 MAPPING = "misconception_mapping.csv"
-COLUMNS = (
+QUESTION = (
     "QuestionId",
     "ConstructName",
     "CorrectAnswer",
     "QuestionText",
     *(f"Answer{letter}Text" for letter in LETTERS),
-    *(f"Misconception{letter}Id" for letter in LETTERS),
 )
+LABELS = tuple(f"Misconception{letter}Id" for letter in LETTERS)
 
 
 def format_query(question: str, hint: str, correct: str, wrong: str) -> str:
@@ -25,66 +25,72 @@ def format_query(question: str, hint: str, correct: str, wrong: str) -> str:
     return f"Question: {question}\nHint: {hint}\nCorrect answer: {correct}\nWrong answer: {wrong}"
 
 
+def is_known(path: Path, *, labelled: bool) -> bool:
+    """Return whether a path has data in this format."""
+    if (path / MAPPING).exists():
+        return True
+    if labelled:
+        return False
+    if path.suffix == ".csv":
+        rows = read_csv(path, ())
+        return "QuestionText" in next(rows, ("", {}))[1]
+    return (path / "test.csv").exists()
+
+
 def read(path: Path, *, labelled: bool = True, template: str = "") -> RetrievalData:
     """Read a folder: queries `{QuestionId}_{letter}`, grouped by question. Without `labelled`, read every wrong answer
-    of a CSV file such as Eedi's `test.csv`. template: the text of a query, with columns of the file and
-    {CorrectAnswerText} and {WrongAnswerText}; empty: `format_query`. Raises DataError naming file and line."""
+    of a CSV file such as Eedi's `test.csv`, or of a folder with `test.csv` or `train.csv`. template: the text of a
+    query, with columns of the file and {CorrectAnswerText} and {WrongAnswerText}; empty: `format_query`. Raises
+    DataError naming file and line."""
     corpus = []
+    columns = QUESTION
+    file = path
     if labelled:
+        columns = QUESTION + LABELS
         for where, row in read_csv(path / MAPPING, ("MisconceptionId", "MisconceptionName")):
             name = row["MisconceptionId"]
-            text = row["MisconceptionName"]
-            if not text.strip():
+            if not row["MisconceptionName"].strip():
                 raise DataError(
                     f"{where}: document '{name}' has no text; expected some; remove it or fill it"
                 )
-            corpus.append(Document(name, text, where))
-    known = set()
-    for document in corpus:
-        known.add(document.id)
+            corpus.append(Document(name, row["MisconceptionName"], where))
+    if path.is_dir():
+        file = path / "train.csv"
+        if not labelled and (path / "test.csv").exists():
+            file = path / "test.csv"
+    known = {document.id for document in corpus}
     queries: list[Query] = []
     unlabelled = 0
-    for where, row in (
-        read_csv(path / "train.csv", COLUMNS)
-        if labelled
-        else read_csv(path, COLUMNS[: -len(LETTERS)])
-    ):
+    for where, row in read_csv(file, columns):
         correct = row["CorrectAnswer"]
-        if correct not in LETTERS or not correct:
+        if correct not in tuple(LETTERS):
             raise DataError(
                 f"{where}: CorrectAnswer is {show(correct)}; expected one of A, B, C, D; correct it"
             )
-        for letter in LETTERS:
+        right = row[f"Answer{correct}Text"]
+        for letter in LETTERS.replace(correct, ""):
+            wrong = row[f"Answer{letter}Text"]
+            labels: tuple[str, ...] = ()
             if labelled:
-                label = row[f"Misconception{letter}Id"].strip()
-            else:
-                label = ""
-            if letter == correct:
-                continue
-            if labelled and not label:
-                unlabelled += 1
-                continue
-            # The file writes ids as floats: 1672.0
-            label = label.removesuffix(".0")
-            if labelled and label not in known:
-                raise DataError(
-                    f"{where}: Misconception{letter}Id is {show(label)}; {MAPPING} has no such id; add it"
-                )
-            if not row[f"Answer{letter}Text"].strip():
+                # The file writes ids as floats: 1672.0
+                label = row[f"Misconception{letter}Id"].strip().removesuffix(".0")
+                if not label:
+                    unlabelled += 1
+                    continue
+                if label not in known:
+                    raise DataError(
+                        f"{where}: Misconception{letter}Id is {show(label)}; {MAPPING} has no such id; add it"
+                    )
+                labels = (label,)
+            if not wrong.strip():
                 raise DataError(
                     f"{where}: Answer{letter}Text is empty, but is a wrong answer; expected its text; fill it"
                 )
-            right = row[f"Answer{correct}Text"]
-            wrong = row[f"Answer{letter}Text"]
+            text = format_query(row["QuestionText"], row["ConstructName"], right, wrong)
             if template:
-                text = fill_template(
-                    where, template, {**row, "CorrectAnswerText": right, "WrongAnswerText": wrong}
-                )
-            else:
-                text = format_query(row["QuestionText"], row["ConstructName"], right, wrong)
-            labels = (label,) * labelled
+                answers = {"CorrectAnswerText": right, "WrongAnswerText": wrong}
+                text = fill_template(where, template, row | answers)
             name = f"{row['QuestionId']}_{letter}"
-            queries.append(
-                Query(name, text, labels, (1,) * labelled, group=row["QuestionId"], where=where)
-            )
+            grades = (1,) * len(labels)
+            queries.append(Query(name, text, labels, grades, group=row["QuestionId"], where=where))
     return RetrievalData(corpus, queries, {"wrong answers without a label, left out": unlabelled})

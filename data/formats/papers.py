@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ratchet.data.formats.text_files import read_json_lines, show
+from ratchet.data.formats.text_files import read_json_objects, show
 from ratchet.errors import DataError
 
 KINDS = ("lemmas", "theorems")
@@ -45,10 +45,7 @@ def find_files(path: Path) -> list[Path]:
     if path.is_dir():
         found = sorted(path.glob("[!.]*.jsonl"))
     else:
-        if path.is_file():
-            found = [path]
-        else:
-            found = []
+        found = [path]
     if not found:
         raise DataError(
             f"{path}: no .jsonl file; expected papers, one per line, with lemmas and theorems; check the path"
@@ -62,21 +59,18 @@ def read_papers(*paths: Path | None) -> Iterator[Paper]:
     for split, path in enumerate(paths):
         if path is not None:
             for file in find_files(path):
-                for where, row in read_json_lines(file):
+                for where, row in read_json_objects(file):
                     yield _parse_paper(row, where, split, seen)
 
 
-def _parse_paper(row: Any, where: str, split: int, seen: dict[str, str]) -> Paper:
-    if not isinstance(row, dict) or not any(kind in row for kind in KINDS):
+def _parse_paper(row: dict[str, Any], where: str, split: int, seen: dict[str, str]) -> Paper:
+    if row.keys().isdisjoint(KINDS):
         raise DataError(
             f"{where}: no {' or '.join(KINDS)}; expected an object with lists of statements; add one"
         )
     texts: list[str] = []
     for kind in KINDS:
-        if row.get(kind) is None:
-            own = []
-        else:
-            own = row[kind]
+        own = row.get(kind) or []
         if not isinstance(own, list) or not all(isinstance(text, str) for text in own):
             raise DataError(
                 f"{where}: {kind} is not a list of strings; expected one string per statement; correct it"
@@ -85,12 +79,7 @@ def _parse_paper(row: Any, where: str, split: int, seen: dict[str, str]) -> Pape
     unnamed = (
         f"{SPLITS[split]}/" * (split > 0) + where.rsplit("/", 1)[-1]
     )  # files of two splits may have one name
-    given = row.get("arxiv_id") or row.get("id") or unnamed
-    if not isinstance(given, str | int | float) or isinstance(given, bool):
-        raise DataError(
-            f"{where}: the id is {type(given).__name__}; expected a string or a number; correct it"
-        )
-    name = str(given)
+    name = str(row.get("arxiv_id") or row.get("id") or unnamed)
     if name in seen:
         raise DataError(
             f"{where}: paper {show(name)} is also {seen[name]}; expected each paper once; put the two together, or"
@@ -107,10 +96,10 @@ def _parse_paper(row: Any, where: str, split: int, seen: dict[str, str]) -> Pape
 
 @dataclass(frozen=True)
 class Selection:
-    """The statements of P papers that are used. S: all statements; those of a paper are consecutive."""
+    """The statements of P papers. S: all statements; those of a paper are consecutive."""
 
     split_P: np.ndarray
-    """int8, an index into SPLITS; -1 for papers that are not used."""
+    """int8, an index into SPLITS."""
     kept_S: np.ndarray
     """bool. Of statements with the same text in several papers only one is kept: the others would be negatives of it,
     or test statements that are also in training."""
@@ -121,10 +110,8 @@ class Selection:
 
     @property
     def dropped(self) -> int:
-        """Number of statements of used papers that are not kept."""
-        return int(
-            np.diff(self.ends_P)[self.split_P >= 0].sum() - self.count_P[self.split_P >= 0].sum()
-        )
+        """Number of statements that are not kept."""
+        return len(self.kept_S) - int(self.kept_S.sum())
 
     def describe(self) -> str:
         """Return a note on the statements that are not kept, or an empty string."""
@@ -134,14 +121,10 @@ class Selection:
 
 
 def select_statements(
-    paths: Sequence[Path | None],
-    max_papers: int | None,
-    test_fraction: float,
-    validation_fraction: float,
-    seed: int,
+    paths: Sequence[Path | None], test_fraction: float, validation_fraction: float, seed: int
 ) -> Selection:
-    """Read all papers, draw at most `max_papers` of the first path, and split these as `assign_splits` does. The papers
-    of the second and third path, where given, are `valid` and `test`.
+    """Read all papers, and split those of the first path as `assign_splits` does. The papers of the second and third
+    path, where given, are `valid` and `test`.
 
     A text of several papers is kept in `test` if one of them is there, else in `valid`, else in the first paper. Memory
     holds 8 bytes per statement. Raises DataError, naming the file, for a bad row and for a split without a pair."""
@@ -156,15 +139,12 @@ def select_statements(
     distinct_P, given_P, place_P = np.array(papers, np.int64).reshape(-1, 3).T
     split_P = place_P.astype(np.int8)
     hash_S = np.frombuffer(hashes, np.uint64)
-    drawn = chosen = np.flatnonzero(split_P == 0)
-    if max_papers is not None and max_papers < len(drawn):
-        chosen = np.sort(np.random.default_rng([seed, 1]).choice(drawn, max_papers, replace=False))
-    fractions = (
-        test_fraction if paths[2] is None else 0,
-        validation_fraction if paths[1] is None else 0,
-    )
-    split_P[drawn] = -1
-    split_P[chosen] = assign_splits(given_P[chosen], *fractions, seed, str(paths[0]))
+    if paths[1] is not None:
+        validation_fraction = 0
+    if paths[2] is not None:
+        test_fraction = 0
+    divided_P = split_P == 0
+    split_P[divided_P] = assign_splits(given_P[divided_P], test_fraction, validation_fraction, seed)
     split_S = np.repeat(split_P, distinct_P)
     order_S = np.lexsort((-split_S, hash_S))  # stable: the first paper of a split comes first
     kept_S = np.zeros(len(hash_S), bool)
@@ -177,11 +157,7 @@ def select_statements(
 
 
 def assign_splits(
-    given_P: np.ndarray,
-    test_fraction: float,
-    validation_fraction: float,
-    seed: int,
-    source: str = "papers",
+    given_P: np.ndarray, test_fraction: float, validation_fraction: float, seed: int
 ) -> np.ndarray:
     """Assign a split to each paper, as an index into SPLITS, int8 [P]. given_P: statements, with blank and repeats.
 
@@ -189,49 +165,36 @@ def assign_splits(
     int((1 - test_fraction) * papers) are for test, as in `theorem_contrastive_training.py` of
     https://github.com/ajoudaki/CITER (seed 42, fraction 0.2). `validation_fraction` of the rest, the last ones, are for
     validation. Papers with one statement, which is a document without a query, are split likewise among themselves. A
-    fraction of 0 gives no papers; otherwise a split gets one or more, if three have two statements. Raises DataError,
-    naming `source`, for fewer papers than splits."""
-    names = ["train", *["valid"] * (validation_fraction > 0), *["test"] * (test_fraction > 0)]
-    if len(given_P) < len(names):
-        raise DataError(
-            f"{source}: {len(given_P)} papers; expected at least {len(names)}, one for each of {', '.join(names)}; give"
-            " more papers, one per line"
-        )
+    fraction of 0 gives no papers; otherwise a split gets one or more, if three have two statements."""
+    others = (validation_fraction > 0) + (test_fraction > 0)
     split = np.zeros(len(given_P), np.int8)
     for own_P, key in ((given_P >= 2, seed), (given_P < 2, [seed, 3])):
         order = np.random.default_rng(key).permutation(np.flatnonzero(own_P))
-        rest = max(int((1 - test_fraction) * len(order)), min(len(order), len(names) - 1))
+        rest = max(int((1 - test_fraction) * len(order)), min(len(order), others))
+        valid = 0
         if validation_fraction and rest:
             valid = min(rest - 1, max(1, round(validation_fraction * rest)))
-        else:
-            valid = 0
         split[order[rest - valid : rest]] = SPLITS.index("valid")
         split[order[rest:]] = SPLITS.index("test")
     return split
 
 
 def _check_pairs(count_P: np.ndarray, split_P: np.ndarray, paths: Sequence[Path | None]) -> None:
-    used = int((split_P >= 0).sum())
-    pairs = int((count_P[split_P >= 0] >= 2).sum())
+    pairs = int((count_P >= 2).sum())
     for number, name in enumerate(SPLITS):
         if not np.any(count_P[split_P == number] >= 2):
             raise DataError(
-                f"{paths[number] or paths[0]}: {pairs} of {used} papers have two or more statements that no other paper"
-                f" has, and none of them is in {name}; expected one in each split, since statements of a paper are"
-                " matched with each other; give more papers, or set prepare_papers.seed, .test_fraction or"
+                f"{paths[number] or paths[0]}: {pairs} of {len(count_P)} papers have two or more statements that no"
+                f" other paper has, and none of them is in {name}; expected one in each split, since statements of a"
+                " paper are matched with each other; give more papers, or set prepare_papers.seed, .test_fraction or"
                 " .validation_fraction"
             )
 
 
 def number_papers(statements: pa.Table) -> np.ndarray:
-    """Number the paper of each statement, int64 [S], from 0. Raises DataError if a paper's are not consecutive."""
+    """Number the paper of each statement, int64 [S], from 0."""
     paper_S = statements["paper"].combine_chunks().dictionary_encode().indices
-    found = paper_S.to_numpy(zero_copy_only=False).astype(np.int64)
-    if np.any(np.diff(found) < 0):
-        raise DataError(
-            "statements: a paper's statements are apart; expected them one after the other; run `prepare_papers` again"
-        )
-    return found
+    return paper_S.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def other_statements(paper_S: np.ndarray, row_Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

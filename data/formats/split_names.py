@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,16 +14,12 @@ SPLITS = {
     **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
 }
 """Name in the data -> split, as the library `datasets` reads the names of files."""
-SHARD = re.compile(r"(.*)-\d+-of-(\d+)(-[0-9a-f]+)?")
 
 
 def find_word(path: Path) -> str:
     """Return the one word of `SPLITS` in the name of a file: `test-00000-of-00001-a09b74b3.parquet`, `nq-test.parquet`.
     Empty: it has none, or several."""
-    words = set()
-    for word in re.split(r"[-_.]", path.stem.lower()):
-        if word in SPLITS:
-            words.add(word)
+    words = SPLITS.keys() & set(re.split(r"[-_.]", path.stem.lower()))
     if len(words) == 1:
         return words.pop()
     return ""
@@ -32,11 +27,8 @@ def find_word(path: Path) -> str:
 
 def find_split(file: Path, root: Path) -> str:
     """Return the split of a file by its name, or else by the name of the nearest folder below `root`. Empty: none."""
-    folders = []
-    for folder in file.parents:
-        if folder.is_relative_to(root) and folder != root:
-            folders.append(folder)
-    for path in (file, *folders):
+    relative = file.relative_to(root)
+    for path in (relative, *relative.parents):
         word = find_word(path)
         if word:
             return SPLITS[word]
@@ -44,41 +36,23 @@ def find_split(file: Path, root: Path) -> str:
 
 
 def find_splits(files: Sequence[Path], root: Path) -> dict[Path, str]:
-    """Return the split of each file of a folder. Empty for all if no name tells one, if all are in train, which is
-    divided, and for a single file. Raises DataError if the names of some files tell a split, and others do not."""
+    """Return the split of each file of a folder. Empty for all if no name tells one, and if all are in train, which is
+    divided. Raises DataError if the names of some files tell a split, and others do not."""
     found = {file: find_split(file, root) for file in files}
-    named = [file for file in files if found[file]]
-    if root in files or set(found.values()) <= {"train"}:
+    splits = set(found.values())
+    if splits <= {"train"}:
         return dict.fromkeys(files, "")
-    for file in files:
-        if named and not found[file]:
-            raise DataError(
-                f"{file}: its name tells no split, but that of {named[0]} does; expected one in all names or in none;"
-                " rename it, or read one split, such as ?split=train behind the path"
-            )
+    if "" in splits and len(splits) > 1:
+        unnamed = next(file for file in files if not found[file])
+        raise DataError(
+            f"{unnamed}: its name tells no split, but those of others do; expected one in all names or in none; rename"
+            " it, or read one split, such as ?split=train behind the path"
+        )
     return found
 
 
 def matches_split(file: Path, root: Path, split: str) -> bool:
     """Return whether the name of a file, or of a folder below `root`, says that it is in a split (of any name)."""
     by_name = re.compile(rf"(.*-)?{re.escape(split)}(-\d+-of-\d+)?")
-    return bool(by_name.fullmatch(file.stem)) or find_split(file, root) == read_split(split)
-
-
-def read_split(name: str) -> str:
-    """Return the split that a name in the data means, or the name itself."""
-    return SPLITS.get(name.lower(), name)
-
-
-def refuse_missing_shards(files: Sequence[Path]) -> None:
-    """Raise DataError if one of the files `NAME-00000-of-00002`, `NAME-00001-of-00002` is not there."""
-    counts: Counter[tuple[Path, str, int]] = Counter()
-    for file in files:
-        found = SHARD.fullmatch(file.stem)
-        if found:
-            counts[file.parent, found[1], int(found[2])] += 1
-    for (folder, name, total), count in counts.items():
-        if count < total:
-            raise DataError(
-                f"{folder}: {count} of the {total} files {name}-*-of-{total:05d} given; expected all; copy the others"
-            )
+    known = SPLITS.get(split.lower(), split)
+    return bool(by_name.fullmatch(file.stem)) or find_split(file, root) == known

@@ -6,7 +6,7 @@ import csv
 import json
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,8 @@ from ratchet.errors import DataError
 from ratchet.files import MAX_LINE_BYTES, iterate_lines
 
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-ONE_PER_LINE = (
-    "write it so, as `jq -c '.[]' FILE` does for an array, and `jq -c . FILE` for objects"
-)
 BLANK = " \t\r\n"
 """White space of JSON. Other characters that Python strips are errors."""
-MAX_SCORE = 3e38
-"""Bound on the absolute value of scores, which are stored as float32."""
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 60
@@ -34,14 +29,10 @@ def fill_template(where: str, template: str, row: Mapping[str, Any]) -> str:
     """Return a template with the values of a row in place of the column names in braces. `\\n` is a line break. Raises
     DataError for a column that the row does not have."""
     names = FIELD.findall(template)
-    missing = []
-    for name in names:
-        if name not in row:
-            missing.append(name)
-    if missing or not names:
+    if not names or not row.keys() >= set(names):
         raise DataError(
-            f"{where}: template {show(template)} given, with {show(missing[0]) if missing else 'no column'}; expected"
-            f" some of {', '.join(map(str, row))} in braces; correct it"
+            f"{where}: template {show(template)} given; expected some of {', '.join(map(str, row))} in braces; correct"
+            " it"
         )
     texts = {}
     for name in names:
@@ -59,135 +50,73 @@ def show(value: Any) -> str:
 
 def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield (`file:line`, row) of each record. columns: required columns; empty: none. Raises DataError for a missing
-    column, a column that is given twice, a row of another length, and a file without rows."""
+    column, and for a row of another length."""
     # The default limit of a field is 131,072 characters. It is the module's, not the reader's.
     csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader((line for _, line in iterate_lines(path)), strict=True)
-    start = 1
-    rows = 0
+    header: list[str] = []
+    where = f"{path}:1"
     try:
-        header = next((row for row in reader if len(row) > 1 or "".join(row).strip(BLANK)), [])
-        missing = []
-        for column in columns:
-            if column not in header:
-                missing.append(column)
-        if missing:
-            raise DataError(
-                f"{path}:{reader.line_num}: no column {', '.join(missing)}; found"
-                f" {show(', '.join(header) or 'nothing')}; add it"
-            )
-        _refuse_other_separator(f"{path}:{reader.line_num}", header)
-        refuse_twice(f"{path}:{reader.line_num}", columns or header, header)
-        start = reader.line_num + 1
         for row in reader:
-            where = f"{path}:{start}"
-            if row and len(row) != len(header):
-                raise DataError(
-                    f"{where}: {len(row)} fields; expected {len(header)} as in the header; check the quotes"
-                )
-            if row:
-                rows += 1
+            if not header and "".join(row).strip(BLANK):
+                header = row
+                missing = set(columns).difference(header)
+                if missing:
+                    raise DataError(
+                        f"{where}: no column {', '.join(sorted(missing))}; found {show(', '.join(header))}; add it"
+                    )
+            elif header and row:
+                if len(row) != len(header):
+                    raise DataError(
+                        f"{where}: {len(row)} fields; expected {len(header)} as in the header; check the quotes"
+                    )
                 yield where, dict(zip(header, row, strict=True))
-            start = reader.line_num + 1
+            where = f"{path}:{reader.line_num + 1}"
     except csv.Error as error:
         raise DataError(
-            f"{path}:{start}: {error}; expected CSV; check the quotes from this line on"
+            f"{where}: {error}; expected CSV; check the quotes from this line on"
         ) from None
-    if not rows:
-        raise DataError(
-            f"{path}: no rows below the header; expected at least one; check whether the file is complete"
-        )
-
-
-def _refuse_other_separator(where: str, header: Sequence[str]) -> None:
-    """Raise DataError for a header of one column that contains another separator."""
-    for separator, name in {";": "semicolons", "\t": "tabs", "|": "bars"}.items():
-        if len(header) == 1 and separator in header[0]:
-            raise DataError(
-                f"{where}: the header {show(header[0])} is separated by {name}; expected commas; write the file again"
-                " with commas"
-            )
-
-
-def refuse_twice(where: str, columns: Iterable[str], header: Sequence[str]) -> None:
-    """Raise DataError for the first of the columns that a header has twice. Columns without a name may repeat."""
-    for column in columns:
-        if column and header.count(column) > 1:
-            raise DataError(
-                f"{where}: column {column} given twice; expected it once; remove or rename one"
-            )
 
 
 def parse_json(
     where: str, text: str, expected: str = "one JSON object per line; correct or remove the line"
 ) -> Any:
-    """Parse strict JSON. Raises DataError for text that is not JSON, NaN and Infinity, a field that is given twice,
-    absurd nesting, integers of thousands of digits, and half of a surrogate pair."""
+    """Parse strict JSON. Raises DataError for text that is not JSON, NaN and Infinity, a field that is given
+    twice, and half of a surrogate pair."""
     try:
-        value = (
-            json.loads(text) if text.startswith("\ufeff") else _DECODER.decode(text)
-        )  # loads() names the BOM
+        value = _DECODER.decode(text)
         if SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
-        return value
-    except DataError as error:
-        raise DataError(f"{where}: {error}") from None
-    except RecursionError:
-        given = "brackets nested too deeply"
-    except UnicodeEncodeError as error:
-        given = f"\\u{ord(error.object[error.start]):04x} without its other half (a lone surrogate)"
-    except ValueError as error:
-        if "int_max_str_digits" in str(error):
-            given = "an integer of thousands of digits"
-        else:
-            given = f"not JSON ({error})"
-    raise DataError(f"{where}: {given}; expected {expected}")
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not JSON ({error}); expected {expected}") from None
+    return value
 
 
 def _refuse_constant(name: str) -> Any:
-    raise DataError(
-        f"{name} given; expected finite numbers, since JSON has no others; correct or remove it"
-    )
+    raise ValueError(f"{name} is no finite number")
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
-    if len(made) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise DataError(
-            f"field {show(twice)} given twice in one object; expected it once; remove one"
-        )
+    if len(made) < len(pairs):
+        raise ValueError("a field is given twice in one object")
     return made
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_make_object)
 
 
-def read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (`file:line`, value) of each line that is not blank. Raises DataError as `parse_json` and
-    `ratchet.files.iterate_lines` do."""
+def read_json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (`file:line`, object) of each line that is not blank. Raises DataError for other JSON values."""
     for number, line in iterate_lines(path):
         if not line.strip(BLANK):
             continue
         where = f"{path}:{number}"
-        if number == 1 and line.strip(BLANK) in ("[", "{"):
-            raise DataError(
-                f"{where}: JSON over several lines; expected one object per line; {ONE_PER_LINE}"
-            )
-        yield where, parse_json(where, line)
-
-
-def read_json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (`file:line`, object) of each line that is not blank. Raises DataError for other JSON values."""
-    for where, value in read_json_lines(path):
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            raise DataError(
-                f"{where}: a JSON array given; expected one object per line; {ONE_PER_LINE}"
-            )
+        value = parse_json(where, line)
         if not isinstance(value, dict):
             raise DataError(
-                f"{where}: {type(value).__name__} given; expected a JSON object; fix or remove the line"
+                f"{where}: {type(value).__name__} given; expected one JSON object per line; fix or remove the line, or"
+                " write an array so by `jq -c '.[]' FILE`"
             )
         yield where, value
 
@@ -199,9 +128,7 @@ def read_field(where: str, row: dict[str, Any], name: str, kind: type, default: 
         raise DataError(
             f"{where}: no field '{name}'; found {show(', '.join(row) or 'nothing')}; add it"
         )
-    if (
-        not isinstance(value, kind) or (kind is int and isinstance(value, bool))
-    ) and value is not default:
+    if not isinstance(value, kind) and value is not default:
         raise DataError(
             f"{where}: field '{name}' is {type(value).__name__}; expected {kind.__name__}; correct or remove the row"
         )
@@ -214,28 +141,3 @@ def read_filled(where: str, row: dict[str, Any], name: str) -> str:
     if not text.strip():
         raise DataError(f"{where}: {name} is empty; expected text; fill or remove the line")
     return str(text)
-
-
-def read_scores(
-    where: str, row: dict[str, Any], name: str, texts: Sequence[str]
-) -> list[float] | None:
-    """Read a field with one finite number per text; None if it is missing. Raises DataError for other values."""
-    values = read_field(where, row, name, list, None)
-    if values is None:
-        return None
-    if len(values) != len(texts):
-        raise DataError(
-            f"{where}: field '{name}' has {len(values)} scores for {len(texts)} texts; expected one each; score the"
-            " line again"
-        )
-    for value in values:
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not abs(value) <= MAX_SCORE
-        ):
-            raise DataError(
-                f"{where}: field '{name}' holds {show(value)}; expected finite numbers, at most {MAX_SCORE:g}; score"
-                " the line again"
-            )
-    return [float(value) for value in values]

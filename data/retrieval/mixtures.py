@@ -6,7 +6,6 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ratchet.data.retrieval import Document, Query, RetrievalData
 from ratchet.data.retrieval.checks import check_data
@@ -27,14 +26,28 @@ def unite(parts: Sequence[Part]) -> RetrievalData:
     notes: Counter[str] = Counter()
     corpus: list[Document] = []
     queries: list[Query] = []
-    first: dict[
-        str, tuple[int, str]
-    ] = {}  # text -> the first data set that has it, and its id there
+    weights: list[float] = []
+    unread: set[str] = set()
+    first: dict[str, tuple[int, str]] = {}
+    """Text -> the first data set that has it, and its id there."""
     documents = 0
+    rows = 0
+    estimated_rows = 0.0
     for number, (place, data, split, options) in enumerate(parts):
-        documents += data.num_documents
+        weights.append(float(options.get("weight", ["1"])[0]))
+        unread.update(data.unread)
         notes.update(data.notes)
-        document_prefix = _choose_prefix(options, number, len(parts), not data.corpus[0].where)
+        rows += len(data.queries)
+        estimated_rows += len(data.queries) / data.share
+        documents += data.num_documents
+        document_prefix = query_prefix = ""
+        if "name" in options:
+            document_prefix = query_prefix = f"{options['name'][0]}/"
+        elif len(parts) > 1:
+            if not data.corpus[0].where:
+                document_prefix = f"{number}/"
+            if data.numbered:
+                query_prefix = f"{number}/"
         renamed: dict[str, str] = {}
         for document in data.corpus:
             name = document_prefix + document.id
@@ -45,7 +58,6 @@ def unite(parts: Sequence[Part]) -> RetrievalData:
             else:
                 renamed[document.id] = name
                 corpus.append(replace(document, id=name, where=document.where or place))
-        query_prefix = _choose_prefix(options, number, len(parts), data.numbered)
         everything = split and not any(query.split == split for query in data.queries)
         for query in data.queries:
             if split:
@@ -56,59 +68,41 @@ def unite(parts: Sequence[Part]) -> RetrievalData:
                 notes["queries of another split, left out"] += 1
                 continue
             query = _rename(query, renamed, document_prefix)
-            query = query._replace(
-                id=query_prefix + query.id, source=number, where=query.where or place
+            queries.append(
+                query._replace(
+                    id=query_prefix + query.id,
+                    source=number,
+                    where=query.where or place,
+                    task=options.get("instruction", [""])[0] or query.task,
+                    split=split or query.split,
+                )
             )
-            task = options.get("instruction", [""])[0]
-            queries.append(query._replace(task=task or query.task, split=split or query.split))
-    weights = [float(options.get("weight", ["1"])[0]) for *_, options in parts]
-    rows = sum(len(data.queries) for _, data, *_ in parts)
-    share = rows / sum(len(data.queries) / data.share for _, data, *_ in parts)
     estimate = None
     if any(data.estimate is not None for _, data, *_ in parts):
         estimate = documents
-    unread = sorted({name for _, data, *_ in parts for name in data.unread})
-    united = RetrievalData(corpus, queries, +notes, False, weights, share, estimate, unread)
+    united = RetrievalData(
+        corpus,
+        queries,
+        +notes,
+        weights=weights,
+        share=rows / estimated_rows,
+        estimate=estimate,
+        unread=sorted(unread),
+    )
     return check_data(united, ", ".join(part[0] for part in parts))
 
 
-def _choose_prefix(
-    options: Mapping[str, Sequence[str]], number: int, parts: int, is_numbered: bool
-) -> str:
-    """Return the prefix of the ids of a data set: its name, or its number if its reader assigned the ids."""
-    if "name" in options:
-        return f"{options['name'][0]}/"
-    if is_numbered and parts > 1:
-        return f"{number}/"
-    return ""
-
-
 def _rename(query: Query, renamed: Mapping[str, str], prefix: str) -> Query:
-    """Return the query with new document ids, each once, and with the grades and scores that belong to them. prefix: of
-    the ids of documents that were not read."""
-    positives = [renamed.get(name, prefix + name) for name in query.positives]
-    negatives = [renamed.get(name, prefix + name) for name in query.negatives]
-    kept = []
-    for i, name in enumerate(positives):
-        if name not in positives[:i]:
-            kept.append(i)
-    others = []
-    for i, name in enumerate(negatives):
-        if name not in negatives[:i] and name not in positives:
-            others.append(i)
-    teacher = query.teacher
-    if teacher:
-        teacher = _choose(teacher[0], kept), _choose(teacher[1], others)
+    """Return the query with new document ids, and each positive once. prefix: of the ids of documents that were not
+    read. Texts of data with negatives or scores differ, so that these stay as they are."""
+    grades: dict[str, int] = {}
+    for name, grade in zip(query.positives, query.grades, strict=True):
+        grades.setdefault(renamed.get(name, prefix + name), grade)
     return query._replace(
-        positives=_choose(positives, kept),
-        grades=_choose(query.grades, kept),
-        negatives=_choose(negatives, others),
-        teacher=teacher,
+        positives=tuple(grades),
+        grades=tuple(grades.values()),
+        negatives=tuple(renamed.get(name, prefix + name) for name in query.negatives),
     )
-
-
-def _choose(values: Sequence[Any], indices: Sequence[int]) -> tuple[Any, ...]:
-    return tuple(values[i] for i in indices)
 
 
 def weigh(queries: Sequence[Query], weights: Sequence[float], seed: int) -> list[Query]:

@@ -96,9 +96,8 @@ def make_sample(
 
 def read(path: Path) -> Iterator[Sample]:
     """Yield the rows of a file as samples. Raises DataError for an invalid or unsolvable row."""
-    columns = {"nums", "target", "solution"}
     if path.suffix == ".parquet":
-        rows = read_table(path, columns.intersection)
+        rows = read_table(path)
     else:
         rows = read_json_objects(path)
     for number, (where, row) in enumerate(rows):

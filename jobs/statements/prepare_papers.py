@@ -28,8 +28,6 @@ class Config:
     """Fraction of the papers in the test split, used for the final metrics only. Ignored if `test` is given."""
     validation_fraction: Annotated[float, Gt(0), Lt(1)] = 0.02
     """Fraction of the remaining papers in the valid split, which selects checkpoints. Ignored if `valid` is given."""
-    max_papers: Annotated[int, Ge(3)] | None = None
-    """Maximum number of papers, drawn at random from `papers` before the split. None: all papers."""
     max_statements: Annotated[int, Ge(2)] | None = None
     """Maximum number of statements per paper, drawn at random. None: all statements."""
     seed: Seed = 42
@@ -57,7 +55,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
     fractions = config.test_fraction, config.validation_fraction
     paths = inputs.papers, inputs.valid, inputs.test
-    found = select_statements(paths, config.max_papers, *fractions, config.seed)
+    found = select_statements(paths, *fractions, config.seed)
     train = found.count_P[found.split_P == SPLITS.index("train")]
     pairs = count_pairs(np.minimum(train, config.max_statements or train))
     tested = found.count_P[found.split_P == SPLITS.index("test")]
@@ -73,7 +71,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     fractions = config.test_fraction, config.validation_fraction
     paths = inputs.papers, inputs.valid, inputs.test
-    found = select_statements(paths, config.max_papers, *fractions, config.seed)
+    found = select_statements(paths, *fractions, config.seed)
     split = found.split_P
     ends_P = found.ends_P
     total = len(split)
@@ -82,8 +80,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         writers[name] = SplitWriter(context.out / name, config.shard_rows, mapped=name == "train")
     empty = repeated = 0
     for number, paper in enumerate(read_papers(*paths)):
-        if split[number] < 0:
-            continue
         empty = empty + paper.empty
         repeated = repeated + paper.repeated
         kept = found.kept_S[ends_P[number] : ends_P[number + 1]]
@@ -96,7 +92,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     counts = {name: np.array(writer.counts) for name, writer in writers.items()}
     return Result(
         {
-            "papers": int((split >= 0).sum()),
+            "papers": total,
             **{f"{name}/statements": int(count.sum()) for name, count in counts.items()},
             "train/pairs": count_pairs(counts["train"]),
             "blank_statements": empty,

@@ -316,7 +316,7 @@ SQUAD = [
     for n in range(3)
 ]
 EEDI = (
-    ",".join(eedi.COLUMNS)
+    ",".join((*eedi.QUESTION, *eedi.LABELS))
     + "\n"
     + "".join(f'{i},Add,A,"What, is\n{i}+1?",{i + 1},{i},{i + 2},9,,0.0,1.0,\n' for i in range(6))
 )

@@ -10,11 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ratchet.data import tables
 from ratchet.data.tables import (
     CORPUS,
     MINED,
-    DocumentRows,
     Texts,
     hash_shards,
     hash_texts,
@@ -90,31 +88,6 @@ def check_many(texts: Texts, rows: list[dict[str, str]]) -> None:
     for names in (["d20"], ["d3", "d20", "d4"]):
         with pytest.raises(KeyError, match="d20"):
             texts.find(names)
-
-
-def test_ids_with_the_same_hash_are_told_apart(
-    corpus: tuple[Path, list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tables, "hash_texts", lambda texts: np.zeros(len(texts), np.int64))
-    texts = Texts(read_shards(corpus[0]))
-    assert dict(texts) == {row["id"]: row["text"] for row in corpus[1]}
-    assert "d20" not in texts
-    check_many(texts, corpus[1])
-
-
-@pytest.mark.parametrize("hashes", [1000, 5, 1])
-def test_rows_with_colliding_hashes(hashes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "hash_texts", lambda texts: hash_texts(texts) % hashes)
-    ids = [f"d{number}" for number in np.random.default_rng(0).permutation(100).tolist()]
-    rows = DocumentRows(pa.chunked_array([ids[:30], [], ids[30:70], ids[70:]]))
-    names = [f"d{number}" for number in np.random.default_rng(1).integers(0, 120, 50).tolist()]
-    row_of = {name: row for row, name in enumerate(ids)}
-    found = rows.find(pa.chunked_array([names[:20], [], names[20:]], pa.string()))
-    assert found.tolist() == [row_of.get(name, -1) for name in names]
-    assert rows.find(pa.chunked_array([], pa.string())).tolist() == []
-    assert DocumentRows(pa.chunked_array([], pa.string())).find(
-        pa.chunked_array([["d1"]])
-    ).tolist() == [-1]
 
 
 def test_hashes_of_texts() -> None:

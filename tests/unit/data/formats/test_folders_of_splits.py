@@ -71,7 +71,7 @@ def test_a_file_that_is_given_itself_is_the_data(tmp_path: Path) -> None:
     [
         (
             ["train.parquet", "holdout.parquet"],
-            r"holdout\.parquet: its name tells no split, but that of .*train",
+            r"holdout\.parquet: its name tells no split, but those of others do",
         ),
         (
             ["train.parquet", "test.parquet", "more.parquet"],
@@ -86,14 +86,6 @@ def test_a_file_that_is_given_itself_is_the_data(tmp_path: Path) -> None:
         (["train.jsonl", "test.parquet"], "several data files"),
         (["train.jsonl", "data/test.parquet"], "several data files"),
         (["train.parquet", "test.csv"], "several data files"),
-        (
-            ["train-00000-of-00002.parquet"],
-            r"1 of the 2 files train-\*-of-00002 given; expected all",
-        ),
-        (
-            ["data/train-00000-of-00003.parquet", "data/train-00002-of-00003.parquet"],
-            "2 of the 3 files train-",
-        ),
     ],
 )
 def test_no_file_of_a_folder_is_left_out(tmp_path: Path, names: list[str], says: str) -> None:
@@ -116,7 +108,7 @@ def test_one_split_of_a_folder_can_be_read(tmp_path: Path) -> None:
     assert count_splits(tmp_path, "split=TEST") == {None: 6}
     assert count_splits(tmp_path, "split=b") == {None: 6}
     with pytest.raises(
-        DataError, match=r"\?split=valid given; expected .* such as test and train; correct it"
+        DataError, match=r"\?split=valid given; expected .*b\.parquet, eval\.parquet"
     ):
         load_retrieval(tmp_path, "split=valid")
     folder = write_files(tmp_path / "only", ["data/train/0000.parquet"])
@@ -124,26 +116,11 @@ def test_one_split_of_a_folder_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
-@pytest.mark.parametrize("column", ["split", "Split", " split"])
-def test_the_option_split_reads_the_rows_of_a_column(
-    tmp_path: Path, suffix: str, column: str
-) -> None:
-    path = write_files(tmp_path, [f"x.{suffix}"], **{column: "eval"}) / f"x.{suffix}"
+def test_the_option_split_is_for_folders(tmp_path: Path, suffix: str) -> None:
+    path = write_files(tmp_path, [f"x.{suffix}"], Split="eval") / f"x.{suffix}"
     assert count_splits(path) == {"test": 6}
-    assert count_splits(path, "split=test") == {None: 6}
-    assert len(load_queries(path, "split=test")) == 6
     for read in (load_retrieval, load_queries):
-        with pytest.raises(DataError, match=r"no row of the split 'train'"):
-            read(path, "split=train")
-
-
-@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
-def test_the_option_split_needs_something_to_read(tmp_path: Path, suffix: str) -> None:
-    path = write_files(tmp_path, [f"x.{suffix}"]) / f"x.{suffix}"
-    for read in (load_retrieval, load_queries):
-        with pytest.raises(
-            DataError, match=r"\?split=test given; found 'query.*'; expected a column `split`"
-        ):
+        with pytest.raises(DataError, match=r"\?split= given; expected a folder"):
             read(path, "split=test")
 
 
@@ -158,10 +135,7 @@ def test_flag_embedding_has_columns_of_pairs(tmp_path: Path) -> None:
     found = load_retrieval(path)
     assert {(query.split, query.group) for query in found.queries} == {("test", "one")}
     assert found.unread == []
-    assert count_splits(path, "split=test") == {None: 6}
     assert not any(query.negatives for query in load_retrieval(path, "ignore=neg").queries)
-    with pytest.raises(DataError, match="no row of the split 'train'"):
-        load_retrieval(path, "split=train")
     for column, says in {
         "label": r"x\.jsonl:1: label 0 given; expected 1",
         "score": "column score given",
@@ -170,8 +144,6 @@ def test_flag_embedding_has_columns_of_pairs(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=says):
             load_retrieval(path)
         assert len(load_retrieval(path, f"ignore={column}").queries) == 6
-    with pytest.raises(DataError, match=r"\?split=test given; found "):
-        load_retrieval(write_flag(path), "split=test")
     assert load_retrieval(write_flag(path, type="normal")).unread == []
 
 
@@ -186,12 +158,3 @@ def test_labels_are_known_by_all_their_names(tmp_path: Path, column: str) -> Non
 def test_numbered_negatives_are_read(tmp_path: Path, column: str) -> None:
     path = write_files(tmp_path, ["x.csv"], **{column: "n"}) / "x.csv"
     assert all(len(query.negatives) == 1 for query in load_retrieval(path).queries)
-
-
-@pytest.mark.parametrize("text", ["\"['n 1', 'n 2']\"", '"[""n 1"", ""n 2""]"'])
-def test_a_list_that_was_written_as_a_text_is_refused(tmp_path: Path, text: str) -> None:
-    path = write_files(tmp_path, ["x.csv"], negative=text) / "x.csv"
-    with pytest.raises(
-        DataError, match=r"x\.csv:2: .* given, a list as a text; expected a text in each field"
-    ):
-        load_retrieval(path)

@@ -106,9 +106,6 @@ def test_what_cannot_be_paired_is_named() -> None:
         PairSampler(table([1, 1, 0]), [2], drop_last=False)
     with pytest.raises(DataError, match="batch_size: 16 given, for 2 pairs"):
         PairSampler(table([4]), [16], drop_last=True)
-    rows = table([2, 2])
-    with pytest.raises(DataError, match="a paper's statements are apart"):
-        PairSampler(rows.take([0, 2, 1, 3]), [1], drop_last=False)
 
 
 @given(st.integers(3, 400), st.floats(0.01, 0.99), st.floats(0.01, 0.99), st.integers(0, 9))
@@ -176,9 +173,7 @@ def test_the_test_papers_of_a_file_are_those_of_citer(tmp_path: Path) -> None:
             [" "] * (n % 17 == 0) + lemmas[:1] * (n % 5 == 0) + ["We have a = b."] * (n % 7 == 0)
         )
         rows.append({"arxiv_id": f"p{n}", "lemmas": lemmas, "theorems": theorems})
-    found = select_statements(
-        (write(tmp_path / "papers.jsonl", rows), None, None), None, 0.2, 0.02, 42
-    )
+    found = select_statements((write(tmp_path / "papers.jsonl", rows), None, None), 0.2, 0.02, 42)
     train, tested = split_as_citer(rows)
     usable = {row["arxiv_id"] for row in rows if len(row["lemmas"] + row["theorems"]) > 1}
     for names, ours in ((tested, {"test"}), (train, {"train", "valid"})):
@@ -200,21 +195,21 @@ def test_given_files_are_their_splits(tmp_path: Path) -> None:
     papers = list(read_papers(parts["data"], None, parts["test"]))
     assert [paper.split for paper in papers] == [0] * 4 + [2] * 4
     assert [papers[0].id, papers[4].id] == ["papers.jsonl:1", "test/papers.jsonl:1"]
-    found = select_statements((parts["data"], parts["valid"], parts["test"]), None, 0.2, 0.02, 42)
+    found = select_statements((parts["data"], parts["valid"], parts["test"]), 0.2, 0.02, 42)
     assert found.split_P.tolist() == [0] * 4 + [1] * 4 + [2] * 4
-    found = select_statements((parts["data"], None, parts["test"]), 3, 0.2, 0.02, 42)
-    assert np.bincount(found.split_P[:4] + 1, minlength=4).tolist() == [1, 2, 1, 0]
+    found = select_statements((parts["data"], None, parts["test"]), 0.2, 0.02, 42)
+    assert np.bincount(found.split_P[:4]).tolist() == [3, 1]
     assert found.split_P[4:].tolist() == [2] * 4
-    found = select_statements((parts["data"], parts["valid"], None), None, 0.5, 0.02, 42)
+    found = select_statements((parts["data"], parts["valid"], None), 0.5, 0.02, 42)
     assert np.bincount(found.split_P).tolist() == [2, 4, 2]
     same = write(tmp_path / "same.jsonl", [{"lemmas": ["data 0 0", "x", "y"]}])
-    found = select_statements((parts["data"], parts["valid"], same), None, 0.2, 0.02, 42)
+    found = select_statements((parts["data"], parts["valid"], same), 0.2, 0.02, 42)
     assert found.count_P.tolist() == [2, *[3] * 8]
     alone = write(tmp_path / "alone.jsonl", [{"lemmas": ["data 0 0"]}])
     with pytest.raises(
         DataError, match=r"alone\.jsonl: 8 of 9 papers have .* none of them is in test"
     ):
-        select_statements((parts["data"], parts["valid"], alone), None, 0.2, 0.02, 42)
+        select_statements((parts["data"], parts["valid"], alone), 0.2, 0.02, 42)
 
 
 def write(path: Path, rows: list[Any]) -> Path:
@@ -231,7 +226,7 @@ def test_statements_are_held_as_numbers(tmp_path: Path) -> None:
     ]
     (tmp_path / "papers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tracemalloc.start()
-    select_statements((tmp_path / "papers.jsonl", None, None), None, 0.2, 0.1, seed=1)
+    select_statements((tmp_path / "papers.jsonl", None, None), 0.2, 0.1, seed=1)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 80 * 50_000, peak
@@ -256,7 +251,7 @@ def test_blank_and_repeated_statements(tmp_path: Path) -> None:
         ({"lemmas": "x"}, r"papers.jsonl:2: lemmas is not a list of strings"),
         ({"theorems": ["x", 1]}, r"papers.jsonl:2: theorems is not a list of strings"),
         ({"arxiv_id": "a", "lemmas": []}, r"papers.jsonl:2: paper 'a' is also .*papers.jsonl:1"),
-        ([], r"papers.jsonl:2: no lemmas"),
+        ([], r"papers.jsonl:2: list given"),
     ],
 )
 def test_bad_lines_are_named(tmp_path: Path, row: Any, said: str) -> None:
@@ -268,15 +263,9 @@ def test_bad_lines_are_named(tmp_path: Path, row: Any, said: str) -> None:
         )
 
 
-def test_missing_files_and_too_few_papers_are_named(tmp_path: Path) -> None:
+def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no \.jsonl file"):
         list(read_papers(tmp_path))
-    with pytest.raises(DataError, match="2 papers; expected at least 3"):
-        assign_splits(np.array([2, 2]), 0.2, 0.1, 0)
-    with pytest.raises(
-        DataError, match="1 papers; expected at least 2, one for each of train, valid"
-    ):
-        assign_splits(np.array([2]), 0, 0.1, 0)
 
 
 @needs_public_data
@@ -300,7 +289,7 @@ def test_a_text_of_several_papers_is_kept_in_one(papers: list[list[str]], seed: 
     with tempfile.TemporaryDirectory() as folder:
         rows = [{"arxiv_id": str(n), "lemmas": texts} for n, texts in enumerate(own)]
         found = select_statements(
-            (write(Path(folder) / "papers.jsonl", rows), None, None), 10, 0.3, 0.3, seed
+            (write(Path(folder) / "papers.jsonl", rows), None, None), 0.3, 0.3, seed
         )
     kept: dict[str, list[tuple[int, int]]] = {}
     given_in: dict[str, set[int]] = {}
@@ -312,6 +301,5 @@ def test_a_text_of_several_papers_is_kept_in_one(papers: list[list[str]], seed: 
             given_in.setdefault(text, set()).add(int(found.split_P[n]))
             if flag:
                 kept.setdefault(text, []).append((n, int(found.split_P[n])))
-    assert (found.split_P >= 0).sum() == 10
     for text, splits in given_in.items():
         assert [split for _, split in kept[text]] == [max(splits)], SPLITS

@@ -64,13 +64,10 @@ def test_a_text_of_two_data_sets_is_one_document() -> None:
 
 
 def test_united_documents_are_named_once() -> None:
-    row = query(
-        "r", "e0", "e1", "e2", negatives=("e3", "e4"), teacher=((3.0, 2.0, 1.0), (0.5, 0.25))
-    )
-    texts = {"e0": "zero", "e1": "zero", "e2": "new", "e3": "zero", "e4": "one"}
+    row = query("r", "e0", "e1", "e2", negatives=("e4",))
+    texts = {"e0": "zero", "e1": "zero", "e2": "new", "e4": "one"}
     made = unite([FIRST, part(texts, [row], place="b")]).queries[-1]
     assert (made.positives, made.grades, made.negatives) == (("d0", "e2"), (1, 1), ("d1",))
-    assert made.teacher == ((3.0, 1.0), (0.25,))
 
 
 def test_one_id_for_two_texts() -> None:

@@ -374,6 +374,6 @@ def test_a_column_that_a_hub_data_set_lacks_is_refused_at_plan(
     ]
     assert main(given) == 2
     assert (
-        "toy-train.arrow: no column for the query; found 'question, answer'; expected title;"
+        "toy-train.arrow: row 1: no column for the query; found 'question, answer'; expected title;"
         in capsys.readouterr().err
     )
