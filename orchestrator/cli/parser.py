@@ -58,9 +58,9 @@ PLAN = """\
 A step is `done` (its result is in the store and is reused), `to run`, or `open`: it depends on a step that would run.
 An open step is reused if the outputs of the steps before it are the same as in an earlier run.
 
-For steps that run a model, the plan shows upper bounds: memory per GPU, host memory per worker, disk space, and hours
-on the GPUs. Without GPUs, models below 0.5 GB are not estimated. If a step needs more memory than the machines have,
-the command fails and names settings with which the step fits.
+For steps that run a model, the plan shows upper bounds: memory per GPU, host memory per worker, and disk space. Without
+GPUs, models below 0.5 GB are not estimated. If a step needs more memory than the machines have, the command fails and
+names settings with which the step fits.
 
 """
 

@@ -140,7 +140,7 @@ class Search(tune.Callback):
         key = self._record(trial)
         self.started[key] = time.monotonic()
         self.curves[key] = []
-        self.view.started(self._format_trial(key), 1)
+        self._show("started", key, attempt=1)
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: Mapping[str, Any], **info: Any
@@ -184,14 +184,16 @@ class Search(tune.Callback):
         self._record(trial, seconds=seconds, **found)
         result = self.trials[key]
         if result.status == "failed":
-            self.view.failed(self._format_trial(key), result.reason)
+            self._show("failed", key, reason=result.reason)
             return
         metric = self.objective.metric
         if result.status == "stopped":
             metric = f"stopped early at {metric}"
-        self.view.finished(
-            self._format_trial(key), seconds, {} if result.value is None else {metric: result.value}
-        )
+        shown = {} if result.value is None else {metric: result.value}
+        self._show("done", key, seconds=seconds, metrics=shown)
+
+    def _show(self, kind: str, key: str, **details: Any) -> None:
+        self.view.show({"event": kind, "step": self._format_trial(key), **details})
 
     def _record(self, trial: Any, **found: Any) -> str:
         """Record what is known of a trial, and return its key."""
