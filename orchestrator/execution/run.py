@@ -30,7 +30,8 @@ from ratchet.orchestrator.job_interface.job import Progress, Resources
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.run_log import PROGRESS, RunLog
-from ratchet.orchestrator.step import Step, Summary, describe_summary
+from ratchet.orchestrator.run_models import build_models
+from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.lease import Leases
 from ratchet.orchestrator.store.manifest import NAME as MANIFEST
@@ -278,9 +279,17 @@ class Run:
                     "config": asdict(planned.step.config),
                 }
             )
+        models = build_models(self.plan, self.summary, self.run_log)
         self.run_log.write(
             "plan.json",
-            {"recipe": self.recipe.name, "steps": steps, **describe_summary(self.summary)},
+            {
+                "recipe": self.recipe.name,
+                "steps": steps,
+                "rows": [
+                    {"label": row.label, "columns": list(row.columns)} for row in self.summary.rows
+                ],
+                "models": [asdict(model) for model in models],
+            },
         )
         # An upload that fails is retried after the next step; at the end of the run, a failure is an error.
         with suppress(UnreachableError):
