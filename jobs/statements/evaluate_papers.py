@@ -58,7 +58,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.significance import list_half_widths
     from ratchet.data.tables import list_shards, read_shards
     from ratchet.jobs.distributed.shard_map import count_rows, map_shards
-    from ratchet.models.devices import name_device
     from ratchet.models.search.rank_metrics import compute_rank_metrics
     from ratchet.models.search.ranks import Relevant
 
@@ -68,7 +67,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         )
     shards = list_shards(inputs.statements)
     total = count_rows(shards, ["id", "text", "paper"])
-    device = name_device(context.resources.gpus)
+    device = "cuda" if context.resources.gpus else "cpu"
     arguments = {"config": config, "inputs": inputs, "device": device}
     map_shards(context, shards, Worker, arguments, context.out / "ranks", total_rows=total)
 

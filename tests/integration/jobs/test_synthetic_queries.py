@@ -58,7 +58,7 @@ def test_queries_of_a_generator_become_training_queries(
     run(
         "prepare",
         prepare_query_generation,
-        prepare_query_generation.Config(shard_rows=2),
+        prepare_query_generation.Config(),
         corpus,
         train,
     )
@@ -90,7 +90,7 @@ def test_queries_of_a_generator_become_training_queries(
     run("rank", evaluate_retrieval, evaluate_retrieval.Config(), outs["clean"], corpus, *vectors)
     ranking = outs["rank"] / "ranking"
     result = run(
-        "filter", filter_queries, filter_queries.Config(), train, corpus, outs["clean"], ranking
+        "filter", filter_queries, filter_queries.Config(), train, outs["clean"], ranking
     )
 
     minilm, ids = encoder.load(model, dtype="float32"), list(DOCUMENTS)
