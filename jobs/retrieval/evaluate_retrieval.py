@@ -105,7 +105,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from ratchet.data.formats.trec import write_qrels, write_run
     from ratchet.data.significance import list_half_widths, number_groups
-    from ratchet.data.tables import list_shards, read_shards, write_table
+    from ratchet.data.tables import iterate_rows, list_shards, read_shards, write_table
     from ratchet.jobs.distributed.shard_map import count_rows, map_shards
     from ratchet.jobs.retrieval import ranking as work
     from ratchet.models.search.rank_metrics import compute_rank_metrics
@@ -129,9 +129,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         counts = map_shards(context, shards, work.Worker, arguments, ranking, total_rows=total)
 
     ranked = read_shards(ranking)
-    rankings = work.pair_lists(ranked, "documents", "scores")
+    rows = iterate_rows(ranked.select(["id", "documents", "scores"]))
+    rankings = ((row["id"], zip(row["documents"], row["scores"], strict=True)) for row in rows)
     write_run(context.out / "run.trec", rankings, config.tag)
-    write_qrels(context.out / "qrels.trec", work.pair_lists(queries, "positives", "grades"))
+    rows = iterate_rows(queries.select(["id", "positives", "grades"]))
+    graded = ((row["id"], zip(row["positives"], row["grades"], strict=True)) for row in rows)
+    write_qrels(context.out / "qrels.trec", graded)
 
     grades_R = pc.list_flatten(queries["grades"]).to_numpy()
     ends_Q = np.cumsum(pc.list_value_length(queries["positives"]).to_numpy())

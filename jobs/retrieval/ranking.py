@@ -192,13 +192,6 @@ def write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: Pa
     write_table(target / first.name, pa.Table.from_pylist(rows, schema=schema))
 
 
-def pair_lists(table: pa.Table, *columns: str) -> Iterator[tuple[str, list[tuple[Any, Any]]]]:
-    """Yield the id and the pairs of two lists of each row."""
-    for batch in table.select(["id", *columns]).to_batches(256):
-        for row in batch.to_pylist():
-            yield row["id"], list(zip(*(row[name] for name in columns), strict=True))
-
-
 def list_scalars(metrics: RankMetrics) -> dict[str, float | int | str]:
     found: dict[str, float | int | str] = {}
     for name in (*FIRST, *metrics.values):
