@@ -44,11 +44,9 @@ def summarize_counts(counts: Sequence[int] | np.ndarray) -> dict[str, float]:
     }
 
 
-def summarize_tokens(
-    name: str, lengths: Sequence[int], texts: Sequence[int] | int = 1
-) -> dict[str, float | int | str]:
-    """Summarize the tokens of texts: mean, P95 (interpolated) and max. texts: the number of texts of each length."""
-    tokens_N = np.repeat(np.array(lengths, np.int32), texts)  # 4 bytes per text
+def summarize_tokens(name: str, lengths: Sequence[int]) -> dict[str, float | int | str]:
+    """Summarize the tokens of texts: mean, P95 (interpolated) and max."""
+    tokens_N = np.array(lengths, np.int32)
     values = np.zeros(3)
     if len(tokens_N):
         values = np.array([tokens_N.mean(), np.quantile(tokens_N, 0.95), tokens_N.max()])

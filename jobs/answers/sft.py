@@ -41,8 +41,6 @@ class Config(training.FinetuneConfig):
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
     """Maximum length of a sample of `train` and `valid`. Longer samples are not truncated, but left out and counted
     (metrics `too_long` and `valid/too_long`). None: 2048, or as many as the model has positions."""
-    packing: bool = False
-    """Pack samples into rows of up to `max_length` tokens, without attention between samples: no padding, same loss."""
     checkpoints: tuple[Annotated[int, Ge(1)], ...] = ()
     """Training steps after which the model is evaluated and saved, besides the best model. Empty: see `eval_steps`."""
     ce_weight: Annotated[float, Interval(ge=0, le=1)] = 1.0
@@ -105,29 +103,6 @@ def check_settings(config: Config, inputs: Inputs) -> None:
         if config.method == "lora":
             check_target_modules("sft", inputs.base, "causal", config.target_modules)
         check_length("sft.max_length", inputs.base, SAMPLE.resolve(config.max_length, inputs.base))
-        if config.packing:
-            check_packing(config, inputs.base)
-
-
-def check_packing(config: Config, base: Path) -> None:
-    """Raise InputError for a model in which the samples of a packed row would not be apart."""
-    from ratchet.models.decoder.decoder import get_sliding_window
-    from ratchet.models.model_kind import read_config
-    from ratchet.models.reranker.prefix_sharing import ARCHITECTURES
-
-    kind = read_config(base).get("model_type")
-    if kind not in ARCHITECTURES:
-        raise InputError(
-            f"sft.packing: true given, for the architecture {kind}; expected false, since packed samples may mix in it"
-            f" (they do not in {', '.join(ARCHITECTURES)}); set packing=false"
-        )
-    window = get_sliding_window(base)
-    if window is not None and window < SAMPLE.resolve(config.max_length, base):
-        raise InputError(
-            f"sft.packing: true given, for a model whose layers attend to {window} tokens back; expected false where"
-            " rows are longer, since packed rows have a mask without a window; set packing=false, or max_length to"
-            f" {window} or less"
-        )
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
@@ -173,8 +148,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             f"sft.ce_weight: {config.ce_weight} given, without a teacher; expected 1; give the output of"
             " teacher_logprobs as teacher, or raise ce_weight"
         )
-    if config.packing:  # at plan time the model may not have existed
-        check_packing(config, inputs.base)
     lengths = context.work / "lengths.json"
     config = replace(config, learning_rate=config.learning_rate or LEARNING_RATES[config.method])
     result, _ = run_finetuning(context, config, SftTask, inputs, lengths=lengths)

@@ -27,21 +27,22 @@ def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
     Each is a path, optionally with options behind it (`pairs.parquet?query=title`), `hf://owner/name?split=train`, or a
     `.yaml` file with a list of these. Only `data` is split and trained on. Raises DataError for a list that cannot be
     read, and for a hub data set that is not in the cache and cannot be downloaded."""
-    found = []
+    values: dict[str, Any] = {}
+    reading = []
     for name, given in (("data", data), ("valid", valid), ("test", test)):
-        if given or (name == "data" and not test):
-            entries = [(given, "")]
-        else:
-            entries = []
+        entries = []
         if given.endswith(LISTS):
             entries = _read_list(Source.find(given, name).path)
-        found += [(name, *_find(entry, others, name)) for entry, others in entries]
-    values = {
-        name: tuple(source for field, source, _ in found if field == name)
-        for name in ("data", "valid", "test")
-    }
-    reading = tuple(options for *_, options in found)
-    return values | {"reading": reading if any(reading) else ()}
+        elif given or (name == "data" and not test):
+            entries = [(given, "")]
+        sources = []
+        for entry, others in entries:
+            source, options = _find(entry, others, name)
+            sources.append(source)
+            reading.append(options)
+        values[name] = tuple(sources)
+    values["reading"] = tuple(reading) if any(reading) else ()
+    return values
 
 
 def find_queries(given: str, parameter: str, readings: Sequence[str]) -> dict[str, Any]:
@@ -67,11 +68,9 @@ def find_queries(given: str, parameter: str, readings: Sequence[str]) -> dict[st
 
 def _find(given: str, others: str, parameter: str) -> tuple[Source, str]:
     """Return the source and its options: the options behind the path, followed by `others`."""
-    if os.path.exists(os.path.expanduser(given)):
-        path = given
-        _ = ""
-        own = ""
-    else:
+    path = given
+    own = ""
+    if not os.path.exists(os.path.expanduser(given)):
         path, _, own = given.partition("?")
     options = "&".join(text for text in (own, others) if text)
     if path.startswith(HUB):
@@ -83,35 +82,25 @@ def _read_list(path: Path) -> list[tuple[str, str]]:
     """Return (data, other options) of each entry of a YAML list. Paths are relative to the folder of the file."""
     import yaml
 
-    found = []
     try:
-        node = yaml.compose(read_text(path), Loader=yaml.BaseLoader)
+        entries = yaml.load(read_text(path), Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError) as error:
-        line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
-        raise DataError(
-            f"{path}:{line}: {' '.join(str(error).split())[:200]}; expected YAML; correct it"
-        ) from None
-    for entry in node.value if isinstance(node, yaml.SequenceNode) and node.value else [node]:
-        if isinstance(entry, yaml.MappingNode):
-            items = {}
-            for key, value in entry.value:
-                items[key.value] = value.value
-        else:
-            items = {}
-        wrong = []
-        for key, value in items.items():
-            if key not in KEYS or not isinstance(value, str):
-                wrong.append(key)
-        data = items.pop("data", "")
-        if wrong or not data or str(data).endswith(LISTS):
+        said = " ".join(str(error).split())[:200]
+        raise DataError(f"{path}: {said}; expected YAML; correct it") from None
+    found = []
+    for number, entry in enumerate(entries if isinstance(entries, list) else [entries], 1):
+        options = {}
+        if isinstance(entry, dict) and entry.keys() <= KEYS.keys():
+            options = {key: value for key, value in entry.items() if isinstance(value, str)}
+        data = options.pop("data", "")
+        if not data or data.endswith(LISTS) or len(options) + 1 < len(entry):
             raise DataError(
-                f"{path}:{entry.start_mark.line + 1 if entry else 1}: {str((wrong or [data or 'no data'])[0])[:60]!r}"
-                " given; expected entries with data (a path or hf://owner/name, not another list), and if needed"
-                " weight, task and name, each a text; correct it"
+                f"{path}: entry {number}: {str(entry)[:60]} given; expected data (a path or hf://owner/name, not"
+                " another list), and if needed weight, task and name, each a text; correct it"
             )
         if not data.startswith(HUB):
             data = str(path.parent / os.path.expanduser(data))
-        found.append((data, urlencode({KEYS[key]: value for key, value in items.items()})))
+        found.append((data, urlencode({KEYS[key]: value for key, value in options.items()})))
     return found
 
 

@@ -11,12 +11,7 @@ from annotated_types import Ge, Gt, Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs.inference import check_quantization
-from ratchet.models.model_files import (
-    check_folder,
-    check_no_experts,
-    read_header,
-    read_weight_names,
-)
+from ratchet.models.model_files import check_folder, check_no_experts, read_weight_names
 from ratchet.models.model_kind import read_object
 from ratchet.orchestrator.job_interface import Parents, Seed, Unit
 
@@ -242,36 +237,25 @@ def check_adapter(job: str, config: FinetuneConfig, adapter: Path | None) -> str
     if adapter is None or config.method == "full" or config.start_from == "base":
         return ""
     about = read_object(adapter / "adapter_config.json")
-    notes = list[str]()
     own = {
         "lora_r": about.get("r", config.lora_r),
         "lora_alpha": about.get("lora_alpha", config.lora_alpha),
     }
     names = {name.strip() for name in config.target_modules.split(",")}
-    weights = adapter / "adapter_model.safetensors"
-    if names != {"all-linear"} and weights.is_file():
-        layers = [
-            f".{name.partition('.lora_A')[0]}"
-            for name in read_header(weights)[1]
-            if ".lora_A" in name
-        ]
-        used = []
-        for layer in layers:
-            used.append({name for name in names if layer.endswith(f".{name}")})
-        own |= (
-            {}
-            if all(used) and names == set().union(*used)
-            else {"target_modules": about["target_modules"]}
-        )
+    if names not in ({"all-linear"}, set(about.get("target_modules") or names)):
+        own["target_modules"] = about["target_modules"]
     defaults = {one.name: one.default for one in fields(config)}
+    notes = []
     for name, stays in own.items():
         given = getattr(config, name)
-        if given not in (stays, defaults[name]):
+        if given == stays:
+            continue
+        if given != defaults[name]:
             raise InputError(
                 f"{job}.{name}: {given} given, to continue {adapter}; expected its own, {stays}, which stays; leave it"
                 " out, or start from the base"
             )
-        notes += [f"{name}={stays}"] * (given != stays)
+        notes.append(f"{name}={stays}")
     if notes:
         return f"continued the adapter with its own {', '.join(notes)}"
     return ""

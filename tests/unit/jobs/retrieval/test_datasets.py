@@ -139,20 +139,20 @@ def test_a_list_has_weights_tasks_and_names(context: MakeContext, tmp_path: Path
 
 
 LISTS = [
-    ("- data: a\n  wieght: 1\n", r"list\.yaml:1: 'wieght' given; expected entries with data"),
-    ("- data: a\n-\n  weight: 1\n", r"list\.yaml:3: 'no data' given"),
-    ("- a\n", r"list\.yaml:1: 'no data' given"),
-    ("a: b\n", r"list\.yaml:1: 'a' given"),
-    ("- data: a\n- data: other.yaml\n", r"list\.yaml:2: 'other\.yaml' given; .* not another list"),
-    ("- data: [a]\n", r"list\.yaml:1: 'data' given"),
-    ("- data: 'a\n", r"list\.yaml:2: .*; expected YAML; correct it"),
+    ("- data: a\n  wieght: 1\n", r"list\.yaml: entry 1: .*'wieght': '1'.* given; expected data"),
+    ("- data: a\n-\n  weight: 1\n", r"list\.yaml: entry 2: {'weight': '1'} given"),
+    ("- a\n", r"list\.yaml: entry 1: a given"),
+    ("a: b\n", r"list\.yaml: entry 1: {'a': 'b'} given"),
+    ("- data: a\n- data: other.yaml\n", r"entry 2: .*'other\.yaml'.*not another list"),
+    ("- data: [a]\n", r"list\.yaml: entry 1: {'data': \['a'\]} given"),
+    ("- data: 'a\n", r"list\.yaml: .*; expected YAML; correct it"),
     ("\n", r"list\.yaml: only blank lines"),
-    ("# nothing\n", r"list\.yaml:1: 'no data' given"),
+    ("# nothing\n", r"list\.yaml: entry 1: None given"),
 ]
 
 
 @pytest.mark.parametrize(("content", "said"), LISTS)
-def test_a_mistake_in_a_list_is_named_with_its_line(
+def test_a_mistake_in_a_list_is_named_with_its_entry(
     content: str, said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "list.yaml").write_text(content)

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from ratchet.errors import InputError
-from ratchet.jobs.retrieval import embed
 from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.execution import needs
-from ratchet.orchestrator.job_interface import Needs, Resources, Result
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.store import Store
 
@@ -106,19 +104,3 @@ def test_steps_that_together_write_more_than_is_free_are_noted(
             note for note in plan.notes if note.startswith("the steps write up to ")
         ] == plan.notes
         assert bool(plan.notes) == noted
-
-
-@pytest.mark.parametrize(
-    ("dtype", "npy", "size"), [("float32", False, 4), ("float16", False, 2), ("float16", True, 6)]
-)
-def test_the_vectors_of_a_large_corpus_are_counted(
-    tmp_path: Path, dtype: str, npy: bool, size: int
-) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 384}')
-    parents = {"texts": Result({"documents": 10_000_000})}
-    config = embed.Config(storage_dtype=dtype, npy=npy)  # type: ignore[arg-type]
-    inputs = embed.Inputs(tmp_path, tmp_path)
-    foreseen = embed.estimate_needs(config, inputs, Resources(1, cpus=2.0, gpus=0.0), parents)
-    assert foreseen == Needs(0.0, 0.0, disk=pytest.approx(3.84 * size))
-    few = {"texts": Result({"documents": 1000})}
-    assert embed.estimate_needs(config, inputs, Resources(1, cpus=2.0, gpus=0.0), few) is None
