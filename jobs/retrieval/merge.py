@@ -83,8 +83,8 @@ def estimate_needs(
         return None
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     return Needs(
-        0.0, 0.0, disk=size / 1e9
-    )  # weights are merged file by file, so the memory is small
+        0.0, 2 * size / 1e9, disk=size / 1e9
+    )  # half-precision weights are merged in float32
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
