@@ -13,13 +13,11 @@ GRID = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 
 def compute_spread(ranking: pa.Table) -> float:
     """Return the mean difference between the highest and the lowest score of a query's list; 1 for equal scores."""
-    lists = []
+    spreads = []
     for scores in ranking["scores"].to_pylist():
         if scores:
-            lists.append(scores)
-    if lists:
-        return float(np.mean([max(scores) - min(scores) for scores in lists])) or 1.0
-    return 1.0
+            spreads.append(max(scores) - min(scores))
+    return float(np.mean(spreads or [1.0])) or 1.0
 
 
 def compute_points(ranking: pa.Table, method: str, spread: float = 1.0) -> list[dict[str, float]]:
@@ -43,10 +41,7 @@ def compute_points(ranking: pa.Table, method: str, spread: float = 1.0) -> list[
 
 def score_ranks(names: Sequence[str]) -> dict[str, float]:
     """Return 1 / (60 + rank) of a list's documents, the best first. 60 is the constant of the paper."""
-    found: dict[str, float] = {}
-    for rank, name in enumerate(names, 1):
-        found[name] = 1.0 / (60 + rank)
-    return found
+    return {name: 1.0 / (60 + rank) for rank, name in enumerate(names, 1)}
 
 
 def fuse(

@@ -1,4 +1,4 @@
-"""Lexical baselines: BM25 by the bm25s library (Lù, 2024), and the Jaccard similarity of word sets.
+"""The lexical baseline: BM25 by the bm25s library (Lù, 2024).
 
 Words are lower-cased, of two or more letters, marks or digits, and not stemmed. Stop words are kept, since they carry
 meaning in short technical texts. Scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese,

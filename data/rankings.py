@@ -19,26 +19,22 @@ def reorder(
     top keeps its rank. Documents with equal scores are ordered by id, descending, as trec_eval orders them."""
     pairs = list(zip(np.asarray(scores, np.float32).tolist(), documents, strict=True))
     order = sorted(range(len(pairs)), key=pairs.__getitem__, reverse=True)
-    place = {}
+    rank_of = dict(zip(positives, ranks, strict=True))
     for new, old in enumerate(order, 1):
-        place[documents[old]] = new
-    return np.array(order, np.int64), [
-        place.get(name, rank) for name, rank in zip(positives, ranks, strict=True)
-    ]
+        if documents[old] in rank_of:
+            rank_of[documents[old]] = new
+    return np.array(order, np.int64), list(rank_of.values())
 
 
 def summarize_counts(counts: Sequence[int] | np.ndarray) -> dict[str, float]:
     """Summarize the relevant documents of each query: mean, std (of the population), P75 and P95 (interpolated), max,
     and `none`, the number of queries without one."""
     count_Q = np.asarray(counts if len(counts) else [0])
-    values = (count_Q.mean(), count_Q.std(), *np.percentile(count_Q, [75, 95]))
-    spread = dict(
-        zip(
-            ("mean", "std", "P75", "P95"), (round(float(value), 4) for value in values), strict=True
-        )
-    )
     return {
-        **spread,
+        "mean": round(float(count_Q.mean()), 4),
+        "std": round(float(count_Q.std()), 4),
+        "P75": round(float(np.percentile(count_Q, 75)), 4),
+        "P95": round(float(np.percentile(count_Q, 95)), 4),
         "max": int(count_Q.max()),
         "none": len(counts) - int(np.count_nonzero(counts)),
     }
@@ -47,10 +43,11 @@ def summarize_counts(counts: Sequence[int] | np.ndarray) -> dict[str, float]:
 def summarize_tokens(name: str, lengths: Sequence[int]) -> dict[str, float | int | str]:
     """Summarize the tokens of texts: mean, P95 (interpolated) and max."""
     tokens_N = np.array(lengths, np.int32)
-    values = np.zeros(3)
-    if len(tokens_N):
-        values = np.array([tokens_N.mean(), np.quantile(tokens_N, 0.95), tokens_N.max()])
+    if not len(tokens_N):
+        tokens_N = np.zeros(1, np.int32)
     return {
         "tokens of": name,
-        **dict(zip(("mean", "P95", "max"), np.round(values, 1).tolist(), strict=True)),
+        "mean": round(float(tokens_N.mean()), 1),
+        "P95": round(float(np.quantile(tokens_N, 0.95)), 1),
+        "max": float(tokens_N.max()),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -39,44 +38,28 @@ class Lists:
 
     def __init__(self, lists: Path, corpus: Path, depth: int | None) -> None:
         self.text_of = read_texts(corpus, read_listed(lists))
-        self.corpus = corpus
         self.depth = depth
 
     def read(self, source: Path) -> tuple[pa.Table, list[list[str]]]:
         """Return the table of a shard, without scores of a teacher, and the texts of each row, column by column."""
         table = pq.read_table(source)
-        table = table.drop_columns(
-            [name for name in TEACHER_SCORES.values() if name in table.column_names]
-        )
+        for name in TEACHER_SCORES.values():
+            if name in table.column_names:
+                table = table.drop_columns(name)
         if "documents" in table.column_names and self.depth is not None:
             for name in ("documents", "scores"):
                 field = table.field(name)
-                cut = pc.list_slice(table[name], 0, self.depth)
-                table = table.set_column(
-                    table.column_names.index(name), field, cut.cast(field.type)
-                )
-        lists = zip(*(table[name].to_pylist() for name in _list_columns(table)), strict=True)
-        texts = []
-        for row, parts in enumerate(lists):
-            names = list(chain.from_iterable(parts))
-            texts.append(self._find(source, row, names))
+                cut = pc.list_slice(table[name], 0, self.depth).cast(field.type)
+                table = table.set_column(table.column_names.index(name), field, cut)
+        texts: list[list[str]] = [[] for _ in range(len(table))]
+        for name in _list_columns(table):
+            for row, names in enumerate(table[name].to_pylist()):
+                texts[row] += self.text_of.find(names)
         return table, texts
-
-    def _find(self, source: Path, row: int, names: list[str]) -> list[str]:
-        try:
-            return self.text_of.find(names)
-        except KeyError as error:
-            raise DataError(
-                f"{source}: row {row}: {error} is not in {self.corpus}; expected a document's id"
-            ) from None
 
 
 def _list_columns(table: pa.Table) -> list[str]:
-    found: list[str] = []
-    for name in TEACHER_SCORES:
-        if name in table.column_names:
-            found.append(name)
-    return found
+    return [name for name in TEACHER_SCORES if name in table.column_names]
 
 
 def write_scores(
@@ -105,17 +88,16 @@ def write_scores(
 
 def _compare(table: pa.Table) -> tuple[int, int]:
     """Return how many rows have scores of positives and of negatives, and in how many a positive has the highest."""
-    columns = []
-    for name in ("positives", "negatives"):
-        columns.append(TEACHER_SCORES[name])
-    if not set(columns) <= set(table.column_names):
-        return 0, 0
-    rows = zip(*(table[name].to_pylist() for name in columns), strict=True)
-    is_first = []
-    for right, wrong in rows:
+    compared = first = 0
+    if not {"positives", "negatives"} <= set(table.column_names):
+        return compared, first
+    positive = table[TEACHER_SCORES["positives"]].to_pylist()
+    negative = table[TEACHER_SCORES["negatives"]].to_pylist()
+    for right, wrong in zip(positive, negative, strict=True):
         if right and wrong:
-            is_first.append(max(right) > max(wrong))
-    return len(is_first), sum(is_first)
+            compared += 1
+            first += max(right) > max(wrong)
+    return compared, first
 
 
 def describe_teacher(counts: Mapping[str, int]) -> tuple[dict[str, float], str]:
@@ -124,8 +106,13 @@ def describe_teacher(counts: Mapping[str, int]) -> tuple[dict[str, float], str]:
     if not counts.get("compared"):
         return {}, ""
     accuracy = counts["positive_first"] / counts["compared"]
-    low = f"the teacher puts a positive first in {accuracy:.0%} of the lists; below {LEAST_ACCURACY:.0%} it may do harm"
-    return {"teacher_accuracy": round(accuracy, 4)}, low if accuracy < LEAST_ACCURACY else ""
+    note = ""
+    if accuracy < LEAST_ACCURACY:
+        note = (
+            f"the teacher puts a positive first in {accuracy:.0%} of the lists; below {LEAST_ACCURACY:.0%} it may do"
+            " harm"
+        )
+    return {"teacher_accuracy": round(accuracy, 4)}, note
 
 
 def write_flag_embedding(folder: Path, corpus: Path) -> None:

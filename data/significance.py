@@ -19,7 +19,7 @@ MIN_VALID_GROUPS = 20
 FLIPS = 9_999
 """Random sign flips of a test. The standard error of a p-value of 0.05 is 0.002."""
 FLIPS_AT_ONCE = 1 << 22
-"""Signs, or groups, that are drawn at a time."""
+"""Signs that are drawn at a time."""
 
 
 def sum_by_group(value_Q: np.ndarray, group_Q: np.ndarray) -> np.ndarray:
@@ -57,14 +57,12 @@ def list_half_widths(
     per_query: Mapping[str, np.ndarray], names: Sequence[str], group_Q: np.ndarray, prefix: str = ""
 ) -> dict[str, float]:
     """Return `{prefix}NAME/interval` -> half width, to 6 places, for the metrics that exist. NaN is left out."""
-    widths = {}
+    found: dict[str, float] = {}
     for name in names:
         if name in per_query:
-            widths[name] = compute_half_width(per_query[name], group_Q)
-    found: dict[str, float] = {}
-    for name, width in widths.items():
-        if not np.isnan(width):
-            found[f"{prefix}{name}/interval"] = round(width, 6)
+            width = compute_half_width(per_query[name], group_Q)
+            if not np.isnan(width):
+                found[f"{prefix}{name}/interval"] = round(width, 6)
     return found
 
 
@@ -86,16 +84,13 @@ def compute_p_value(
     totals_E = difference_EC.sum(1)
     observed = float(totals_E.max() if chosen is None else totals_E[chosen])
     random = np.random.default_rng(seed)
+    observed -= 1e-9 * max(1.0, abs(observed))  # sums that differ by rounding only are equal
     reached = 1
-    left = FLIPS
-    while left:
-        draws = min(left, max(1, FLIPS_AT_ONCE // groups))
-        sign_BC = random.integers(0, 2, (draws, groups), dtype=np.int8) * 2.0 - 1.0
-        # Sums that differ by rounding only are equal.
-        reached += int(
-            ((sign_BC @ difference_EC.T).max(1) >= observed - 1e-9 * max(1.0, abs(observed))).sum()
-        )
-        left -= draws
+    at_once = max(1, FLIPS_AT_ONCE // groups)
+    for start in range(0, FLIPS, at_once):
+        shape = min(at_once, FLIPS - start), groups
+        sign_BC = random.integers(0, 2, shape, dtype=np.int8) * 2.0 - 1.0
+        reached += int(((sign_BC @ difference_EC.T).max(1) >= observed).sum())
     return reached / (FLIPS + 1)
 
 
@@ -108,27 +103,3 @@ def loses(before_C: np.ndarray, after_C: np.ndarray) -> bool:
     """Return whether a metric fell by more than its standard error, sqrt(sum_c difference_c^2) in sums over groups."""
     difference_C = after_C - before_C
     return bool(difference_C.sum() < -np.sqrt((difference_C**2).sum()))
-
-
-def bootstrap_interval(
-    value_Q: np.ndarray, group_Q: np.ndarray, samples: int, seed: int, level: float = 0.95
-) -> tuple[float, float]:
-    """Return the ends of the percentile interval of a mean over rows, by the cluster bootstrap: groups are drawn with
-    replacement, as a whole (Efron and Tibshirani 1993; Field and Welsh 2007). Rows without a value (NaN) are left out.
-    NaN with fewer than two groups."""
-    known_Q = ~np.isnan(value_Q)
-    value_Q = value_Q[known_Q]
-    group_Q = np.unique(group_Q[known_Q], return_inverse=True)[1]
-    total_C = sum_by_group(value_Q, group_Q)
-    size_C = np.bincount(group_Q)
-    if len(size_C) < 2:
-        return float("nan"), float("nan")
-    random = np.random.default_rng(seed)
-    means = []
-    at_once = max(1, FLIPS_AT_ONCE // len(size_C))
-    for start in range(0, samples, at_once):
-        shape = min(at_once, samples - start), len(size_C)
-        drawn_BC = random.integers(0, len(size_C), shape)
-        means.append(total_C[drawn_BC].sum(1) / size_C[drawn_BC].sum(1))
-    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)

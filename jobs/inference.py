@@ -33,7 +33,7 @@ def check_adapter(job: str, adapter: Path | None, base: Path | None, usage: Usag
         raise InputError(
             f"{job}.adapter: {adapter} has no adapter_config.json; expected the folder of a LoRA adapter"
         )
-    from ratchet.models.adapters.shard_merge import check_base_is_kept
+    from ratchet.models.adapters.lora import check_base_is_kept
 
     check_base_is_kept(adapter)
     given = read_task(adapter)

@@ -1,8 +1,7 @@
-"""A trial of an adapter at plan time: which layers it changes, and whether it can be merged into the files."""
+"""A trial of an adapter at plan time: which layers it changes."""
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +12,7 @@ from transformers.initialization import no_init_weights
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
-from ratchet.models.adapters.shard_merge import check_not_tied
 from ratchet.models.loading import HEADS, silence_transformers, train_in_float32
-from ratchet.models.model_files import read_weight_names
 
 TASKS: dict[str, tuple[Any, str]] = {
     "backbone": (transformers.AutoModel, "FEATURE_EXTRACTION"),
@@ -24,15 +21,16 @@ TASKS: dict[str, tuple[Any, str]] = {
 }
 """Kind of model, as in `ratchet.models.footprint` -> (auto class, PEFT's `task_type`)."""
 
+TIED = ("lm_head", "embed_tokens", "embed_out", "wte", "word_embeddings")
+"""Names of modules that may share their weight with another one."""
+
 
 @lru_cache(maxsize=32)
 def try_adapter(
     base: Path, kind: Literal["backbone", "causal", "classifier"], target_modules: str, changed: int
 ) -> None:
-    """Raise ModelError, beginning with `target_modules`, for modules that PEFT or training cannot adapt, and for an
-    adapter that could not be merged, since the model's files have other layers than the model.
-
-    Reads the config, and of the weights the names. changed: time of the last change of the folder, for the cache."""
+    """Raise ModelError, beginning with `target_modules`, for modules that PEFT or training cannot adapt. Reads the
+    config only. changed: time of the last change of the folder, for the cache."""
     auto, task = TASKS[kind]
     config = transformers.AutoConfig.from_pretrained(
         base, **({"num_labels": 1} if kind == "classifier" else {})
@@ -67,23 +65,10 @@ def try_adapter(
                 f"target_modules: {target_modules} given, and {layers[-1]} is no linear layer; expected linear layers;"
                 " leave it out, or set method=full"
             )
-    check_not_tied(
-        f"target_modules: {target_modules} given", base, [f"{layer}.weight" for layer in layers]
-    )
-    stored = {_drop_number(name.removesuffix(".weight")) for name in read_weight_names(base)}
+    tied = config.tie_word_embeddings or config.get_text_config().tie_word_embeddings
     for layer in layers:
-        name = f".{_drop_number(layer)}"
-        own_pooler = kind == "classifier" and "pooler" in name  # a new layer is trained whole
-        if not own_pooler and not any(
-            f".{one}".endswith(name) or name.endswith(f".{one}") for one in stored
-        ):
+        if tied and layer.rpartition(".")[2] in TIED:
             raise ModelError(
-                f"target_modules: {target_modules} given, for {base}, whose files have no layer {layer} (transformers"
-                f" builds {config.model_type} of other layers than those that are saved), so that the adapter could"
-                " not be merged; expected layers that the files have; name those, or set method=full"
+                f"target_modules: {target_modules} given, and the weight of {layer} is tied; expected other layers;"
+                " leave it out"
             )
-
-
-def _drop_number(name: str) -> str:
-    """Return a layer's name without its number: layers of a model are alike."""
-    return re.sub(r"\.\d+\.", ".*.", name)

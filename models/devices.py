@@ -6,8 +6,6 @@ from pathlib import Path
 
 import torch
 
-from ratchet.errors import ModelError
-
 BALANCED = "balanced"
 """Device setting: the layers of the model are spread over all GPUs that the process sees."""
 
@@ -32,18 +30,13 @@ def resolve_device(device: str) -> torch.device:
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Return the dtype for `float32`, `bfloat16` or `auto` (bfloat16 if native). Raises ModelError for another name."""
+    """Return the dtype of a name in torch, or for `auto` bfloat16 if it is native, else float32."""
     if name == "auto":
         if multiplies_bfloat16(device):
             return torch.bfloat16
         return torch.float32
-    if name not in ("float32", "bfloat16"):
-        raise ModelError(
-            f"dtype: '{name}' given; expected auto, float32 or bfloat16; correct the setting"
-        )
-    if name == "float32":
-        return torch.float32
-    return torch.bfloat16
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

@@ -17,7 +17,6 @@ from torch.nn import functional
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
-from ratchet.models.adapters.shard_merge import check_base_is_kept
 from ratchet.models.devices import BALANCED, resolve_device, resolve_dtype
 from ratchet.models.engine import is_partitioned
 from ratchet.models.model_files import check_folder, check_quantizable, copy_tokenizer
@@ -99,7 +98,7 @@ def open_model(
         )
     is_merged = not getattr(model, "is_loaded_in_4bit", False)
     if adapter is not None and not training:
-        check_base_is_kept(adapter)
+        lora.check_base_is_kept(adapter)
         model = lora.load(model, adapter)
         if is_merged:
             model = model.merge_and_unload()

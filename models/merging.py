@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,12 @@ import transformers
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
-from ratchet.models.adapters.shard_merge import match_adapter, merge_shards, read_main_dtype
 from ratchet.models.embedder import encoder, projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
-from ratchet.models.embedder.sentence_transformers_layout import write_layout
-from ratchet.models.model_files import copy_tokenizer, find_config_folder
+from ratchet.models.model_files import find_config_folder, read_main_dtype
 from ratchet.models.model_kind import describe_kind, read_config
 from ratchet.models.reranker import reranker
-from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
+from ratchet.models.reranker.reranker_config import read_reranker_config
 from ratchet.models.roles import find_usage, read_task
 
 
@@ -38,7 +35,7 @@ class MergeCheck:
 def check_inputs(base: Path, adapter: Path, projection_file: Path | None) -> None:
     """Raise ModelError for an adapter or a projection that does not fit the base, and for an adapter of a causal
     language model. Reads no weights of the base."""
-    match_adapter(base, adapter)
+    lora.check_fits(base, adapter)
     _check_kind(base, adapter)
     if projection_file is not None:
         projection.load(projection_file, read_width(base))
@@ -83,37 +80,26 @@ def _read_config(base: Path, adapter: Path, projection_file: Path | None) -> Enc
         pooling = "cls"
     else:
         pooling = "last_token"
-    return EncodingConfig(
-        pooling, max_length=read_encoding_config(base).max_length, projection=projection.FOLDER
-    )
+    return EncodingConfig(pooling, max_length=read_encoding_config(base).max_length)
 
 
 def merge(base: Path, adapter: Path, target: Path, projection_file: Path | None = None) -> str:
-    """Write base plus adapter into the empty folder `target`: weights in the dtypes and shards of the base,
-    tokenizer, config file, and for embedders the layout of sentence-transformers. projection_file: see `_read_config`.
+    """Write base plus adapter into the folder `target`: weights in the dtype of the base, tokenizer, config file, and
+    for embedders the layout of sentence-transformers. The sums are computed in float32. projection_file: see
+    `_read_config`.
 
     Return an empty string, or why the layout is missing: sentence-transformers would embed differently with it. Raises
     ModelError for an adapter that does not fit."""
     _check_kind(base, adapter)
-    reranks = find_usage(base, adapter) == "reranker"
-    if reranks:
-        reranker_config = read_reranker_config(find_config_folder(base, adapter))
-        reranker_config.write(target)
-        _write_config(base, target, reranker_config)
-    else:
-        encoding_config = _read_config(base, adapter, projection_file)
-        width = read_width(base)
-        if encoding_config.projection:
-            given = projection_file or projection.find(encoding_config.projection, adapter, base)
-            projection.save(projection.load(given, width), target / projection.FOLDER)
-            encoding_config = replace(encoding_config, projection=projection.FOLDER)
-        encoding_config.write(target)
-        shutil.copyfile(base / "config.json", target / "config.json")
-    merge_shards(base, adapter, target)
-    copy_tokenizer(base, target)
-    if reranks:
+    options: dict[str, Any] = {"dtype": read_main_dtype(base), "device": "cpu"}
+    if find_usage(base, adapter) == "reranker":
+        reranker.load(base, adapter, **options).save(base, target)
         return ""
-    return write_layout(encoding_config, width, target)
+    config = _read_config(base, adapter, projection_file)
+    merged = encoder.load(base, adapter, encoding_config=config, **options)
+    if projection_file is not None:
+        merged.projection = projection.load(projection_file, read_width(base))
+    return merged.save(base, target)
 
 
 def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> MergeCheck:
@@ -124,10 +110,9 @@ def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> Merg
             f"merge: {len(texts)} probe texts; expected 2 or more; give some of the corpus"
         )
     texts = [text[:256] for text in texts]
+    dtype = "float32"
     if read_main_dtype(base) == "bfloat16":
         dtype = "bfloat16"
-    else:
-        dtype = "float32"
     reranks = find_usage(base, adapter) == "reranker"
     load: Any = partial(reranker.load if reranks else encoder.load, dtype=dtype, device="cpu")
 
@@ -144,8 +129,8 @@ def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> Merg
         one = load(
             base, encoding_config=read_encoding_config(merged), config_folder=merged, training=True
         )
-    plain = None
-    if not reranks or reranker.can_score(base):
+    has_outputs = not reranks or reranker.can_score(base)
+    if has_outputs:
         plain = compute(one)
     one.model = lora.load(one.model, adapter)
     expected = compute(one)
@@ -155,19 +140,7 @@ def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> Merg
             return float(np.abs(expected - other).max()) / (float(expected.std()) + 1e-6)
         return float((1 - (expected * other).sum(1)).max())
 
-    return MergeCheck(differ(found), np.inf if plain is None else differ(plain))
-
-
-def _write_config(base: Path, target: Path, reranker_config: RerankerConfig) -> None:
-    """Write config.json with the class that loads the weights as a reranker."""
-    decoder = reranker_config.kind == "yes_no"
-    config = transformers.AutoConfig.from_pretrained(base, **({} if decoder else {"num_labels": 1}))
-    classes: Any
-    if decoder:
-        classes = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
-    else:
-        classes = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
-    if not decoder:
-        reranker.set_filler(config, transformers.AutoTokenizer.from_pretrained(base))
-    config.architectures = [classes[type(config)].__name__]
-    config.save_pretrained(target)
+    change = np.inf
+    if has_outputs:
+        change = differ(plain)
+    return MergeCheck(differ(found), change)

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterable
+from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,6 @@ INDEX = "model.safetensors.index.json"
 ADAPTER_CONFIG = "adapter_config.json"
 POSITION_TABLES = (".position_embeddings.weight", "wpe.weight", ".embed_positions.weight")
 """Ends of the names of the weights that are position embeddings."""
-
-EXPERT_LAYERS = ("gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
-"""Names of layers of experts in files, which a loaded model has fused."""
 
 TOKENIZER_FILES = (
     *(
@@ -267,55 +264,39 @@ def read_header(path: Path) -> tuple[int, dict[str, Any]]:
     return 8 + length, header
 
 
-def list_expert_layers(weight_names: Iterable[str]) -> set[str]:
-    """Return the names of the layers of a model's experts, such as `gate_proj`; empty without experts. transformers
-    fuses the experts of a layer into one tensor, which is no linear layer."""
-    found = set[str]()
-    for name in weight_names:
-        _, is_expert, layer = name.partition(".experts.")
-        if is_expert or ".block_sparse_moe.input_linear." in name:
-            found.update(
-                part
-                for part in (layer or name).split(".")
-                if not part.isdecimal() and part != "weight"
-            )
-    return found
-
-
-def check_no_experts(
-    where: str, model: str | Path, weight_names: Iterable[str], target_modules: str
-) -> None:
-    """Raise ModelError, beginning with `where`, for an adapter of a mixture of experts that would adapt its experts, or
-    leave them out unsaid: PEFT's adapter of fused experts cannot be merged into the files, where each expert has layers
-    of its own. model: its name or folder, for the message."""
-    experts = list_expert_layers(weight_names)
-    names = set()
-    for name in target_modules.split(","):
-        names.add(name.strip().rpartition(".")[2])
-    if experts and names & {*experts, *EXPERT_LAYERS, "all-linear"}:
-        raise ModelError(
-            f"{where}: {target_modules} given, for a mixture of experts ({model}); expected names of layers outside of"
-            " its experts, such as q_proj,k_proj,v_proj,o_proj; name them"
-        )
-
-
 def check_quantizable(where: str, folder: Path) -> None:
     """Raise ModelError, beginning with `where`, for a mixture of experts that is to be loaded in 4 bits: its experts
     would not be."""
-    if list_expert_layers(read_weight_names(folder)):
-        raise ModelError(
-            f"{where}: nf4 given, for a mixture of experts ({folder}); expected none, since bitsandbytes quantizes"
-            " linear layers only, and the fused experts would stay whole; set quantization=none"
-        )
+    for name in read_weight_names(folder):
+        if ".experts." in name or ".block_sparse_moe." in name:
+            raise ModelError(
+                f"{where}: nf4 given, for a mixture of experts ({folder}); expected none, since bitsandbytes quantizes"
+                " linear layers only, and the fused experts would stay whole; set quantization=none"
+            )
+
+
+def find_weights(folder: Path) -> dict[str, str]:
+    """Return name of a weight -> its safetensors file, from the headers of the files."""
+    found: dict[str, str] = {}
+    for file in list_weight_files(folder):
+        found |= dict.fromkeys(read_header(folder / file)[1], file)
+    return found
 
 
 def read_weight_names(folder: Path) -> list[str]:
     """Return the names of a model's weights, from the headers of its safetensors files."""
-    found: list[str] = []
+    return list(find_weights(folder))
+
+
+def read_main_dtype(folder: Path) -> str:
+    """Return the dtype, in the spelling of torch, in which most of a folder's weights are stored."""
+    sizes: Counter[str] = Counter()
     for file in list_weight_files(folder):
-        for name in read_header(folder / file)[1]:
-            found.append(name)
-    return found
+        for about in read_header(folder / file)[1].values():
+            start, end = about["data_offsets"]
+            sizes[about["dtype"]] += end - start
+    (stored, _), *_ = sizes.most_common(1)
+    return {"BF16": "bfloat16", "F16": "float16"}.get(stored, "float32")
 
 
 def _check_vocabulary(folder: Path) -> None:

@@ -49,11 +49,9 @@ def _find_file(path: Path) -> Path:
         return path
     found = []
     for suffix in ("jsonl", "json", "parquet"):
-        for file in sorted(path.glob(f"[!.]*.{suffix}")):
-            found.append(file)
+        found += path.glob(f"[!.]*.{suffix}")
     if len(found) != 1:
-        names = ", ".join(file.name for file in found[:5]) or "no data file"
         raise DataError(
-            f"{path}: {names}; expected one .jsonl, .json or .parquet file; give the file itself"
+            f"{path}: {len(found)} data files; expected one .jsonl, .json or .parquet file; give the file itself"
         )
     return found[0]

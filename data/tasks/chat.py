@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ratchet.data.formats.text_files import read_field, read_json_objects, show
+from ratchet.data.formats.text_files import read_field, read_filled, read_json_objects, show
 from ratchet.data.retrieval.checks import refuse_repeated
 from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
 from ratchet.errors import DataError, InputError
@@ -42,70 +42,51 @@ def read(path: Path) -> Iterator[Sample]:
     for number, (where, row) in enumerate(read_json_objects(path)):
         name = str(number if row.get("id") is None else row["id"])
         refuse_repeated(places, name, where, "id")
-        _refuse_fields(where, {name: row[name] for name in OTHER_FIELDS if name in row})
+        for field in OTHER_FIELDS:
+            _refuse_field(where, field, row.get(field))
         texts = _read_messages(where, read_field(where, row, "messages", list))
+        system = ""
         if len(texts) % 2:
             system = texts.pop(0)
-        else:
-            system = ""
         turns = tuple(zip(texts[::2], texts[1::2], strict=True))
         sample = Sample(name, "", system, turns, row.get("answer", texts[-1]), where)
-        if row.get("group") is None:
-            group = groups.setdefault(TASK.key(sample), name)
-        else:
+        group = groups.setdefault(TASK.key(sample), name)
+        if row.get("group") is not None:
             group = str(row["group"])
         yield replace(sample, group=group)
 
 
 def _read_messages(where: str, messages: list[Any]) -> list[str]:
     """Return the texts of a chat: the system message, if there is one, then user and assistant in turn."""
-    expected = ["system", "user"]
-    texts = []
-    for number, message in enumerate([*messages, {"role": "(end)", "content": "(end)"}]):
+    texts: list[str] = []
+    roles = []
+    for number, message in enumerate(messages):
         place = f"{where}: messages[{number}]"
-        last = number == len(messages)
         if not isinstance(message, dict):
             raise DataError(
                 f"{place} is {show(message)}; expected an object with role and content; correct the row"
             )
-        role = read_field(place, message, "role", str)
-        text = read_field(place, message, "content", str)
-        if role not in expected and not (last and number > 1 and expected == ["user"]):
-            raise DataError(
-                f"{place} has role {show(role)}; expected {' or '.join(expected)}: the system first, if at all, then"
-                " user and assistant by turns, with the assistant at the end; correct or remove the row"
-            )
-        if not text.strip():
-            raise DataError(
-                f"{place} of the {role} is empty; expected a text; correct or remove the row"
-            )
-        _refuse_fields(
-            place,
-            {name: value for name, value in message.items() if name not in ("role", "content")},
+        roles.append(read_field(place, message, "role", str))
+        texts.append(read_filled(place, message, "content"))
+        for name, value in message.items():
+            if name not in ("role", "content"):
+                _refuse_field(place, name, value)
+    expected = ["system"] * (roles[:1] == ["system"])
+    expected += ["user", "assistant"] * max(1, len(roles) // 2)
+    if roles != expected:
+        raise DataError(
+            f"{where}: messages with the roles {show(', '.join(roles))}; expected the system first, if at all, then"
+            " user and assistant by turns, with the assistant at the end; correct or remove the row"
         )
-        texts.append(text)
-        if role == "user":
-            expected = ["assistant"]
-        else:
-            expected = ["user"]
-    return texts[:-1]
+    return texts
 
 
-def _refuse_fields(place: str, fields: dict[str, Any]) -> None:
+def _refuse_field(place: str, name: str, value: Any) -> None:
     """Raise DataError for a field with a value: neither null nor empty, nor the weight 1."""
-    for name, value in fields.items():
-        if (
-            value is None
-            or value in ("", [], {})
-            or (name == "weight" and value == 1 and value is not True)
-        ):
-            continue
-        todo = "remove the field, or the row"
-        if name == "weight":
-            todo = "end the row before an answer that is not to be trained on, or remove the row"
+    if value not in (None, "", [], {}) and (name, value) != ("weight", 1):
         raise DataError(
             f"{place} has {show(name)}: {show(value)}; expected role and content only, since every answer is trained on"
-            f" and nothing else is read; {todo}"
+            " and nothing else is read; remove the field, or the row"
         )
 
 
@@ -137,11 +118,13 @@ def _refuse(gold: Any, answers: Sequence[str]) -> list[Verification]:
 
 def verify_exact(gold: Any, answers: Sequence[str]) -> list[Verification]:
     """Compare the last answer with the gold one, without regard to case, white space and Unicode forms."""
-    found, wanted = (
-        " ".join(unicodedata.normalize("NFKC", one).casefold().split())
-        for one in (answers[-1], str(gold))
-    )
-    return [Verification(CORRECT if found == wanted else "wrong")]
+    if _fold(answers[-1]) == _fold(str(gold)):
+        return [Verification(CORRECT)]
+    return [Verification("wrong")]
+
+
+def _fold(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def verify_math(gold: Any, answers: Sequence[str]) -> list[Verification]:
@@ -165,14 +148,14 @@ def _start_pool() -> ProcessPoolExecutor:
 def _compare(gold: str, answer: str) -> str:
     import math_verify
 
-    wanted = math_verify.parse(
-        gold if "$" in gold or "\\boxed" in gold else f"${gold}$"
-    ) or math_verify.parse(gold)
+    if "$" not in gold and "\\boxed" not in gold:
+        gold = f"${gold}$"
+    wanted = math_verify.parse(gold)
     found = math_verify.parse(answer)
-    if not wanted or not found:
-        if wanted:
-            return "missing_answer"
+    if not wanted:
         return "gold_not_parsed"
+    if not found:
+        return "missing_answer"
     if math_verify.verify(wanted, found):
         return CORRECT
     return "wrong_value"
@@ -189,46 +172,45 @@ def _load_function(name: str, code: str, file: str) -> Verify:
     """Return the function of a user's file as a verifier. Its errors name the file and the line."""
     module: dict[str, Any] = {}
 
-    def attempt(work: Callable[[], Any], line: int = 1, given: str = "") -> Any:
+    def attempt(work: Callable[[], Any], given: str = "") -> Any:
         try:
             return work()
         except Exception as error:
-            own = []
+            lines = [1]
             for frame in traceback.extract_tb(error.__traceback__):
                 if frame.filename == file:
-                    own.append(frame.lineno)
+                    lines.append(frame.lineno or 1)
             if isinstance(error, SyntaxError):
-                at = error.lineno
-            else:
-                if own:
-                    at = own[-1]
-                else:
-                    at = line
+                lines.append(error.lineno or 1)
             raise DataError(
-                f"{file}:{at}: {type(error).__name__}: {error}{given}; expected one file, which imports installed"
-                f" packages only, with a function {name}(gold, answers) -> bool, number in [0, 1] or label; correct it"
+                f"{file}:{lines[-1]}: {type(error).__name__}: {error}{given}; expected one file, which imports"
+                f" installed packages only, with a function {name}(gold, answers) -> bool, number in [0, 1] or label;"
+                " correct it"
             ) from None
 
     attempt(lambda: exec(compile(code, file, "exec"), module))
     function = attempt(lambda: module[name])
-    line = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
 
     def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
         given = f", for the gold answer {show(gold)} and the answers {show(list(answers))}"
-        return [attempt(lambda: _to_verification(function(gold, list(answers))), line, given)]
+        return [attempt(lambda: _to_verification(function(gold, list(answers))), given)]
 
     return verify
 
 
 def _to_verification(value: Any) -> Verification:
-    value = value.item() if hasattr(value, "item") else value  # numpy's
+    if hasattr(value, "item"):  # numpy's
+        value = value.item()
     if isinstance(value, str) and value:
         return Verification(value, {"score": float(value == CORRECT)})
-    if not isinstance(value, bool | int | float) or not 0 <= value <= 1:
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
         raise TypeError(f"{show(value)} returned")
-    return Verification(
-        CORRECT if value == 1 else "partial" if value else "wrong", {"score": float(value)}
-    )
+    label = "partial"
+    if value == 1:
+        label = CORRECT
+    elif value == 0:
+        label = "wrong"
+    return Verification(label, {"score": float(value)})
 
 
 TASK = Task(

@@ -11,7 +11,7 @@ from typing import Any
 
 from ratchet.data.formats.table_files import read_table
 from ratchet.data.formats.text_files import read_field, read_json_objects, show
-from ratchet.data.tasks.expressions import MAX_DIGITS, BadExpression, parse
+from ratchet.data.tasks.expressions import BadExpression, parse
 from ratchet.data.tasks.solver import solve
 from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
 from ratchet.errors import DataError
@@ -37,11 +37,8 @@ FAILURES = (
 
 def extract_answer(text: str) -> str | None:
     """Return the text in the last complete pair of tags."""
-    close = text.rfind(CLOSE)
-    if close >= 0:
-        start = text.rfind(OPEN, 0, close)
-    else:
-        start = -1
+    close = max(text.rfind(CLOSE), 0)
+    start = text.rfind(OPEN, 0, close)
     if start < 0:
         return None
     return text[start + len(OPEN) : close]
@@ -103,24 +100,17 @@ def read(path: Path) -> Iterator[Sample]:
     for number, (where, row) in enumerate(rows):
         numbers = read_field(where, row, "nums", list)
         target = read_field(where, row, "target", int)
-        if not numbers or not all(
-            type(one) is int and 0 <= one < 10**MAX_DIGITS for one in numbers
-        ):
+        if not numbers or not all(type(one) is int and one >= 0 for one in numbers):
             raise DataError(
-                f"{where}: nums is {show(numbers)}; expected non-negative integers of at most {MAX_DIGITS} digits;"
-                " correct the row"
+                f"{where}: nums is {show(numbers)}; expected non-negative integers; correct the row"
             )
         solution = read_field(where, row, "solution", str, None)
-        if not solution and len(numbers) > MAX_SOLVED:
+        if not solution and len(numbers) <= MAX_SOLVED:
+            solution = solve(numbers, target)
+        if not solution:
             raise DataError(
-                f"{where}: {len(numbers)} nums and no solution; expected at most {MAX_SOLVED}, which can be solved"
-                " here; add the solution"
-            )
-        solution = solution or solve(numbers, target)
-        if solution is None:
-            raise DataError(
-                f"{where}: {show(target)} cannot be reached from {show(numbers)}; expected a solvable task; correct the"
-                " row"
+                f"{where}: {show(target)} cannot be reached from {show(numbers)}; expected a task that is solvable,"
+                f" with at most {MAX_SOLVED} nums or a solution; correct the row"
             )
         yield make_sample(number, numbers, target, solution, where)
 

@@ -2,19 +2,19 @@
 
 Two tasks differ in the format of the final answer: `gsm8k` as in the official answers, `gsm8k-boxed` in a LaTeX box.
 The calculator annotations of the official answers (`<<48/2=24>>`) are removed, since no calculator runs at generation.
-Gold answers and answers of models must be one number (ratchet.data.tasks.numbers); rows with another one are refused.
+Gold answers and answers of models must be one number; rows with another one are refused.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from ratchet.data.formats.text_files import read_field, read_json_objects
-from ratchet.data.tasks.numbers import format_number, parse_number
 from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
 from ratchet.errors import DataError
 
@@ -22,6 +22,15 @@ NOTES = re.compile(r"<<[^<>]*>>")
 FAILURES = ("missing_answer", "not_a_number", "wrong_value")
 SIGN = "####"
 BOX = r"\boxed{"
+DIGITS = r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]{1,20})?|[0-9]{1,20}(?:\.[0-9]{1,20})?|\.[0-9]{1,20}"
+NUMBER = re.compile(rf"(-?) *({DIGITS})(?: */ *({DIGITS}))?")
+MARKUP = (
+    (re.compile("[\u2212\u2013]"), "-"),
+    (re.compile(r"\{,\}|\\[,!]"), ""),  # between thousands
+    (re.compile(r"[$€£¥₹]"), ""),
+    (re.compile(r"\\[dt]?frac *\{([^{}]*)\}\{([^{}]*)\}"), r" \1/\2"),
+)
+"""Signs and LaTeX in a number -> plain text."""
 
 
 def extract_after_sign(text: str) -> str | None:
@@ -43,6 +52,29 @@ def extract_boxed(text: str) -> str | None:
         if not depth:
             return text[start + len(BOX) : at]
     return None
+
+
+def parse_number(text: str) -> Fraction | None:
+    """Return the only number of a text, such as `18`, `$1,080`, `18 eggs` or `x = 1/2`. None for none, and for several:
+    `3 1/2`, `2 + 10 = 12`, `10^3`."""
+    for pattern, plain in MARKUP:
+        text = pattern.sub(plain, text)
+    found = NUMBER.findall(text)
+    if len(found) != 1:
+        return None
+    sign, above, below = (part.replace(",", "") for part in found[0])
+    divisor = Fraction(below or 1)
+    if not divisor:
+        return None
+    return Fraction(sign + above) / divisor
+
+
+def format_number(value: Fraction) -> str:
+    """Return the exact text of a number: a decimal, or a fraction where no decimal of 28 digits is exact."""
+    decimal = Decimal(value.numerator) / value.denominator
+    if Fraction(decimal) == value:
+        return f"{decimal:f}"
+    return str(value)
 
 
 def classify(gold: str, text: str, extract: Callable[[str], str | None]) -> str:

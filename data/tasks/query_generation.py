@@ -28,10 +28,9 @@ QUOTES = "\"'`“”„«»*"
 def make_prompt(template: str, document: str, examples: Sequence[tuple[str, str]] = ()) -> str:
     """Return the prompt for the query of a document. examples: pairs (document, query); each query is put on one line,
     since an answer is read up to the end of its line."""
-    shown = "".join(
-        _fill(EXAMPLE, document=document, query=" ".join(query.split()))
-        for document, query in examples
-    )
+    shown = ""
+    for other, query in examples:
+        shown += _fill(EXAMPLE, document=other, query=" ".join(query.split()))
     return _fill(template, document=document, examples=shown)
 
 
@@ -62,7 +61,11 @@ def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
     """Tell whether an answer has a query (`empty`) that is not the document itself (`copy`)."""
     query = clean_query(answers[0])
     copied = query.casefold() == " ".join(gold["document"].split()).casefold()
-    return [Verification("empty" if not query else "copy" if copied else CORRECT)]
+    if not query:
+        return [Verification("empty")]
+    if copied:
+        return [Verification("copy")]
+    return [Verification(CORRECT)]
 
 
 TASK = Task(NAME, read, verify, FAILURES, has_repeats=True)

@@ -90,7 +90,8 @@ def generate_tasks(
         size = int(random.choice(sizes))
         numbers = tuple(int(n) for n in random.integers(1, largest + 1, size))
         reached = find_reachable(tuple(sorted(numbers)))
-        if within := sorted(value for value in reached if targets[0] <= value <= targets[1]):
+        within = sorted(value for value in reached if targets[0] <= value <= targets[1])
+        if within:
             target = int(within[int(random.integers(len(within)))])
             key = (tuple(sorted(numbers)), target)
             made.setdefault(key, (numbers, target, reached[target]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,47 +53,39 @@ def split_groups(
     Raises DataError, naming `source`, if no group is left to train on."""
     random = np.random.default_rng(seed)
     order = _shuffle_documents(groups, random)
-    if held_out is not None:
-        test = []
-        for i in random.permutation(len(held_out)):
-            test.append(held_out[i])
-    else:
+    test = held_out
+    if test is None:
         test, order = _cut(order, test_fraction)
-        test = [test[i] for i in random.permutation(len(test))]
-    test = test[:max_test]
-    tested = {}
-    for sample in itertools.chain.from_iterable(test):
-        tested[task.key(sample)] = sample
-    remaining = []
-    for group in order:
-        if tested.keys().isdisjoint(map(task.key, group)):
-            remaining.append(group)
+    test = [test[i] for i in random.permutation(len(test))][:max_test]
+    remaining = _leave_out(task, order, test)
     valid, train = _cut(remaining, validation_fraction)
-    held = set()
-    for sample in itertools.chain.from_iterable(valid):
-        held.add(task.key(sample))
-    train = [group for group in train if held.isdisjoint(map(task.key, group))]
+    train = _leave_out(task, train, valid)
     left_out = len(order) - len(remaining)
     if not train:
         documents = len({_document(group) for group in groups})
-        counted = f"{len(groups)} groups" + (
-            f" in {documents} documents" if documents < len(groups) else ""
-        )
-        if left_out:
-            repeated = next(
-                one for one in itertools.chain.from_iterable(order) if task.key(one) in tested
-            )
-            other = tested[task.key(repeated)]
-            counted += f", {left_out} of them in the test split ({repeated.where} is {other.where})"
         raise DataError(
-            f"{source}: {counted}; expected at least {2 if held_out else 3} that are not test rows, for a split; give"
-            " more, or another test file"
+            f"{source}: {len(groups)} groups in {documents} documents, {left_out} of them with a question of the test"
+            " split; expected at least 3 that are not test rows, for a split; give more, or another test file"
         )
     train = [train[i] for i in random.permutation(len(train))]
     if max_train is not None:  # whole groups, at least one, with at most max_train questions
-        questions = np.cumsum([sum(len(sample.turns) for sample in group) for group in train])
-        train = train[: max(1, int(np.searchsorted(questions, max_train, "right")))]
+        left = max_train
+        kept = 0
+        for group in train:
+            left -= sum(len(sample.turns) for sample in group)
+            kept += left >= 0
+        train = train[: max(1, kept)]
     return Splits({"train": train, "valid": valid, "test": test}, left_out)
+
+
+def _leave_out(
+    task: Task, groups: list[list[Sample]], held_out: list[list[Sample]]
+) -> list[list[Sample]]:
+    """Return the groups without a question of the held-out groups."""
+    keys: set[str] = set()
+    for group in held_out:
+        keys.update(map(task.key, group))
+    return [group for group in groups if keys.isdisjoint(map(task.key, group))]
 
 
 def _shuffle_documents(
@@ -104,8 +95,11 @@ def _shuffle_documents(
     documents: dict[str, list[list[Sample]]] = {}
     for group in groups:
         documents.setdefault(_document(group), []).append(group)
-    held = list(documents.values())
-    return [group for i in random.permutation(len(held)) for group in held[i]]
+    own = list(documents.values())
+    order: list[list[Sample]] = []
+    for i in random.permutation(len(own)):
+        order += own[i]
+    return order
 
 
 def _cut(

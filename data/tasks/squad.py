@@ -52,30 +52,28 @@ def score(prediction: str, golds: Sequence[str]) -> dict[str, float]:
     """Return em, f1 and lenient: the best over the gold answers."""
     found = normalize(prediction)
     wanted = [normalize(gold) for gold in golds]
+    is_same = found in wanted
+    is_part = any(found and gold and (found in gold or gold in found) for gold in wanted)
     return {
-        "em": float(found in wanted),
+        "em": float(is_same),
         "f1": max(f1(prediction, gold) for gold in golds),
-        "lenient": float(
-            any(found and gold and (found in gold or gold in found) for gold in wanted)
-            or found in wanted
-        ),
+        "lenient": float(is_same or is_part),
     }
-
-
-def _verify_answer(answer: str, golds: Sequence[str]) -> Verification:
-    found = score(answer, golds)
-    if found["em"]:
-        return Verification(CORRECT, found)
-    return Verification(
-        "empty" if not answer.strip() else "partial" if found["f1"] else "wrong", found
-    )
 
 
 def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
     """Verify one answer per turn."""
     found: list[Verification] = []
     for answer, golds in zip(answers, gold["answers"], strict=True):
-        found.append(_verify_answer(answer.strip(), golds))
+        scores = score(answer, golds)
+        label = "wrong"
+        if scores["em"]:
+            label = CORRECT
+        elif not answer.strip():
+            label = "empty"
+        elif scores["f1"]:
+            label = "partial"
+        found.append(Verification(label, scores))
     return found
 
 
@@ -84,17 +82,24 @@ def read_passages(
 ) -> Iterator[tuple[dict[str, str], str, list[tuple[str, str, list[str]]]]]:
     """Yield (place, passage, [(id, question, golds)]) of an official v1.1 file. The place holds the fields `where` and
     `document` (the article) of a Sample. Raises DataError with the place."""
-    document = parse_json(str(path), read_text(path), "the official JSON of SQuAD; give that file")
+    where = str(path)
+    document = parse_json(where, read_text(path), "the official JSON of SQuAD; give that file")
     places: dict[str, str] = {}
-    for a, article in enumerate(_read_objects(f"{path}", document, "data")):
-        for p, paragraph in enumerate(_read_objects(f"{path}: data[{a}]", article, "paragraphs")):
-            where = f"{path}: data[{a}].paragraphs[{p}]"
-            passage = read_field(where, paragraph, "context", str)
-            questions = []
-            for q, asked in enumerate(_read_objects(where, paragraph, "qas")):
-                questions.append(_read_question(f"{where}.qas[{q}]", asked, passage, places))
-            if questions:
-                yield {"where": where, "document": f"a{a}"}, passage, questions
+    try:
+        for a, article in enumerate(read_field(where, document, "data", list)):
+            where = f"{path}: data[{a}]"
+            for p, paragraph in enumerate(read_field(where, article, "paragraphs", list)):
+                where = f"{path}: data[{a}].paragraphs[{p}]"
+                passage = read_field(where, paragraph, "context", str)
+                questions = []
+                for q, asked in enumerate(read_field(where, paragraph, "qas", list)):
+                    questions.append(_read_question(f"{where}.qas[{q}]", asked, passage, places))
+                if questions:
+                    yield {"where": where, "document": f"a{a}"}, passage, questions
+    except AttributeError:
+        raise DataError(
+            f"{where}: other values given than objects; expected the official JSON of SQuAD v1.1; convert the file"
+        ) from None
 
 
 def _read_question(
@@ -105,34 +110,14 @@ def _read_question(
     question = read_field(where, asked, "question", str).strip()
     refuse_repeated(places, name, where, "question id")
     golds = []
-    for n, one in enumerate(_read_objects(where, asked, "answers")):
-        golds.append(read_field(f"{where}.answers[{n}]", one, "text", str))
-    if not question or not golds or not all(gold.strip() for gold in golds):
+    for answer in read_field(where, asked, "answers", list):
+        golds.append(read_field(where, answer, "text", str))
+    if not question or not golds or not all(gold.strip() and gold in passage for gold in golds):
         raise DataError(
-            f"{where}: no {'answer' if question else 'question'}; expected a question with one or more non-empty"
-            " answers (v1.1); correct it"
-        )
-    if unknown := [gold for gold in golds if gold not in passage]:
-        raise DataError(
-            f"{where}: answer {show(unknown[0])} is not in the context; expected a span of it; correct the answer"
+            f"{where}: question {show(question)} with answers {show(golds)}; expected a question with one or more spans"
+            " of the context (v1.1); correct it"
         )
     return name, question, golds
-
-
-def _read_objects(where: str, holder: Any, name: str) -> list[dict[str, Any]]:
-    if not isinstance(holder, dict):
-        raise DataError(
-            f"{where}: {type(holder).__name__} given; expected an object with '{name}', as in the official JSON of"
-            " SQuAD v1.1; convert the file"
-        )
-    values: list[dict[str, Any]] = read_field(where, holder, name, list)
-    for number, value in enumerate(values):
-        if not isinstance(value, dict):
-            raise DataError(
-                f"{where}: {name}[{number}] is {type(value).__name__}; expected an object, as in the official JSON of"
-                " SQuAD v1.1; convert the file"
-            )
-    return values
 
 
 def _most_common(golds: Sequence[str]) -> str:
@@ -158,15 +143,17 @@ def read_batch(path: Path) -> Iterator[Sample]:
 def read_sequential(path: Path) -> Iterator[Sample]:
     """Yield a sample per passage, with a turn per question. The first turn has the passage."""
     for number, (place, passage, questions) in enumerate(read_passages(path)):
-        turns = tuple(
-            (
-                (f"Passage: {passage}\n\n" if not q else "") + f"Question: {question}",
-                _most_common(golds),
-            )
-            for q, (_, question, golds) in enumerate(questions)
+        turns = []
+        answers = []
+        for _, question, golds in questions:
+            asked = f"Question: {question}"
+            if not turns:
+                asked = f"Passage: {passage}\n\n{asked}"
+            turns.append((asked, _most_common(golds)))
+            answers.append(golds)
+        yield Sample(
+            f"c{number}", f"c{number}", SYSTEM, tuple(turns), {"answers": answers}, **place
         )
-        gold = {"answers": [golds for _, _, golds in questions]}
-        yield Sample(f"c{number}", f"c{number}", SYSTEM, turns, gold, **place)
 
 
 BATCH = Task("squad-batch", read_batch, verify, FAILURES, SCORES)

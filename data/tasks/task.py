@@ -96,28 +96,22 @@ def verify_samples(task: Task, samples: Iterable[Sample]) -> Iterator[Sample]:
     task's verifier rejects, and for one that a stop string cuts."""
     for sample in samples:
         targets = [target for _, target in sample.turns]
-        for stop in (
-            stop for stop in task.stop for target in targets if stop in target.removesuffix(stop)
-        ):
-            where = sample.where or sample.id
+        where = sample.where or sample.id
+        for stop in task.stop:
+            if any(stop in target.removesuffix(stop) for target in targets):
+                raise DataError(
+                    f"{where}: its target goes on after the stop string {stop!r}; expected it to end there"
+                )
+        failures = ["an empty target" for target in targets if not target.strip()]
+        if task.source.get("verifier") != "none":
+            for one in task.verify(sample.gold, targets):
+                if one.label != CORRECT:
+                    failures.append(one.label)
+        if failures:
             raise DataError(
-                f"{where}: its target goes on after the stop string {stop!r}; expected it to end there"
-            )
-        unverified = task.source.get("verifier") == "none"
-        if unverified:
-            verifications = [Verification(CORRECT)]
-        else:
-            verifications = task.verify(sample.gold, targets)
-        failure = next((one.label for one in verifications if one.label != CORRECT), None)
-        if failure or not verifications or not all(target.strip() for target in targets):
-            if len(targets[0]) <= 300:
-                shown = targets[0]
-            else:
-                shown = targets[0][:300] + "..."
-            raise DataError(
-                f"{sample.where or sample.id}: the verifier of {task.name} returns {failure or 'nothing'} for the"
-                f" target {shown!r}; expected {CORRECT}, since the model is trained on it; correct the row, or choose"
-                " another variant of the task"
+                f"{where}: the verifier of {task.name} returns {failures[0]} for the target {targets[0][:300]!r};"
+                f" expected {CORRECT}, since the model is trained on it; correct the row, or choose another variant of"
+                " the task"
             )
         yield sample
 

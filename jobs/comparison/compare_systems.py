@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge, MinLen
+from annotated_types import MinLen
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Result, Seed
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
 
 
 @dataclass(frozen=True)
@@ -19,16 +19,12 @@ class Config:
     """Names of the systems. Each further system is compared with the first."""
     metrics: Annotated[tuple[str, ...], MinLen(1)] = ("map@25", "ndcg@10", "r@25", "mrr")
     """Metrics of `evaluate_retrieval` to compare. The first one decides which queries are won and lost."""
-    samples: Annotated[int, Ge(100)] = 10_000
-    """Number of bootstrap samples for an interval."""
-    seed: Seed = 42
-    """Seed of the bootstrap."""
 
 
 @dataclass(frozen=True)
 class Inputs:
     queries: Path
-    """Shards of the queries. The bootstrap resamples groups, since the queries of a group are not independent."""
+    """Shards of the queries. Intervals are over groups, since the queries of a group are not independent."""
     evaluations: tuple[Path, ...]
     """The output of `evaluate_retrieval` for each system, on these queries."""
 
@@ -58,7 +54,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import numpy as np
     import pyarrow.parquet as pq
 
-    from ratchet.data.significance import bootstrap_interval, number_groups
+    from ratchet.data.significance import compute_half_width, number_groups
     from ratchet.data.tables import read_shards
 
     queries = read_shards(inputs.queries)
@@ -77,11 +73,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         row: dict[str, Any] = {"system": label}
         for name in config.metrics:
             difference_Q = own[name] - first[name]
-            metrics[f"{number}/{name}"] = row[name] = round(float(np.nanmean(difference_Q)), 6)
-            low, high = bootstrap_interval(difference_Q, group_Q, config.samples, config.seed)
-            if not np.isnan(low):  # several groups
-                metrics[f"{number}/{name}/interval"] = round((high - low) / 2, 6)
-                row |= {f"{name}, low": round(low, 6), f"{name}, high": round(high, 6)}
+            mean = float(np.nanmean(difference_Q))
+            metrics[f"{number}/{name}"] = row[name] = round(mean, 6)
+            width = compute_half_width(difference_Q, group_Q)
+            if not np.isnan(width):  # several groups
+                metrics[f"{number}/{name}/interval"] = round(width, 6)
+                row[f"{name}, low"] = round(mean - width, 6)
+                row[f"{name}, high"] = round(mean + width, 6)
         decided_Q = own[config.metrics[0]] - first[config.metrics[0]]
         counts = {"won": int((decided_Q > 0).sum()), "lost": int((decided_Q < 0).sum())}
         metrics |= {f"{number}/{name}": count for name, count in counts.items()}

@@ -38,10 +38,6 @@ class Inputs:
 def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     if inputs.model is not None:
         check_as_used(inputs.model, inputs.adapter)
-        if inputs.adapter is not None:
-            from ratchet.models.adapters.shard_merge import match_adapter
-
-            match_adapter(inputs.model, inputs.adapter)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

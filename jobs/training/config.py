@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs.inference import check_quantization
-from ratchet.models.model_files import check_folder, check_no_experts, read_weight_names
+from ratchet.models.model_files import check_folder, read_weight_names
 from ratchet.models.model_kind import read_object
 from ratchet.orchestrator.job_interface import Parents, Seed, Unit
 
@@ -216,18 +216,11 @@ def check_config(
             " or change the method"
         )
     check_adapter(job, config, current_best)
-    if current_best is not None and base is not None and not full:
-        from ratchet.models.adapters.shard_merge import match_adapter
-
-        match_adapter(base, current_best)
     if current_best is not None and full:
         check_folder(current_best)
     if base is not None:
         check_folder(base)
         check_quantization(job, config.quantization, base)
-        if not full:
-            names = read_weight_names(base)
-            check_no_experts(f"{job}.target_modules", base, names, config.target_modules)
         check_target_modules(job, base, config.target_modules)
 
 

@@ -25,7 +25,7 @@ from ratchet.jobs.training.ray_train import train
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.task import FinetuneTask
 from ratchet.models.adapters import lora
-from ratchet.models.adapters.shard_merge import list_tensors
+from ratchet.models.model_files import find_weights
 from ratchet.orchestrator.job_interface import Context, Result, digests
 
 
@@ -182,15 +182,16 @@ def _keep_start(config: FinetuneConfig, inputs: Any, folder: Path) -> None:
             shutil.copyfile(path, folder / path.name)
     else:
         weights = load_file(folder / lora.WEIGHTS)
-        stored = {}
-        for one in list_tensors(inputs.base):
-            stored[f"base_model.model.{one.name}"] = one
+        stored = find_weights(inputs.base)
         for name, value in weights.items():
             if "lora_B" in name:
                 weights[name] = value * 0
-            elif name in stored:  # weights of a head, which is trained in full
-                with safe_open(inputs.base / stored[name].file, "pt") as file:
-                    weights[name] = file.get_tensor(stored[name].name).to(value.dtype)
+            plain = name.removeprefix("base_model.model.")
+            if (
+                "lora_" not in name and plain in stored
+            ):  # weights of a head, which is trained in full
+                with safe_open(inputs.base / stored[plain], "pt") as file:
+                    weights[name] = file.get_tensor(plain).to(value.dtype)
         save_file(weights, folder / lora.WEIGHTS, metadata={"format": "pt"})
 
 

@@ -13,13 +13,16 @@ import torch
 from safetensors import SafetensorError
 
 from ratchet.errors import ModelError
-from ratchet.models.model_files import check_no_experts
+from ratchet.models.model_files import read_header, read_weight_names
+from ratchet.models.model_kind import read_object
 
 if TYPE_CHECKING:
     from peft import PeftModel  # seconds of imports, which models without adapters do not need
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
+SAME_BASE = (True, False, None, "gaussian", "orthogonal", "eva")
+"""Values of `init_lora_weights` that leave the base as it is. Others, such as PiSSA and LoRA-GA, change it too."""
 
 
 def attach(
@@ -37,15 +40,13 @@ def attach(
 
     target_modules: `all-linear`, or names of layers. modules_to_save: layers whose full weights are trained and saved,
     such as a new head. task: PEFT's `task_type`, by which `AutoPeftModel...` finds the class. Raises ModelError for
-    target_modules that the model does not have, or that are experts of a mixture."""
+    target_modules that the model does not have."""
     from peft import LoraConfig, get_peft_model
 
     if isinstance(target_modules, str):
         given = target_modules
     else:
         given = ",".join(target_modules)
-    weight_names = [name for name, _ in model.named_parameters()]
-    check_no_experts("target_modules", getattr(model, "name_or_path", ""), weight_names, given)
     left_out = list(modules_to_save)
     if (
         task == "FEATURE_EXTRACTION"
@@ -116,6 +117,32 @@ def load(
         config = PeftConfig.from_pretrained(str(folder))
         config.lora_dropout = lora_dropout
         return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable, config=config)
+
+
+def check_base_is_kept(folder: Path) -> None:
+    """Raise ModelError for an adapter whose training changed the base, which PEFT does not repeat exactly."""
+    start = read_object(folder / CONFIG).get("init_lora_weights")
+    if start not in SAME_BASE:
+        raise ModelError(
+            f"adapter {folder}: init_lora_weights={start}; expected an adapter that keeps its base; train another"
+            " adapter"
+        )
+
+
+def check_fits(base: Path, folder: Path) -> None:
+    """Raise ModelError for a folder without an adapter, or with one of layers that the base's files lack. Reads only
+    names."""
+    with fitting(folder):
+        names = read_header(folder / WEIGHTS)[1]
+    check_base_is_kept(folder)
+    stored = [f".{name}" for name in read_weight_names(base)]
+    for name in names:
+        layer, adapts, _ = name.removeprefix("base_model.model").partition(".lora_A")
+        weight = f"{layer}.weight"
+        if adapts and not any(one.endswith(weight) or weight.endswith(one) for one in stored):
+            raise ModelError(
+                f"adapter {folder}: adapts {layer[1:]}, which {base} does not have; expected an adapter of this base"
+            )
 
 
 @contextmanager

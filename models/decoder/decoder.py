@@ -17,10 +17,9 @@ import transformers
 from torch import Tensor
 
 from ratchet.errors import ModelError
-from ratchet.models.adapters.shard_merge import merge_shards
 from ratchet.models.decoder.conversation import Conversations
-from ratchet.models.loading import open_model
-from ratchet.models.model_files import copy_tokenizer
+from ratchet.models.loading import open_model, save_weights
+from ratchet.models.model_files import read_main_dtype
 from ratchet.models.model_kind import check_decoder, read_config, read_optional
 
 
@@ -123,16 +122,17 @@ def write_generation_ends(folder: Path) -> None:
 
 
 def merge(base: Path, adapter: Path, target: Path) -> None:
-    """Write base plus adapter, merged by `merge_shards`, as a model folder for other libraries. Does nothing if
+    """Write base plus adapter, in the dtype of the base, as a model folder for other libraries. Does nothing if
     `target` exists: the folder is renamed into place when it is complete."""
     if target.exists():
         return
     unfinished = target.with_name(f"{target.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    merge_shards(base, adapter, unfinished)
-    shutil.copyfile(base / "config.json", unfinished / "config.json")
-    copy_tokenizer(base, unfinished)
+    dtype = read_main_dtype(base)
+    model, _ = open_model(
+        transformers.AutoModelForCausalLM, base, adapter, dtype=dtype, device="cpu"
+    )
+    save_weights(model, base, unfinished)
     unfinished.rename(target)
 
 

@@ -70,16 +70,17 @@ class Encoder:
         """Return an encoder of the same model with another encoding config, whose projection is in `folder`."""
         return _assemble(self.model, base, encoding_config, folder, self.device, self.dtype)
 
-    def save(self, base: Path, folder: Path) -> None:
+    def save(self, base: Path, folder: Path) -> str:
         """Write a model folder, with the tokenizer of its base, and with the layout of sentence-transformers if that
-        library embeds the same with it. Raises ModelError for weights that are not finite."""
+        library embeds the same with it. Return an empty string, or why the layout is missing. Raises ModelError for
+        weights that are not finite."""
         save_weights(self.model, base, folder)
         encoding_config = self.encoding_config
         if self.projection is not None:
             projection.save(self.projection, folder / projection.FOLDER)
             encoding_config = replace(encoding_config, projection=projection.FOLDER)
         encoding_config.write(folder)
-        write_layout(encoding_config, self.model.config.hidden_size, folder)
+        return write_layout(encoding_config, self.model.config.hidden_size, folder)
 
     def embed(self, input_ids_BL: Tensor, attention_mask_BL: Tensor) -> Tensor:
         """Return pooled (and normalised) vectors [B, D], float32, with gradients for weights that require them. Both

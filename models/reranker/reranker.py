@@ -23,7 +23,13 @@ from torch import Tensor
 from ratchet.errors import ModelError
 from ratchet.models.batching import batch_by_tokens, check_finite, pad
 from ratchet.models.engine import gather_weights, is_partitioned
-from ratchet.models.loading import HEADS, eval_mode, make_attention_options, open_model
+from ratchet.models.loading import (
+    HEADS,
+    eval_mode,
+    make_attention_options,
+    open_model,
+    save_weights,
+)
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.model_kind import describe_kind, read_config
 from ratchet.models.pass_size import size_passes
@@ -75,6 +81,13 @@ class Reranker:
             other.head = _rows_of_head(self.model, other.tokens.answers)
             other.shares_prefixes = can_share_prefix(self.model, reranker_config.max_length)
         return other
+
+    def save(self, base: Path, folder: Path) -> None:
+        """Write a model folder, with the tokenizer of its base."""
+        if self.head is None:
+            set_filler(self.model.config, self.tokens.tokenizer)
+        save_weights(self.model, base, folder)
+        self.reranker_config.write(folder)
 
     @property
     def backbone(self) -> Any:

@@ -14,7 +14,6 @@ from scipy import stats
 
 from ratchet.data import significance
 from ratchet.data.significance import (
-    bootstrap_interval,
     compute_half_width,
     compute_p_value,
     loses,
@@ -152,23 +151,3 @@ def test_a_long_query_does_not_widen_the_names_of_all_groups() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10_000_000
-
-
-def test_the_bootstrap_of_rows_is_scipys() -> None:
-    value_Q = np.random.default_rng(0).exponential(size=300)
-    found = bootstrap_interval(value_Q, np.arange(300), 10_000, 0)
-    expected = stats.bootstrap(
-        (value_Q,), np.mean, n_resamples=10_000, method="percentile", rng=1
-    ).confidence_interval
-    assert found == pytest.approx(tuple(expected), abs=0.01)
-    assert bootstrap_interval(np.append(value_Q, np.nan), np.arange(301), 10_000, 0) == found
-
-
-def test_interval_against_bootstrap() -> None:
-    random, group_Q = np.random.default_rng(0), np.repeat(np.arange(200), 3)
-    value_Q = random.normal(size=200)[group_Q] + 0.1 * random.normal(size=600)
-    low, high = bootstrap_interval(value_Q, group_Q, 10_000, 0)
-    assert (high - low) / 2 == pytest.approx(compute_half_width(value_Q, group_Q), rel=0.05)
-    low, high = bootstrap_interval(value_Q, np.arange(600), 10_000, 0)
-    assert (high - low) / 2 < 0.65 * compute_half_width(value_Q, group_Q)
-    assert np.isnan(bootstrap_interval(value_Q, np.zeros(600, int), 1000, 0)).all()

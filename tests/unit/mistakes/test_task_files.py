@@ -97,19 +97,19 @@ SPLITS = [
     ),
     with_test(
         "all training rows are test rows",
-        r"g\.jsonl: 9 groups, 9 of them in the test split \(g\.jsonl:\d is t\.jsonl:\d\); expected at least 2 .*; .*",
+        r"g\.jsonl: 9 groups in 9 documents, 9 of them with a question of the test split; expected .*; .*",
         PROBLEMS,
         PROBLEMS,
     ),
     with_test(
         "all but one training row are test rows",
-        r"g\.jsonl: 9 groups, 8 of them in the test split \(.*\); expected at least 2 that are not test rows, .*",
+        r"g\.jsonl: 9 groups in 9 documents, 8 of them with .*; expected at least 3 that are not test rows, .*",
         PROBLEMS,
         PROBLEMS[1:],
     ),
     with_test(
         "one training row",
-        r"g\.jsonl: 1 groups; expected at least 2 that .*",
+        r"g\.jsonl: 1 groups in 1 documents, .*; expected at least 3 that .*",
         PROBLEMS[:1],
         PROBLEMS[1:],
     ),
@@ -121,7 +121,7 @@ SPLITS = [
         Mistake(
             f"gsm8k: {count} problems",
             f"{read_data.COMMAND}gsm8k --set data=g.jsonl",
-            rf"g\.jsonl: {count} groups; expected at least 3 that are not test rows, for a split; give more, .*",
+            rf"g\.jsonl: {count} groups in {count} documents, .*; expected at least 3 that are not .*; give more, .*",
             {"g.jsonl": lines(PROBLEMS[:count])},
         )
         for count in (1, 2)
@@ -149,11 +149,13 @@ def asked(**changed: Any) -> dict[str, Any]:
     return {"data": [{"title": "t", "paragraphs": [paragraph]}]}
 
 
-OFFICIAL = r"expected an object.*official JSON of SQuAD v1\.1; convert the file"
+OFFICIAL = (
+    r"other values given than objects; expected the official JSON of SQuAD v1\.1; convert the file"
+)
 WHERE = r"data\[0\]\.paragraphs\[0\]"
 SQUAD = [
-    squad("a flat list", rf"list given; {OFFICIAL}", [{"question": "Where?", "context": "Rome"}]),
-    squad("a text", rf"str given; {OFFICIAL}", '"data"'),
+    squad("a flat list", OFFICIAL, [{"question": "Where?", "context": "Rome"}]),
+    squad("a text", OFFICIAL, '"data"'),
     squad("no data", r"no field 'data'; found 'version'; add it", {"version": "1.1"}),
     squad("data is an object", r"field 'data' is dict; expected list; .*", {"data": {}}),
     squad(
@@ -161,12 +163,8 @@ SQUAD = [
         r"data\[0\]: no field 'paragraphs'; found 'question'; add it",
         {"data": [{"question": "Where?"}]},
     ),
-    squad("an article is a text", rf"data\[0\] is str; {OFFICIAL}", {"data": ["Rome"]}),
-    squad(
-        "a paragraph is a text",
-        rf"data\[0\]: paragraphs\[0\] is str; {OFFICIAL}",
-        {"data": [{"paragraphs": ["Rome"]}]},
-    ),
+    squad("an article is a text", rf"data\[0\]: {OFFICIAL}", {"data": ["Rome"]}),
+    squad("a paragraph is a text", rf"{WHERE}: {OFFICIAL}", {"data": [{"paragraphs": ["Rome"]}]}),
     squad(
         "no context", rf"{WHERE}: no field 'context'; .*", {"data": [{"paragraphs": [{"qas": []}]}]}
     ),
@@ -189,7 +187,7 @@ SQUAD = [
     ),
     squad(
         "a blank question",
-        rf"{WHERE}\.qas\[0\]: no question; expected a question with .*; correct it",
+        rf"{WHERE}\.qas\[0\]: question '' with .*; expected a question with .*; correct it",
         asked(question=" "),
     ),
     squad("no id", rf"{WHERE}\.qas\[0\]: no field 'id'; .*", asked(id=...)),
@@ -199,7 +197,7 @@ SQUAD = [
     squad("no answers", rf"{WHERE}\.qas\[0\]: no field 'answers'; .*", asked(answers=...)),
     squad(
         "v2.0: no answer",
-        rf"{WHERE}\.qas\[0\]: no answer; expected .* \(v1\.1\); correct it",
+        rf"{WHERE}\.qas\[0\]: question .* with answers \[\]; expected .* \(v1\.1\); correct it",
         asked(answers=[]),
     ),
     squad(
@@ -207,11 +205,7 @@ SQUAD = [
         rf"{WHERE}\.qas\[0\]: field 'answers' is str; expected list; .*",
         asked(answers="Rome"),
     ),
-    squad(
-        "an answer is a text",
-        rf"{WHERE}\.qas\[0\]: answers\[0\] is str; {OFFICIAL}",
-        asked(answers=["Rome"]),
-    ),
+    squad("an answer is a text", rf"{WHERE}: {OFFICIAL}", asked(answers=["Rome"])),
     squad(
         "the hub's answers",
         rf"{WHERE}\.qas\[0\]: field 'answers' is dict; .*",
@@ -219,13 +213,17 @@ SQUAD = [
     ),
     squad(
         "text is a list",
-        rf"{WHERE}\.qas\[0\]\.answers\[0\]: field 'text' is list; .*",
+        rf"{WHERE}\.qas\[0\]: field 'text' is list; .*",
         asked(answers=[{"text": ["Rome"]}]),
     ),
-    squad("a blank answer", rf"{WHERE}\.qas\[0\]: no answer; .*", asked(answers=[{"text": " "}])),
+    squad(
+        "a blank answer",
+        rf"{WHERE}\.qas\[0\]: question .* with answers \[' '\]; .*",
+        asked(answers=[{"text": " "}]),
+    ),
     squad(
         "an answer that is not in the context",
-        rf"{WHERE}\.qas\[0\]: answer 'Paris' is not in the context; expected a span of it; correct the answer",
+        rf"{WHERE}\.qas\[0\]: question .* with answers \['Rome', 'Paris'\]; expected .*",
         asked(answers=[{"text": "Rome"}, {"text": "Paris"}]),
     ),
     squad(
@@ -286,19 +284,19 @@ COUNTDOWN = [
     countdown("nums is a text", r"field 'nums' is str; expected list; .*", nums="1, 2", target=3),
     countdown(
         "empty nums",
-        r"nums is \[\]; expected non-negative integers of .*; correct the row",
+        r"nums is \[\]; expected non-negative integers; correct the row",
         nums=[],
         target=3,
     ),
     countdown(
         "a negative number",
-        r"nums is \[-1, 2\]; expected non-negative integers .*",
+        r"nums is \[-1, 2\]; expected non-negative integers; .*",
         nums=[-1, 2],
         target=3,
     ),
     countdown(
         "a fraction",
-        r"nums is \[1\.5, 2\]; expected non-negative integers .*",
+        r"nums is \[1\.5, 2\]; expected non-negative integers; .*",
         nums=[1.5, 2],
         target=3,
     ),
@@ -309,12 +307,6 @@ COUNTDOWN = [
         target=3,
     ),
     countdown(
-        "a number of 40 digits",
-        r"nums is \[1.*\]; expected .* at most 12 digits; .*",
-        nums=[10**39],
-        target=3,
-    ),
-    countdown(
         "target is a fraction",
         r"field 'target' is float; expected int; .*",
         nums=[1, 2],
@@ -322,13 +314,13 @@ COUNTDOWN = [
     ),
     countdown(
         "no way to the target",
-        r"99 cannot be reached from \[1, 2\]; expected a solvable .*",
+        r"99 cannot be reached from \[1, 2\]; expected a task that is solvable.*",
         nums=[1, 2],
         target=99,
     ),
     countdown(
         "20 numbers to solve",
-        r"20 nums and no solution; expected at most 6, .*; add .*",
+        r"3 cannot be reached from .*; expected .* at most 6 nums or a solution; .*",
         nums=[1] * 20,
         target=3,
     ),

@@ -67,7 +67,7 @@ def test_the_passages_of_one_article_cannot_be_split() -> None:
         "seed": 1,
         "source": Path("s.json"),
     }
-    with pytest.raises(DataError, match="9 groups in 2 documents; expected at least 3"):
+    with pytest.raises(DataError, match=r"9 groups in 2 documents, .*; expected at least 3"):
         split_groups(TASK, make_groups([[1] * 4, [1] * 5]), None, **options)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from ratchet.errors import InputError
 from ratchet.jobs.answers import generate, sft
 from ratchet.jobs.retrieval import embed
 from ratchet.models.adapters import lora
-from ratchet.models.adapters.shard_merge import merge_shards
+from ratchet.models.decoder import decoder
 from ratchet.models.loading import open_model, train_in_float32
 
 CAUSAL = transformers.AutoModelForCausalLM
@@ -60,25 +59,10 @@ def test_an_adapter_of_the_attention_is_trained_and_merged(base: Path, tmp_path:
         expected = adapted.eval()(input_ids=IDS).logits
     lora.save(adapted, tmp_path / "adapter")
     merged = tmp_path / "merged"
-    merged.mkdir()
-    merge_shards(base, tmp_path / "adapter", merged)
-    for path in base.glob("*.json"):
-        if not path.name.startswith("model"):
-            shutil.copy(path, merged)
+    decoder.merge(base, tmp_path / "adapter", merged)
     assert float((expected - compute(base)).abs().max()) > 1e-3
     torch.testing.assert_close(compute(base, tmp_path / "adapter"), expected, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(compute(merged), expected, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("names", ["all-linear", "q_proj,down_proj"])
-def test_adapters_of_experts_are_refused(names: str, base: Path) -> None:
-    inputs = sft.Inputs(base, None, None)  # type: ignore[arg-type]
-    sft.JOB.check(sft.Config(target_modules=ATTENTION), inputs, {})
-    sft.JOB.check(sft.Config(method="full"), inputs, {})
-    if names != "all-linear" and "mixtral" in str(base):
-        names = names.replace("down_proj", "w2")  # as its files call it
-    with pytest.raises(InputError, match=r"sft.target_modules: .* for a mixture of experts"):
-        sft.JOB.check(sft.Config(target_modules=names), inputs, {})
 
 
 def test_four_bits_are_refused(base: Path) -> None:

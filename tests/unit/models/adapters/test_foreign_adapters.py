@@ -13,12 +13,11 @@ import transformers
 from architectures import make
 
 from ratchet.errors import InputError, ModelError
-from ratchet.jobs.answers import generate, sft
+from ratchet.jobs.answers import generate
 from ratchet.jobs.export.export_model import Inputs, write_model
 from ratchet.jobs.retrieval import embed
 from ratchet.models import merging
 from ratchet.models.adapters import lora
-from ratchet.models.adapters.shard_merge import merge_shards
 from ratchet.models.embedder import encoder
 from ratchet.models.roles import find_usage
 
@@ -45,7 +44,6 @@ def test_adapters_with_a_changed_base_are_refused(
     about = json.loads((adapter / lora.CONFIG).read_text())
     (adapter / lora.CONFIG).write_text(json.dumps(about | {"init_lora_weights": variant}))
     uses: list[Callable[[], object]] = [
-        lambda: merge_shards(base, adapter, tmp_path),
         lambda: encoder.load(base, adapter, dtype="float32", device="cpu"),
         lambda: embed.JOB.check(embed.Config(), embed.Inputs(base, None, adapter), {}),  # type: ignore[arg-type]
     ]
@@ -57,29 +55,21 @@ def test_adapters_with_a_changed_base_are_refused(
 @pytest.mark.parametrize(
     "variant", [{"use_rslora": True}, {"use_dora": True}, {"rank_pattern": {"q_proj": 2}}]
 )
-def test_adapters_that_cannot_be_merged_are_no_current_best(
+def test_variants_of_lora_are_merged(
     variant: dict[str, Any], tiny: dict[str, Path], tmp_path: Path
 ) -> None:
-    adapter = save_adapter(tiny["qwen2"], tmp_path / "adapter", CAUSAL, **variant)
-    inputs = sft.Inputs(tiny["qwen2"], None, None, current_best=adapter)  # type: ignore[arg-type]
-    with pytest.raises(ModelError, match=next(iter(variant))):
-        sft.JOB.check(sft.Config(max_length=64), inputs, {})
-
-
-@pytest.mark.parametrize("name", ["gemma", "gemma2", "gemma3", "bloom", "opt"])
-@pytest.mark.parametrize("written", [True, False])
-def test_a_tied_weight_is_found_by_the_default_of_its_class(
-    name: str, written: bool, tiny: dict[str, Path], tmp_path: Path
-) -> None:
-    base = make(name, CAUSAL, tmp_path / "base", tiny["qwen2"])
-    about = json.loads((base / "config.json").read_text())
-    assert about.pop("tie_word_embeddings", True)
-    (base / "config.json").write_text(
-        json.dumps(about | ({"tie_word_embeddings": True} if written else {}))
+    adapter = save_adapter(
+        tiny["qwen2"],
+        tmp_path / "adapter",
+        transformers.AutoModel,
+        task_type="FEATURE_EXTRACTION",
+        init_lora_weights=False,
+        **variant,
     )
-    adapter = save_adapter(base, tmp_path / "adapter", CAUSAL, modules_to_save=["lm_head"])
-    with pytest.raises(ModelError, match=r"lm_head.weight, which is tied"):
-        merge_shards(base, adapter, tmp_path)
+    (tmp_path / "merged").mkdir()
+    merging.merge(tiny["qwen2"], adapter, tmp_path / "merged")
+    found = merging.check(tiny["qwen2"], adapter, tmp_path / "merged", ["w1 w2", "w3"])
+    assert found.drift < 1e-4 < found.change
 
 
 def test_adapters_of_another_task_are_refused(tiny: dict[str, Path], tmp_path: Path) -> None:
@@ -96,8 +86,8 @@ def test_adapters_of_another_task_are_refused(tiny: dict[str, Path], tmp_path: P
         merging.check_inputs(qwen2, classifier, None)
     query = {"task_type": "SEQ_CLS", "target_modules": ["query"]}
     several = save_adapter(tiny["bert"], tmp_path / "several", CLASSIFIER, labels=3, **query)
-    with pytest.raises(ModelError, match="has 3 outputs"):
-        merging.check_inputs(tiny["bert"], several, None)
+    with pytest.raises(ModelError, match="does not fit the model"):
+        merging.merge(tiny["bert"], several, tmp_path)
     one = save_adapter(tiny["bert"], tmp_path / "one", CLASSIFIER, labels=1, **query)
     merging.check_inputs(tiny["bert"], one, None)
     cases: list[tuple[Any, Path, Path]] = [

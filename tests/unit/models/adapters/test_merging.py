@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import peft
 import pytest
 import torch
 import transformers
@@ -21,11 +20,10 @@ from tokenizers import processors
 from ratchet.errors import ModelError
 from ratchet.models import merging
 from ratchet.models.adapters import lora
-from ratchet.models.adapters.shard_merge import merge_shards, read_main_dtype
 from ratchet.models.embedder import encoder, projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.embedder.sentence_transformers_layout import write_layout
-from ratchet.models.model_files import RERANKER_CONFIG_FILE
+from ratchet.models.model_files import RERANKER_CONFIG_FILE, read_main_dtype
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
 from ratchet.models.roles import find_usage
@@ -348,104 +346,3 @@ def test_an_adapter_that_does_nothing_changes_nothing(minilm: Path, tmp_path: Pa
     found = merged(minilm, tmp_path / "adapter", tmp_path / "merged")
     assert abs(found.change) < 1e-6
     assert abs(found.drift) < 1e-6
-
-
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
-def test_shards_are_those_of_peft(
-    tiny: dict[str, Path], tmp_path: Path, tied: bool, causal: bool
-) -> None:
-    base, adapter, target = tmp_path / "base", tmp_path / "adapter", tmp_path / "merged"
-    config = transformers.AutoConfig.from_pretrained(tiny["qwen2"], tie_word_embeddings=tied)
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
-    size = sum(weight.nbytes for weight in model.parameters())
-    model.save_pretrained(base, max_shard_size=size // 3)
-    assert len(list(base.glob("*.safetensors"))) >= 3
-    # An embedder's adapter lacks the prefix `model.` that the checkpoint of a causal language model has.
-    kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
-    whole = ["lm_head"] if causal and not tied else ["norm"]
-    trained(
-        kind.from_pretrained(base, dtype=torch.float32),
-        whole,
-        "CAUSAL_LM" if causal else "FEATURE_EXTRACTION",
-        adapter,
-    )
-    stored = load_file(adapter / lora.WEIGHTS)
-    stored = {name: value if "lora_" in name else value + 0.5 for name, value in stored.items()}
-    save_file(stored, adapter / lora.WEIGHTS, metadata={"format": "pt"})
-    target.mkdir()
-    merge_shards(base, adapter, target)
-    assert sorted(path.name for path in target.iterdir()) == sorted(
-        path.name for path in base.glob("model*")
-    )
-    expected = (
-        lora.load(kind.from_pretrained(base, dtype=torch.float32), adapter)
-        .merge_and_unload()
-        .state_dict()
-    )
-    before, found = read_all(base), read_all(target)
-    assert before.keys() == found.keys()
-    for name, value in found.items():
-        plain = name if name in expected else name.removeprefix("model.")
-        # Not trained, and absent from an embedder.
-        wanted = expected[plain].to(torch.bfloat16) if plain in expected else before[name]
-        assert torch.equal(value, wanted), name
-    changed = [name for name in found if not torch.equal(found[name], before[name])]
-    assert len(changed) >= 7 * config.num_hidden_layers
-
-
-def read_all(folder: Path) -> dict[str, torch.Tensor]:
-    """Reads all tensors, in the files that the index names."""
-    named = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
-    files = {file: load_file(folder / file) for file in set(named.values())}
-    assert sum(map(len, files.values())) == len(named)
-    return {name: files[file][name] for name, file in named.items()}
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        *(
-            {"use_dora": True},
-            {"use_rslora": True},
-            {"bias": "all"},
-            {"alpha_pattern": {"q": 1}},
-            {"use_qalora": True},
-        ),
-        {"alora_invocation_tokens": [1]},
-        *(
-            {"init_lora_weights": name}
-            for name in ("pissa", "pissa_niter_4", "olora", "corda", "loftq")
-        ),
-    ],
-    ids=str,
-)
-def test_other_variants_of_lora_are_refused(
-    minilm: Path, tmp_path: Path, change: dict[str, Any]
-) -> None:
-    adapter = embedder_adapter(minilm, tmp_path / "adapter")
-    about = json.loads((adapter / lora.CONFIG).read_text())
-    (adapter / lora.CONFIG).write_text(json.dumps(about | change))
-    with pytest.raises(ModelError, match=next(iter(change))):
-        merge_shards(minilm, adapter, tmp_path)
-
-
-@pytest.mark.parametrize("start", [False, "gaussian", "orthogonal"])
-def test_other_starts_of_lora_are_those_of_peft(
-    tiny: dict[str, Path], tmp_path: Path, start: Any
-) -> None:
-    base, adapter = tiny["bert"], tmp_path / "adapter"
-    plain = transformers.AutoModel.from_pretrained(base)
-    config = peft.LoraConfig(
-        r=4, target_modules=["query"], init_lora_weights=start, task_type="FEATURE_EXTRACTION"
-    )
-    peft.get_peft_model(plain, config).save_pretrained(adapter)
-    merge_shards(base, adapter, tmp_path)
-    wanted = (
-        lora.load(transformers.AutoModel.from_pretrained(base), adapter)
-        .merge_and_unload()
-        .state_dict()
-    )
-    for name, weight in load_file(tmp_path / "model.safetensors").items():
-        torch.testing.assert_close(weight, wanted[name])
