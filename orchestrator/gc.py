@@ -89,8 +89,16 @@ def find_garbage(store: Store, *, keep: int, grace: float) -> list[Garbage]:
         if item.place is store.backend:
             gone.add(item.name)
     stay = [step for step in store.list_names("steps") if step not in gone]
+
+    def find_address(step_id: str) -> str:
+        try:
+            commit = store.lookup(step_id)
+        except DamagedError:  # its end cannot be read, which a run reports
+            return ""
+        return commit.manifest if commit else ""
+
     with ThreadPoolExecutor(THREADS) as pool:
-        in_use = kept.objects.union(pool.map(lambda step: _find_address(store, step), stay))
+        in_use = kept.objects.union(pool.map(find_address, stay))
     return garbage + _list_old(store, "objects", in_use, before)
 
 
@@ -110,15 +118,6 @@ def _list_old(store: Store, kind: str, kept: set[str], before: float) -> list[Ga
             if newest < before:
                 found.append(Garbage(place, kind, name, size, before))
     return found
-
-
-def _find_address(store: Store, step_id: str) -> str:
-    """Return the address of a step's object. Empty: it has none, or its end cannot be read, which a run reports."""
-    try:
-        commit = store.lookup(step_id)
-    except DamagedError:
-        return ""
-    return commit.manifest if commit else ""
 
 
 def _find_kept(store: Store, keep: int) -> Kept:

@@ -165,16 +165,11 @@ def _parse_module(module: imports.Module, content: bytes) -> _ModuleCode:
     warnings = tuple(
         f"{module.path}:{line}: {what} {why}" for line, what in imports.list_unfollowed(nodes)
     )
-    for node in nodes:
-        _drop_docstring(node)
+    for node in nodes:  # string statements: docstrings of modules, functions, classes and fields
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [s for s in body if not _is_text(s)] or [ast.Pass()]  # type: ignore[attr-defined]
     return _ModuleCode(_hash(ast.dump(tree).encode()), imported, warnings)
-
-
-def _drop_docstring(node: ast.AST) -> None:
-    """Remove string statements: docstrings of modules, functions, classes and fields."""
-    body = getattr(node, "body", None)
-    if isinstance(body, list):
-        node.body = [s for s in body if not _is_text(s)] or [ast.Pass()]  # type: ignore[attr-defined]
 
 
 def _is_text(statement: ast.stmt) -> bool:
