@@ -18,7 +18,7 @@ import pkgutil
 import re
 import reprlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -141,7 +141,7 @@ def read_lines(path: Path) -> list[tuple[str, str, str]]:
     if node is not None and not isinstance(node, yaml.MappingNode):
         raise RecipeError(f"{path}: no mapping given; expected lines `name: value`")
     found: dict[str, tuple[str, str, str]] = {}
-    for key, value in node.value if node is not None else ():
+    for key, value in _flatten(node.value if node is not None else ()):
         where = f"{path}:{key.start_mark.line + 1}"
         if not isinstance(key, yaml.ScalarNode) or not isinstance(value, yaml.ScalarNode):
             raise RecipeError(
@@ -157,6 +157,16 @@ def read_lines(path: Path) -> list[tuple[str, str, str]]:
             raise RecipeError(f"{where}: {given} given; expected printable text; correct the line")
         found[key.value] = (key.value, value.value.strip(), where)
     return list(found.values())
+
+
+def _flatten(pairs: Iterable[tuple[yaml.Node, yaml.Node]]) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    """Yield `mine: {num_negatives: 15}` as `mine.num_negatives: 15`, and plain settings unchanged."""
+    for key, value in pairs:
+        if isinstance(value, yaml.MappingNode):
+            for inner, own in value.value:
+                yield type(inner)(inner.tag, f"{key.value}.{inner.value}", inner.start_mark), own
+        else:
+            yield key, value
 
 
 def names() -> list[str]:

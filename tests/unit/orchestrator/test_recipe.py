@@ -84,6 +84,12 @@ def test_each_mistake_names_the_line_and_the_nearest_name(line: str, said: str) 
     assert line.split("=")[0] in str(caught.value)
 
 
+def test_a_block_of_settings_may_stand_for_several_jobs(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("finetune_embedder: &same {epochs: 2}\nfinetune_reranker: *same\n")
+    assert read_settings(path) == ["finetune_embedder.epochs=2", "finetune_reranker.epochs=2"]
+
+
 def test_a_secret_is_no_setting() -> None:
     token = "hf_" + "a" * 34
     with pytest.raises(RecipeError, match=r"--set prepare\.note: looks like a secret") as refused:
