@@ -11,7 +11,6 @@ twice (gradient caching, `ratchet.models.losses.grad_cache`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -115,12 +114,10 @@ class EmbedderTask(FinetuneTask):
         self.encoder = load_encoder(self, self._list_examples())
         self.model = self.encoder.model
         self.passes = EmbedderPasses(self, self.encoder)
-        self.prepared: dict[tuple[int, int], Future[WorkerBatch]] = {}
-        self.thread = ThreadPoolExecutor(1)
 
     def batch(self, epoch: int, step: int) -> Batch:
         """Return one microbatch if the texts of every worker fit in memory, else several with cached gradients."""
-        texts = self._take_texts(epoch, step)
+        texts = self._prepare(epoch, step)
         num_tokens = sum(len(ids) for ids in texts.ids_R)
         if all(gather_objects(self._fits(texts.ids_R))):
             return Batch([Microbatch(texts, None)], num_tokens)
@@ -152,10 +149,10 @@ class EmbedderTask(FinetuneTask):
             order = np.random.default_rng([self.config.seed, 0xFFFF]).permutation(
                 len(self.triplets)
             )
-            drawn = order[: self.config.num_fixed_examples].tolist()
-            fixed = tuple(
-                self._get_example(query, int(self.triplets.positives(query)[0])) for query in drawn
-            )
+            drawn = []
+            for query in order[: self.config.num_fixed_examples].tolist():
+                drawn.append(self._get_example(query, int(self.triplets.positives(query)[0])))
+            fixed = tuple(drawn)
         if self.config.num_examples or fixed:
             return fixed
         return None
@@ -210,38 +207,26 @@ class EmbedderTask(FinetuneTask):
             weight=config.distillation_weight,
         )
 
-    def _take_texts(self, epoch: int, step: int) -> WorkerBatch:
-        """Return the texts of a training step, and start to prepare the next one in a thread."""
-        ahead = self.prepared.pop((epoch, step), None)
-        if ahead is not None:
-            texts = ahead.result()
-        else:
-            texts = self._prepare(epoch, step)
-        if step + 1 < self.steps[epoch]:
-            self.prepared[epoch, step + 1] = self.thread.submit(self._prepare, epoch, step + 1)
-        return texts
-
     def _make_mask(self, batch: TripletBatch, positive_Q: np.ndarray) -> Tensor | None:
         """Return the mask of the passages that are no negatives of a query, bool [Q, P]. None: all are."""
         config = self.config
         data = self.triplets
-        masks = []
+        mask_QP = None
         if config.false_negative_mask:
             known_text_Q = []
             for query in batch.query_Q:
                 never = data.text_of_row[data.list_no_negatives(int(query))]
                 known_text_Q.append(np.append(never, data.text_of_query[query]))
-            masks.append(
-                false_negative_mask(data.text_of_row[batch.passage_P], positive_Q, known_text_Q)
-            )
+            texts = data.text_of_row[batch.passage_P]
+            mask_QP = false_negative_mask(texts, positive_Q, known_text_Q)
         if not config.in_batch_negatives:
             others_QP = torch.ones((len(batch.query_Q), len(batch.passage_P)), dtype=torch.bool)
             for i, own in enumerate(batch.own_Q):
                 others_QP[i, torch.from_numpy(own)] = False
-            masks.append(others_QP)
-        if not masks:
-            return None
-        return torch.stack(masks).any(0)
+            if mask_QP is None:
+                return others_QP
+            mask_QP |= others_QP
+        return mask_QP
 
     def _prepare(self, epoch: int, step: int) -> WorkerBatch:
         data = self.triplets
