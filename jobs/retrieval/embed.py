@@ -136,7 +136,7 @@ class Worker:
         def count(length_B: np.ndarray) -> None:
             counts["rows"] += len(length_B)
             counts["tokens"] += int(length_B.sum())
-            report(**counts)
+            report(counts["rows"], counts["tokens"])
 
         vectors_ND = self.encoder.encode(
             texts["text"].to_pylist(),

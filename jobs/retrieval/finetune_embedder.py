@@ -58,15 +58,15 @@ def check_settings(config: Config, inputs: Inputs) -> None:
     training.check_config(job, config, inputs.base, inputs.current_best)
     training.check_retrieval_metric(job, config.metric)
     has_negatives = config.num_negatives > 0 or config.in_batch_negatives
-    are_trained = config.num_fixed_examples <= config.num_examples
+    distills = config.distillation != "none"
     rules = [
         ("num_negatives", has_negatives, "1 or more where in_batch_negatives is off"),
+        ("distillation", has_negatives or not distills, "none where there are no negatives"),
         (
-            "distillation",
-            has_negatives or config.distillation == "none",
-            "none where there are no negatives",
+            "num_fixed_examples",
+            config.num_fixed_examples <= config.num_examples,
+            "0 up to num_examples, so that training uses as many",
         ),
-        ("num_fixed_examples", are_trained, "0 up to num_examples, so that training uses as many"),
     ]
     training.require(job, config, rules)
     if inputs.base is None:
@@ -100,12 +100,7 @@ def check_dims(job: str, config: Config, base: Path) -> None:
     if not dims:
         return
     size = read_size(base, "hidden_size")
-    folder = read_encoding_config(base).projection
-    if folder:
-        from ratchet.models.embedder.projection import read_dim
-
-        size = read_dim(base / folder)
-    if list(dims) != sorted(set(dims)) or (size and dims[-1] >= size):
+    if list(dims) != sorted(set(dims)) or dims[-1] >= size:
         raise InputError(
             f"{job}.matryoshka_dims: {','.join(map(str, dims))} given; expected rising numbers below the {size}"
             " dimensions of the vectors, which are always trained; change them"
@@ -154,8 +149,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.jobs.training.finetuning import run_finetuning
     from ratchet.jobs.training.teacher_gate import drop_refused_teacher
 
-    config = drop_refused_teacher(config, inputs.mined)
-    config = resolve_dtype(context, config)
+    config = resolve_dtype(context, drop_refused_teacher(config, inputs.mined))
     pool_rows = None
     cross_validated = None
     if inputs.valid is not None:
@@ -163,17 +157,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         ranked = None
         if inputs.ranking is not None:
             ranked = read_shards(inputs.ranking, ["id", "documents"])
-        pool_rows = choose_pool(
-            read_shards(inputs.valid), corpus, ranked, config.eval_pool, config.seed
-        )
+
+        def choose(held_out: Any, ranked: Any = None) -> Any:
+            return choose_pool(held_out, corpus, ranked, config.eval_pool, config.seed)
+
+        pool_rows = choose(read_shards(inputs.valid), ranked)
         if needs_cross_validation(config, inputs):
-
-            def choose_fold_pool(held_out: Any) -> Any:
-                return choose_pool(held_out, corpus, None, config.eval_pool, config.seed)
-
-            cross_validated = cross_validate(
-                context, config, EmbedderTask, inputs, choose_fold_pool
-            )
+            cross_validated = cross_validate(context, config, EmbedderTask, inputs, choose)
     result, _ = run_finetuning(
         context, config, EmbedderTask, inputs, pool_rows=pool_rows, cross_validated=cross_validated
     )

@@ -6,7 +6,7 @@ The model with the best metric on reranked held-out lists is kept.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_types import Ge
 
@@ -23,9 +23,6 @@ from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Res
 class Config(RerankerSettings, training.RetrievalFinetuneConfig):
     num_negatives: Annotated[int, Ge(1)] = 15
     """Maximum number of mined negatives per query in a training step, sampled anew in each epoch."""
-    loss: Literal["softmax", "lambdarank"] = "softmax"
-    """Loss on the labels. `softmax`: cross-entropy of the positive against the negatives of its group. `lambdarank`:
-    weights each negative by the change of NDCG if it swapped ranks with the positive."""
     depth: Annotated[int, Ge(2), Unit("documents")] = 25
     """Number of documents of each held-out list that are reranked in evaluations."""
 
@@ -36,27 +33,12 @@ Inputs = training.RetrievalFinetuneInputs
 def check_settings(config: Config, inputs: Inputs) -> None:
     training.check_config("finetune_reranker", config, inputs.base, inputs.current_best)
     training.check_retrieval_metric("finetune_reranker", config.metric)
-    softmax = config.loss == "softmax"
-    rules = [
-        (
-            "loss",
-            softmax or config.distillation != "m3_kd_loss",
-            "softmax with m3_kd_loss, which replaces it",
-        ),
-        ("label_smoothing", softmax or not config.label_smoothing, "0 with loss=lambdarank"),
-    ]
-    training.require("finetune_reranker", config, rules)
     if inputs.base is not None:
         given = resolve_reranker_config(config, inputs.base)
         check_reranker_model(inputs.base, given)
         if config.method == "lora":
-            answers = given.kind == "yes_no"
-            check_target_modules(
-                "finetune_reranker",
-                inputs.base,
-                "causal" if answers else "classifier",
-                config.target_modules,
-            )
+            kind = "causal" if given.kind == "yes_no" else "classifier"
+            check_target_modules("finetune_reranker", inputs.base, kind, config.target_modules)
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
@@ -76,10 +58,7 @@ def estimate_needs(
     group = (1 + config.num_negatives) * length
     own = -(-config.batch_size // (resources.workers or 1))
     tokens = min(own, resources.micro_batch_size or GROUPS_PER_PASS) * group
-    if given.kind == "yes_no":
-        kind = "causal"
-    else:
-        kind = "classifier"
+    kind = "causal" if given.kind == "yes_no" else "classifier"
     return needs.estimate_training(folder, kind, config, resources, length=length, tokens=tokens)
 
 
@@ -104,11 +83,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if inputs.valid is not None and inputs.ranking is not None:
         ranks = read_shards(inputs.ranking, ["ranks"])["ranks"].to_pylist()
         before = evaluate_lists(config.metric, read_shards(inputs.valid), ranks)
-        is_new = str(result.metrics["kept"]) not in ("base", "current_best")
-        tried = []
-        for one in history.sums if is_new else [history.start_sums]:
-            tried.append(one["all"])
-        p_value = compute_p_value(np.array(before.sums["all"]), np.array(tried))
+        tried = [history.start_sums]
+        if result.metrics["kept"] not in ("base", "current_best"):
+            tried = history.sums
+        sums = np.array([one["all"] for one in tried])
+        p_value = compute_p_value(np.array(before.sums["all"]), sums)
         after = float(result.metrics[f"valid/{config.metric}"])
         gate = TeacherGate(config.metric, before.metrics[config.metric], after, p_value)
     gate.write(context.out / "teacher_gate")

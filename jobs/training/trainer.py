@@ -161,12 +161,10 @@ class Trainer:
     def _compute_gradient_norm(self) -> float:
         """Return the norm before clipping with ZeRO stage 0, where DeepSpeed returns none, but every worker has the
         whole gradient; else 0."""
-        gradients = []
-        for weight in self.task.model.parameters():
-            if weight.grad is not None:
-                gradients.append(weight.grad)
-        if self.config.zero_stage or not gradients:
+        if self.config.zero_stage:
             return 0.0
+        weights = self.task.model.parameters()
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
         return float(torch.nn.utils.get_total_norm(gradients))
 
     def _end_step(self) -> bool:
@@ -281,17 +279,13 @@ class Trainer:
         if self.worker.rank != 0:
             return
         history = self.history
-        numbers = {}
+        numbers = {name: values[-1] for name, values in history.others.items()}
         if history.loss:
             numbers["loss"] = history.loss[-1]
         if speed:
             numbers["tokens_per_s"] = speed
-        for name, values in history.others.items():
-            numbers[name] = values[-1]
-        evaluations = []
-        for evaluation in history.evaluations:
-            if self.config.metric in evaluation:
-                evaluations.append(evaluation[self.config.metric])
+        metric = self.config.metric
+        evaluations = [one[metric] for one in history.evaluations if metric in one]
         done = len(history.loss)
         self.context.progress(
             Progress(done, self.total_steps, "steps", stage, numbers, tuple(evaluations))

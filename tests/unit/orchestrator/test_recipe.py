@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.errors import RecipeError
-from ratchet.orchestrator.recipe import Recipe, Settings, build, find, names
+from ratchet.orchestrator.recipe import Recipe, Settings, build, find, names, read_settings
 from ratchet.orchestrator.step import Row, Summary, reachable, step
 
 
