@@ -246,17 +246,15 @@ def _check_reranker(folder: Path, changed: int, reranker_config: RerankerConfig)
     import transformers
 
     from ratchet.models.decoder import decoder
-    from ratchet.models.reranker import reranker
     from ratchet.models.reranker.reranker_config import PairTokenizer
 
-    config, tokenizer = _open(folder, changed)
+    config, _ = _open(folder, changed)
     if reranker_config.kind == "yes_no":
         known: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
         decoder.check_head(folder)
     else:
         known = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
         _check_classes(folder, config.num_labels)
-        reranker.check_filler(folder, config, tokenizer)
     if type(config) not in known:
         if reranker_config.kind == "yes_no":
             what = "causal language model"

@@ -6,7 +6,7 @@ The model with the best metric on reranked held-out lists is kept.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_types import Ge
 
@@ -23,9 +23,6 @@ from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Res
 class Config(RerankerSettings, training.RetrievalFinetuneConfig):
     num_negatives: Annotated[int, Ge(1)] = 15
     """Maximum number of mined negatives per query in a training step, sampled anew in each epoch."""
-    loss: Literal["softmax", "lambdarank"] = "softmax"
-    """Loss on the labels. `softmax`: cross-entropy of the positive against the negatives of its group. `lambdarank`:
-    weights each negative by the change of NDCG if it swapped ranks with the positive."""
     depth: Annotated[int, Ge(2), Unit("documents")] = 25
     """Number of documents of each held-out list that are reranked in evaluations."""
 
@@ -36,16 +33,6 @@ Inputs = training.RetrievalFinetuneInputs
 def check_settings(config: Config, inputs: Inputs) -> None:
     training.check_config("finetune_reranker", config, inputs.base, inputs.current_best)
     training.check_retrieval_metric("finetune_reranker", config.metric)
-    softmax = config.loss == "softmax"
-    rules = [
-        (
-            "loss",
-            softmax or config.distillation != "m3_kd_loss",
-            "softmax with m3_kd_loss, which replaces it",
-        ),
-        ("label_smoothing", softmax or not config.label_smoothing, "0 with loss=lambdarank"),
-    ]
-    training.require("finetune_reranker", config, rules)
     if inputs.base is not None:
         given = resolve_reranker_config(config, inputs.base)
         check_reranker_model(inputs.base, given)

@@ -142,10 +142,6 @@ class RerankerTask(FinetuneTask):
             return self._evaluate_reranked(self.reranker)
 
     def save(self, folder: Path) -> None:
-        if (
-            self.reranker_config.kind == "cross_encoder"
-        ):  # other libraries need a padding token for batches
-            reranker.set_filler(self.reranker.model.config, self.reranker.tokens.tokenizer)
         super().save(folder)
         self.reranker_config.write(folder)
 
@@ -196,7 +192,6 @@ class RerankerTask(FinetuneTask):
             label_smoothing=config.label_smoothing,
             teacher_temperature=self.teacher_temperature,
             weight=config.distillation_weight,
-            label_loss=config.loss,
         )
         zero = self.zero3_sync.finish(self._run_blank)
         return scale_for_workers(total, microbatch.queries, self.worker.world_size) + zero

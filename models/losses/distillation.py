@@ -1,4 +1,4 @@
-"""Losses on groups (a query's positive and negatives): LambdaRank, and distillation of a teacher's scores.
+"""Losses on groups (a query's positive and negatives): distillation of a teacher's scores.
 
 Legend: Q queries, G members of a group (the positive first), P passages of all groups.
 
@@ -25,19 +25,16 @@ def distillation_loss(
     label_smoothing: float = 0.0,
     teacher_temperature: float = 1.0,
     weight: float = 1.0,
-    label_loss: str = "softmax",
 ) -> Tensor:
     """Return the training loss, summed over queries, in float32: the loss on the labels alone (`none`), or plus
     `weight` times `kl_div` or `margin_mse` over the group; or `m3_kd_loss` alone.
 
-    label_loss: `softmax`, the cross-entropy over all passages, or `lambdarank`, over the group. member_QG: int64, index
-    of each member in P, the positive first; -1 where a group has fewer. Other arguments: see the functions below.
+    member_QG: int64, index of each member in P, the positive first; -1 where a group has fewer. Other arguments: see
+    the functions below.
     """
     gap_QG = member_QG < 0
     total = score_QP.new_zeros(())
-    if label_loss == "lambdarank":
-        total = lambdarank(score_QP.gather(1, member_QG.clamp(min=0)), gap_QG).sum()
-    elif distillation != "m3_kd_loss":
+    if distillation != "m3_kd_loss":
         total = cross_entropy(
             score_QP, member_QG[:, 0], mask_QP=mask_QP, label_smoothing=label_smoothing
         ).sum()
@@ -46,32 +43,10 @@ def distillation_loss(
     teacher_QG = (teacher_QG.float() / teacher_temperature).masked_fill(gap_QG, -torch.inf)
     if distillation == "m3_kd_loss":
         return m3_kd_loss(score_QP, member_QG, teacher_QG, mask_QP=mask_QP).sum()
+    on_group = margin_mse
     if distillation == "kl_div":
         on_group = kl_div
-    else:
-        on_group = margin_mse
     return total + weight * on_group(score_QP.gather(1, member_QG.clamp(min=0)), teacher_QG).sum()
-
-
-def lambdarank(score_QG: Tensor, gap_QG: Tensor) -> Tensor:
-    """Return the LambdaRank loss, float32 [Q]: pairs with the positive, each weighted by the change of NDCG if the two
-    are swapped (Burges 2010, "From RankNet to LambdaRank to LambdaMART"; as a loss: Wang et al. 2018, "The LambdaLoss
-    framework").
-
-        loss_q = sum_g |1 / log2(1 + rank_q0) - 1 / log2(1 + rank_qg)| log(1 + exp(score_qg - score_q0))
-
-    rank_qg is the rank in the group by the current scores, from 1, and has no gradient. With one positive the ideal DCG
-    is 1, so the weight is the change of NDCG. gap_QG: True where a group has no member; never member 0.
-    """
-    logits_QG = score_QG.float()
-    order_QG = (
-        logits_QG.detach()
-        .masked_fill(gap_QG, -torch.inf)
-        .argsort(dim=1, descending=True, stable=True)
-    )
-    gain_QG = 1 / torch.log2(order_QG.argsort(dim=1).float() + 2)
-    weight_QG = (gain_QG[:, :1] - gain_QG).abs().masked_fill(gap_QG, 0.0)
-    return (weight_QG * torch.nn.functional.softplus(logits_QG - logits_QG[:, :1])).sum(1)
 
 
 def kl_div(score_QG: Tensor, teacher_QG: Tensor) -> Tensor:
