@@ -22,11 +22,6 @@ class Config:
     """Cut-offs of the metrics. Ranks are exact over the whole corpus, so cut-offs may exceed `top`."""
     top: Annotated[int, Ge(1), Unit("documents")] = 100
     """Number of documents per query that are written to `run.trec` and `ranking/`, the input of `rerank`."""
-    dims: tuple[Annotated[int, Ge(1)], ...] = ()
-    """For `dense`: numbers of leading dimensions to evaluate as well, such as 64,128 (see `matryoshka_dims` of
-    `finetune_embedder`): alone, and with the top `rescore` documents reordered by the whole vectors."""
-    rescore: Annotated[int, Ge(1), Unit("documents")] = 200
-    """For `dims`: number of documents per query that are reordered by the whole vectors."""
     neighbors: Annotated[int, Ge(1), Unit("queries")] = 20
     """For `knn`: number of training queries that vote. The weight of a vote is that query's inner product minus that
     of the nearest one that does not vote (after Dudani 1976, "The distance-weighted k-nearest-neighbor rule")."""
@@ -77,15 +72,6 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> None:
             f"evaluate_retrieval.case_documents: {config.case_documents} given; expected at most top, which is"
             f" {config.top}"
         )
-    if list(config.dims) != sorted(set(config.dims)):
-        raise InputError(
-            f"evaluate_retrieval.dims: {','.join(map(str, config.dims))} given; expected rising numbers; sort them"
-        )
-    if config.dims and config.system != "dense":
-        raise InputError(
-            f"evaluate_retrieval.dims: {','.join(map(str, config.dims))} given, with system={config.system}; expected"
-            " none, since it has no vectors; leave it out"
-        )
     if not config.tag or any(letter.isspace() for letter in config.tag):
         raise InputError(
             f"evaluate_retrieval.tag: '{config.tag}' given; expected one word, since it is a column of run.trec"
@@ -127,7 +113,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.jobs.retrieval.ranking import (
         WITH_INTERVAL,
         Worker,
-        compare_dimensions,
         compute_by_seen,
         list_scalars,
         show_cases,
@@ -209,8 +194,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         {
             f"{config.tag}: metrics by cut-off": metrics.list_by_cutoff(
                 ("map", "ndcg", "r", "p", "hit"), config.k
-            ),
-            **compare_dimensions(config, ranked, relevant, metrics),
+            )
         },
         cases=show_cases(config, inputs, queries, first, shown),
         note=note,

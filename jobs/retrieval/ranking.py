@@ -30,10 +30,9 @@ from ratchet.data.vectors import read_blocks, read_vectors
 from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress
 from ratchet.models.search.nearest_queries import vote
-from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
+from ratchet.models.search.rank_metrics import RankMetrics
 from ratchet.models.search.ranks import Relevant, rank_and_search, rank_in_blocks
 from ratchet.models.search.top_k import top_k
-from ratchet.models.search.truncated_search import rank_truncated
 
 if TYPE_CHECKING:
     from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
@@ -42,7 +41,6 @@ WITH_INTERVAL = ("map@25", "r@25", "ndcg@10", "mrr", "map")
 """Metrics whose 95 % confidence interval is reported too, as its half width, such as `map@25/interval`."""
 
 
-TRUNCATED = ("map@25", "r@25", "ndcg@10")
 """Metrics in the table "metrics by dimensions"."""
 
 
@@ -75,7 +73,6 @@ class Worker:
         relevant = Relevant(
             *find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus)
         )
-        truncated: dict[str, np.ndarray] = {}
         unscored = 0
         top = self.config.top
         if self.bm25:
@@ -103,7 +100,6 @@ class Worker:
                 ranks_R, scores_QK, rows_QK = rank_and_search(
                     query_QD, relevant, self._read_blocks, top, exclude_Q=own_Q, device=self.device
                 )
-            truncated = self._rank_truncated(query_QD, relevant, own_Q)
         kept = []
         for rows, own in zip(rows_QK, own_Q, strict=True):
             kept.append(np.flatnonzero(rows != own))
@@ -121,10 +117,6 @@ class Worker:
                 }
             )
         table = pa.Table.from_pylist(ranked, schema=add_carried(RANKED, shard.column_names))
-        for name, own_R in truncated.items():
-            table = table.append_column(
-                name, pa.ListArray.from_arrays(relevant.indptr.astype(np.int32), own_R)
-            )
         write_table(target, table)
         return {"rows": len(queries), "unscored": unscored}
 
@@ -139,24 +131,6 @@ class Worker:
         """Yield blocks of the corpus vectors, as (row of the first, [n, D])."""
         assert self.inputs.corpus_embeddings is not None
         return read_blocks(self.inputs.corpus_embeddings, self.ids, mapped=True)
-
-    def _rank_truncated(
-        self, query_QD: np.ndarray, relevant: Relevant, own_Q: np.ndarray
-    ) -> dict[str, np.ndarray]:
-        """Return column -> ranks of the relevant documents by leading dimensions, [R]; see `rank_truncated`."""
-        config = self.config
-        found = dict[str, np.ndarray]()
-        if config.dims and config.dims[-1] >= query_QD.shape[1]:
-            raise InputError(
-                f"evaluate_retrieval.dims: {config.dims[-1]} given, for vectors of {query_QD.shape[1]} dimensions;"
-                " expected fewer; lower it"
-            )
-        for dim in config.dims:
-            ranks = rank_truncated(
-                query_QD, relevant, self._read_blocks, dim, config.rescore, own_Q, self.device
-            )
-            found |= dict(zip(_name_columns(dim), ranks, strict=True))
-        return found
 
 
 def write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: Path) -> None:
@@ -222,35 +196,6 @@ def compute_by_seen(
             }
             found |= list_half_widths(values, WITH_INTERVAL, group_Q[own_Q], f"{group}/")
     return found
-
-
-def _name_columns(dim: int) -> tuple[str, str]:
-    return f"ranks_{dim}", f"ranks_{dim}_rescored"
-
-
-def compare_dimensions(
-    config: Config, ranked: pa.Table, relevant: Relevant, whole: RankMetrics
-) -> dict[str, list[dict[str, Any]]]:
-    """Return the table of the metrics by leading dimensions (alone and rescored) and by all; empty without `dims`."""
-    rows = []
-    for dim in config.dims:
-        row: dict[str, Any] = {"dimensions": str(dim)}
-        for name, end in zip(_name_columns(dim), ("", ", rescored"), strict=True):
-            ranks_R = ranked[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-            found = compute_rank_metrics(ranks_R, relevant, config.k)
-            row |= {
-                f"{one.upper()}{end}": round(found.values[one], 6)
-                for one in TRUNCATED
-                if one in found.values
-            }
-        rows.append(row)
-    every = {}
-    for one in TRUNCATED:
-        if one in whole.values:
-            every[one.upper()] = round(whole.values[one], 6)
-    if rows:
-        return {f"{config.tag}: metrics by dimensions": [*rows, {"dimensions": "all", **every}]}
-    return {}
 
 
 def show_cases(
