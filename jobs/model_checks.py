@@ -232,10 +232,9 @@ def _check_reranker(folder: Path, changed: int, reranker_config: RerankerConfig)
     import transformers
 
     from ratchet.models.decoder import decoder
-    from ratchet.models.reranker import reranker
     from ratchet.models.reranker.reranker_config import PairTokenizer
 
-    config, tokenizer = _open(folder, changed)
+    config, _ = _open(folder, changed)
     known: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
     what = "causal language model"
     if reranker_config.kind == "yes_no":
@@ -244,7 +243,6 @@ def _check_reranker(folder: Path, changed: int, reranker_config: RerankerConfig)
         known = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
         what = "sequence classifier"
         _check_classes(folder, config.num_labels)
-        reranker.check_filler(folder, config, tokenizer)
     if type(config) not in known:
         raise ModelError(
             f"model {folder}: transformers has no {what} for {config.model_type}; give another model"

@@ -20,9 +20,7 @@ from urllib.request import getproxies
 
 from ratchet.errors import ModelError
 from ratchet.models.model_kind import (
-    check_is_folder,
     check_no_custom_code,
-    check_type,
     count_unused_positions,
     read_config,
     read_object,
@@ -110,8 +108,10 @@ def resolve(name: str) -> Path:
     folder = Path(os.path.expanduser(name))  # Path.expanduser fails for unknown users
     if name and folder.is_dir():
         return folder.absolute()
-    if name:
-        check_is_folder(folder)
+    if folder.is_file():
+        raise ModelError(
+            f"model {name}: this is a file; expected a Hugging Face model folder; give the folder"
+        )
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise ModelError(
             f"model '{name}': no such folder; expected a folder or a hub id (owner/name); check the path"
@@ -146,12 +146,9 @@ def copy_tokenizer(base: Path, target: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ModelError for a folder that lacks a config, a tokenizer or weights, needs custom code, has truncated or
-    quantized weights or two sets of them, or more tokens in the tokenizer than in the model. Reads only the headers of
-    the weights."""
+    """Raise ModelError for a folder that lacks a config, a tokenizer or weights, needs custom code, or has truncated
+    or quantized weights. Reads only the headers of the weights."""
     check_no_custom_code(folder)
-    check_type(folder)
-    _check_one_model(folder)
     _check_not_quantized(folder)
     if not any(
         (folder / name).is_file()
@@ -173,70 +170,31 @@ def check_folder(folder: Path) -> None:
                 f"model {folder}: {name} is cut short, or only a pointer to the file; expected all of its tensors;"
                 " fetch or save the model again"
             )
-    _check_vocabulary(folder)
-
-
-def _check_one_model(folder: Path) -> None:
-    """Raise ModelError for a model folder that also holds an adapter, or a second set of weights. Libraries choose
-    differently between them: transformers applies the adapter, or takes the single file; vLLM follows the index."""
-    if (folder / ADAPTER_CONFIG).is_file():
-        raise ModelError(
-            f"model {folder}: holds config.json of a whole model and {ADAPTER_CONFIG} of an adapter, which may be"
-            " merged already; expected one of the two; move the adapter's files into a folder of their own"
-        )
-    parts = set()
-    for path in folder.glob("model-*-of-*.safetensors"):
-        parts.add(path.name)
-    if (folder / INDEX).is_file():
-        parts.update(list_weight_files(folder))
-    others = sorted(parts - {WEIGHTS})
-    if (folder / WEIGHTS).is_file() and others:
-        if (folder / INDEX).is_file():
-            named = f", which {INDEX} names"
-        else:
-            named = ""
-        raise ModelError(
-            f"model {folder}: two sets of weights, {WEIGHTS} and {others[0]}{named}; expected one; move the other"
-            " one away, with its index"
-        )
 
 
 def _check_not_quantized(folder: Path) -> None:
     """Raise ModelError for weights that are stored in 8 or fewer bits: they need a package of their own, and neither
     adapters nor other dtypes apply to them."""
     config = read_config(folder)
-    for part in (config, config.get("text_config")):
-        if isinstance(part, dict):
-            given = part.get("quantization_config")
-        else:
-            given = None
-        if given:
-            if isinstance(given, dict):
-                method = given.get("quant_method")
-            else:
-                method = None
-            raise ModelError(
-                f"model {folder}: quantization_config in config.json ({method or 'without quant_method'}); expected"
-                " weights in float32, bfloat16 or float16; give the model that it was made from, with quantization=nf4"
-                " if it has to be small"
-            )
+    if config.get("quantization_config") or "quantization_config" in config.get("text_config", {}):
+        raise ModelError(
+            f"model {folder}: quantization_config in config.json; expected weights in float32, bfloat16 or float16;"
+            " give the model that it was made from, with quantization=nf4 if it has to be small"
+        )
 
 
 def count_learned_positions(folder: Path) -> int | None:
     """Return the number of tokens for which a model's table of position embeddings has a row: longer texts cannot be
     computed. None for a model without such a table, or without weights."""
     for file in list_weight_files(folder):
-        if (folder / file).is_file():
-            tensors = read_header(folder / file)[1]
-        else:
-            tensors = {}
-        for name, about in tensors.items():
+        if not (folder / file).is_file():
+            continue
+        for name, about in read_header(folder / file)[1].items():
             if name.endswith(POSITION_TABLES) and len(about["shape"]) == 2:
                 config = read_config(folder)
+                unused = count_unused_positions(config)
                 if config.get("model_type") in ("opt", "biogpt"):
                     unused = 2
-                else:
-                    unused = count_unused_positions(config)
                 return int(about["shape"][0]) - unused
     return None
 
@@ -297,20 +255,6 @@ def read_main_dtype(folder: Path) -> str:
             sizes[about["dtype"]] += end - start
     (stored, _), *_ = sizes.most_common(1)
     return {"BF16": "bfloat16", "F16": "float16"}.get(stored, "float32")
-
-
-def _check_vocabulary(folder: Path) -> None:
-    """Raise ModelError if the tokenizer has ids beyond the embedding: then it belongs to another model."""
-    rows = read_config(folder).get("vocab_size")
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        return
-    largest = max(read_token_ids(file).values(), default=-1)
-    if isinstance(rows, int) and largest >= rows:
-        raise ModelError(
-            f"model {folder}: tokenizer.json has ids up to {largest}, config.json says vocab_size {rows}; expected a"
-            " tokenizer of this model; save the two together again"
-        )
 
 
 def read_token_ids(file: Path) -> dict[str, int]:
@@ -388,8 +332,5 @@ def _from_package() -> Path | None:
     with (folder / "model.safetensors").open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != MINILM_SHA256:
-        raise ModelError(
-            f"model {MINILM}: {folder} holds other weights (sha256 {found[:8]}); expected {MINILM_SHA256[:8]}; install"
-            " the package again or give a folder"
-        )
+        return None
     return folder

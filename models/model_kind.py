@@ -5,12 +5,9 @@ Imports nothing heavy, since plans check models.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from collections.abc import Sequence
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -47,24 +44,6 @@ ENCODER_DECODERS = (
 )
 """Prefixes of the `model_type` of models that have an encoder and a decoder."""
 NO_EMBEDDERS = ("a reranker", "an encoder-decoder", "a model of images or sound")
-
-
-def check_is_folder(path: Path) -> None:
-    """Raise ModelError for a path that is a file, saying of what kind."""
-    if not path.is_file():
-        return
-    kinds = {
-        ".gguf": "a GGUF file, which is not read; expected the folder of the model that it was made from",
-        ".safetensors": "a file of weights; expected the folder with its config.json and tokenizer",
-        ".bin": "a file of weights; expected a folder with config.json, tokenizer and safetensors",
-        ".json": "a JSON file; expected the folder of the model",
-    }
-    kind = kinds.get(path.suffix.lower(), "a file; expected a Hugging Face model folder")
-    if (path.parent / "config.json").is_file():
-        hint = f"; give {path.parent}"
-    else:
-        hint = "; give a folder"
-    raise ModelError(f"model {path}: this is {kind}{hint}")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -114,39 +93,11 @@ def check_no_custom_code(folder: Path) -> None:
     if not own_code:
         return
     # A known model_type would load as the plain architecture, without what the code changes (such as the attention).
-    kind = config.get("model_type")
-    if kind:
-        plain = f"; if it is a plain {kind!r}, remove auto_map from config.json"
-    else:
-        plain = ""
-    if isinstance(own_code, dict):
-        first = next(iter(own_code.values()))
-    else:
-        first = own_code
     raise ModelError(
-        f"model {folder}: needs its own code ({first}); expected a model of transformers, since code from a model"
-        f" folder is never run; give another model{plain}"
+        f"model {folder}: needs its own code ({own_code}); expected a model of transformers, since code from a model"
+        " folder is never run; give another model, or remove auto_map from config.json if it is a plain"
+        f" {config.get('model_type')!r}"
     )
-
-
-def check_type(folder: Path) -> None:
-    """Raise ModelError for a `model_type` that the installed transformers does not know."""
-    kind = read_config(folder).get("model_type")
-    if not isinstance(kind, str) or f'"{kind}"' not in _read_known_types():
-        raise ModelError(
-            f"{folder / 'config.json'}: model_type {kind!r} given; expected one that transformers"
-            f" {version('transformers')} knows; give another model, or install a newer transformers"
-        )
-
-
-@cache
-def _read_known_types() -> str:
-    """Return the source of transformers' tables of model types: to import them takes seconds."""
-    package = importlib.util.find_spec("transformers")
-    assert package is not None
-    assert package.origin is not None
-    folder = Path(package.origin).parent / "models" / "auto"
-    return "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*auto*.py")))
 
 
 def check_decoder(folder: Path) -> None:
@@ -224,21 +175,9 @@ def _describe_other(folder: Path) -> str:
     """Return what a folder without config.json is, and what to do."""
     adapter = folder / "adapter_config.json"
     if adapter.is_file():
-        try:
-            base = json.loads(adapter.read_text()).get("base_model_name_or_path") or "its base"
-        except (ValueError, AttributeError):
-            base = "its base"
+        base = read_object(adapter).get("base_model_name_or_path") or "its base"
         return (
             f"this is a LoRA adapter of {base}; expected a whole model; merge it first (ratchet run jobs/merge"
             f" --set base={base} --set adapter={folder} --set corpus=... --out ...)"
         )
-    if files := sorted(folder.glob("*.gguf")):
-        return f"holds GGUF ({files[0].name}), which is not read; expected the model that it was made from"
-    inside = []
-    for path in sorted(folder.glob("*/config.json")):
-        inside.append(path.parent.name)
-    if len(inside) == 1:
-        hint = f"; did you mean '{folder / inside[0]}'?"
-    else:
-        hint = "; check the path"
-    return f"no config.json; expected a Hugging Face model folder{hint}"
+    return "no config.json; expected a Hugging Face model folder; check the path"

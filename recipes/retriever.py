@@ -37,7 +37,6 @@ def retriever(
     queries_per_document: Annotated[int, Interval(ge=1, le=1000)] = 4,
     bm25: bool = True,
     knn: bool | None = None,
-    ablations: bool = False,
     predict: str = "",
     split_by: prepare.SplitBy = "question",
     folds: Annotated[int, Interval(ge=1, le=100)] = 1,
@@ -74,7 +73,6 @@ def retriever(
                 chosen on the held-out queries. BM25 holds all documents in memory, about 3 KB each
     knn         whether to rank the documents of the nearest training queries too, and fuse them likewise. This helps
                 most where many queries have the same positives, such as labels. none: yes if iterations > 0
-    ablations   also iterate without reranker and teacher, and then also without mining, in the same table
     predict     new queries without labels. The last models rank documents for them; the best documents are written to
                 predictions.csv, .jsonl and .trec (settings: write_predictions.top and .columns)
     split_by    queries that stay in one split: those of a question (question), those that share a positive (document:
@@ -132,7 +130,7 @@ def retriever(
                     one, miner, choose_model(generator), queries_per_document
                 ),
             )
-        summaries.append(one.build_summary(miner, iterations, ablations=ablations))
+        summaries.append(one.build_summary(miner, iterations))
     if folds > 1:
         return average(summaries)
     return summaries[0]

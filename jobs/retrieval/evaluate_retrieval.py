@@ -22,9 +22,6 @@ class Config:
     """Cut-offs of the metrics. Ranks are exact over the whole corpus, so cut-offs may exceed `top`."""
     top: Annotated[int, Ge(1), Unit("documents")] = 100
     """Number of documents per query that are written to `run.trec` and `ranking/`, the input of `rerank`."""
-    dims: tuple[Annotated[int, Ge(1)], ...] = ()
-    """For `dense`: numbers of leading dimensions to evaluate as well, such as 64,128 (see `matryoshka_dims` of
-    `finetune_embedder`)."""
     neighbors: Annotated[int, Ge(1), Unit("queries")] = 20
     """For `knn`: number of training queries that vote. The weight of a vote is that query's inner product minus that
     of the nearest one that does not vote (after Dudani 1976, "The distance-weighted k-nearest-neighbor rule")."""
@@ -71,15 +68,6 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> None:
         raise InputError(
             f"evaluate_retrieval.case_documents: {config.case_documents} given; expected at most top, which is"
             f" {config.top}"
-        )
-    if list(config.dims) != sorted(set(config.dims)):
-        raise InputError(
-            f"evaluate_retrieval.dims: {','.join(map(str, config.dims))} given; expected rising numbers; sort them"
-        )
-    if config.dims and config.system != "dense":
-        raise InputError(
-            f"evaluate_retrieval.dims: {','.join(map(str, config.dims))} given, with system={config.system}; expected"
-            " none, since it has no vectors; leave it out"
         )
     if not config.tag or any(letter.isspace() for letter in config.tag):
         raise InputError(
@@ -161,7 +149,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         found |= work.compute_by_seen(metrics, queries["seen"].to_numpy(), group_Q)
     kinds = ("map", "ndcg", "r", "p", "hit")
     tables = {f"{config.tag}: metrics by cut-off": metrics.list_by_cutoff(kinds, config.k)}
-    tables |= work.compare_dimensions(config, ranked, relevant, metrics)
     note = ""
     if counts["unscored"]:
         note = (

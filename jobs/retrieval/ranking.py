@@ -34,8 +34,8 @@ from ratchet.data.vectors import read_blocks, read_vectors
 from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress
 from ratchet.models.search.nearest_queries import vote
-from ratchet.models.search.rank_metrics import RankMetrics, compute_rank_metrics
-from ratchet.models.search.ranks import Relevant, rank_and_search, rank_in_blocks, rank_relevant
+from ratchet.models.search.rank_metrics import RankMetrics
+from ratchet.models.search.ranks import Relevant, rank_and_search, rank_in_blocks
 from ratchet.models.search.top_k import top_k
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 WITH_INTERVAL = ("map@25", "r@25", "ndcg@10", "mrr", "map")
 """Metrics whose 95 % confidence interval is reported too, as its half width, such as `map@25/interval`."""
 
-TRUNCATED = ("map@25", "r@25", "ndcg@10")
 """Metrics in the table "metrics by dimensions"."""
 
 FIRST = ("map@25", "r@25", "mrr", "map")
@@ -79,14 +78,11 @@ class Worker:
             *find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus)
         )
         top = self.config.top
-        truncated: dict[str, np.ndarray] = {}
         if self.config.system == "dense":
             query_QD = self._read_queries(source, shard)
             ranks_R, scores_QK, rows_QK = rank_and_search(
                 query_QD, relevant, self._read_corpus, top, exclude_Q=own_Q, device=self.device
             )
-            for dim in self.config.dims:
-                truncated[f"ranks_{dim}"] = self._rank_truncated(query_QD, relevant, own_Q, dim)
         else:
             if self.config.system == "bm25":
                 score = self._score_words(shard["text"].to_pylist())
@@ -110,10 +106,7 @@ class Worker:
         for name in schema.names:
             if name not in columns:
                 columns[name] = shard[name].combine_chunks()
-        table = pa.table(columns).select(schema.names).cast(schema)
-        for name, own_R in truncated.items():
-            table = table.append_column(name, _split_by_query(own_R, relevant))
-        write_table(target, table)
+        write_table(target, pa.table(columns).select(schema.names).cast(schema))
         unscored = 0
         if self.config.system == "bm25":
             unscored = int((scores_QK.max(1, initial=0.0) <= 0).sum())
@@ -140,32 +133,6 @@ class Worker:
         nearest = top_k(query_QD, blocks, self.config.neighbors + 1, device=self.device)
         votes_QN = vote(*nearest, self.labels, len(self.ids))
         return lambda some: votes_QN[some].toarray()
-
-    def _rank_truncated(
-        self, query_QD: np.ndarray, relevant: Relevant, own_Q: np.ndarray, dim: int
-    ) -> np.ndarray:
-        """Return the ranks of the relevant documents by the first `dim` dimensions, [R]. Vectors of length 1 are scaled
-        to length 1 after truncation."""
-        if dim >= query_QD.shape[1]:
-            raise InputError(
-                f"evaluate_retrieval.dims: {dim} given, for vectors of {query_QD.shape[1]} dimensions; expected fewer;"
-                " lower it"
-            )
-        is_unit = np.allclose(np.linalg.norm(query_QD, axis=1), 1, atol=1e-3)
-
-        def truncate(vectors_ND: np.ndarray) -> np.ndarray:
-            few_Nd = vectors_ND[:, :dim]
-            if is_unit:
-                few_Nd = few_Nd / np.maximum(np.linalg.norm(few_Nd, axis=1, keepdims=True), 1e-12)
-            return few_Nd
-
-        def read() -> Iterator[tuple[int, np.ndarray]]:
-            for first, block_ND in self._read_corpus():
-                yield first, truncate(block_ND)
-
-        return rank_relevant(
-            truncate(query_QD), relevant, read, exclude_Q=own_Q, device=self.device
-        )
 
 
 def _split_by_query(value_R: np.ndarray, relevant: Relevant) -> pa.ListArray:
@@ -221,27 +188,6 @@ def compute_by_seen(
             found[f"{group}/{name}"] = round(float(value_q.mean()), 6)
         found |= list_half_widths(values, WITH_INTERVAL, group_Q[own_Q], f"{group}/")
     return found
-
-
-def compare_dimensions(
-    config: Config, ranked: pa.Table, relevant: Relevant, whole: RankMetrics
-) -> dict[str, list[dict[str, Any]]]:
-    """Return the table of the metrics by leading dimensions and by all; empty without `dims`."""
-    rows = []
-    for dim in config.dims:
-        ranks_R = pc.list_flatten(ranked[f"ranks_{dim}"]).to_numpy()
-        rows.append(_make_row(str(dim), compute_rank_metrics(ranks_R, relevant, config.k)))
-    if not rows:
-        return {}
-    return {f"{config.tag}: metrics by dimensions": [*rows, _make_row("all", whole)]}
-
-
-def _make_row(dimensions: str, metrics: RankMetrics) -> dict[str, Any]:
-    row: dict[str, Any] = {"dimensions": dimensions}
-    for name in TRUNCATED:
-        if name in metrics.values:
-            row[name.upper()] = round(metrics.values[name], 6)
-    return row
 
 
 def show_cases(

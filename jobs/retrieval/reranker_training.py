@@ -134,10 +134,6 @@ class RerankerTask(FinetuneTask):
             return self._evaluate_reranked(self.reranker)
 
     def save(self, folder: Path) -> None:
-        if (
-            self.reranker_config.kind == "cross_encoder"
-        ):  # other libraries need a padding token for batches
-            reranker.set_filler(self.reranker.model.config, self.reranker.tokens.tokenizer)
         super().save(folder)
         self.reranker_config.write(folder)
 

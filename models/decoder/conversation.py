@@ -54,8 +54,7 @@ class Conversations:
     """Renderer and tokenizer of conversations.
 
     generation_ends: further tokens that end an answer. Raises ModelError for a tokenizer without an end-of-sequence
-    token, for template arguments that change nothing, and for a template whose prompts or ends of answers are not those
-    of the conversations that it renders."""
+    token, and for a template whose prompts or ends of answers are not those of the conversations that it renders."""
 
     def __init__(
         self,
@@ -70,18 +69,14 @@ class Conversations:
             )
         if not tokenizer.chat_template:
             tokenizer.chat_template = PLAIN_TEMPLATE
-        else:
-            tokenizer.chat_template = _fix_date(tokenizer.chat_template)
+        tokenizer.chat_template = _fix_date(tokenizer.chat_template)
+        self.start: list[int] = []
         if tokenizer.chat_template == PLAIN_TEMPLATE:
             self.start = _find_start_tokens(tokenizer)
-        else:
-            self.start = []
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         self.tokenizer = tokenizer
         self.arguments = dict(template_arguments or {})
-        for name in self.arguments:
-            self._check_used(name)
         self._check_prompt()
         self.end, self.begins_turn = self._find_end()
         """The text of the token that ends an answer, and whether it also begins the next turn (GLM)."""
@@ -137,20 +132,6 @@ class Conversations:
         """Decode a generated answer, without the token that ended it and what follows."""
         stop = next((at for at, token in enumerate(ids) if token in self.ends), len(ids))
         return self.tokenizer.decode(ids[:stop], skip_special_tokens=True)
-
-    def _check_used(self, name: str) -> None:
-        talk = []
-        for role in ("user", "assistant", "user"):
-            talk.append({"role": role, "content": "a"})
-        given = self.arguments
-        rendered = []
-        for self.arguments in ({key: value for key, value in given.items() if key != name}, given):
-            rendered.append([self._render(talk[:end], end != 2) for end in (1, 2, 3)])
-        if rendered[0] == rendered[1]:
-            raise self._refuse(
-                f"renders the same without {name}={given[name]!r}; expected an argument that it uses; leave it out of"
-                " chat_template_kwargs"
-            )
 
     def check_turns(self, turns: int, system: bool) -> None:
         """Raise ModelError for a template that cannot render conversations of so many turns, or with a system

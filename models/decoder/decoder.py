@@ -9,7 +9,6 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -169,35 +168,12 @@ def check_same_tokens(one: Path, other: Path) -> None:
     mine = first.tokenizer.get_vocab()
     theirs = second.tokenizer.get_vocab()
     # Tokens that only one vocabulary has are harmless; a token with two ids is not.
-    differ = next((key for key in mine.keys() & theirs.keys() if mine[key] != theirs[key]), None)
-    if differ is not None:
-        how = f"tokens differ ({differ!r} is {mine[differ]} and {theirs[differ]})"
-        raise _differ(one, other, how, "use such models")
+    same_ids = all(mine[token] == theirs[token] for token in mine.keys() & theirs.keys())
     probe = "Combine 12 and 3.5 into \\boxed{42}: naïve café, x² = 4\n<answer>(1 + 2) * 3</answer>"
-    pairs = (_describe_tokens(talks, probe) for talks in (first, second))
-    for at, (token, peer) in enumerate(zip_longest(*pairs, fillvalue="nothing")):
-        if token != peer:
-            how = f"samples differ at token {at} ({token} and {peer})"
-            raise _differ(
-                one,
-                other,
-                how,
-                "give both the same chat template and eos_token in tokenizer_config.json",
-            )
-
-
-def _describe_tokens(conversations: Conversations, text: str) -> list[str]:
-    """Return each token of a sample, and whether it is trained on."""
-    found = conversations.tokenize_sample("", [text], [text])
-    names = conversations.tokenizer.convert_ids_to_tokens(found.ids)
-    made: list[str] = []
-    for name, own in zip(names, found.trained, strict=True):
-        made.append(f"{name!r}{' (trained on)' * own}")
-    return made
-
-
-def _differ(one: Path, other: Path, how: str, fix: str) -> ModelError:
-    return ModelError(
-        f"models {one} and {other}: their {how}; expected the same, since log-probabilities are per token; {fix}, or"
-        " train on the teacher's answers instead"
-    )
+    samples = [talks.tokenize_sample("", [probe], [probe]) for talks in (first, second)]
+    if not same_ids or samples[0] != samples[1]:
+        raise ModelError(
+            f"models {one} and {other}: their tokens of a conversation differ; expected the same, since"
+            " log-probabilities are per token; give both the same vocabulary, chat template and eos_token in"
+            " tokenizer_config.json, or train on the teacher's answers instead"
+        )

@@ -67,18 +67,6 @@ class EncodingConfig:
     """Folder, beside this file, of a linear layer after the pooling (`embedder.projection`). Empty: none."""
 
     def __post_init__(self) -> None:
-        if self.pooling not in ("cls", "mean", "last_token"):
-            raise ModelError(
-                f"encoding_config.pooling: '{self.pooling}' given; expected cls, mean or last_token"
-            )
-        if self.padding_side not in ("left", "right"):
-            raise ModelError(
-                f"encoding_config.padding_side: '{self.padding_side}' given; expected left or right"
-            )
-        if self.max_length < 4:
-            raise ModelError(
-                f"encoding_config.max_length: {self.max_length} given; expected 4 or more tokens"
-            )
         for name in ("query_template", "passage_template"):
             check_template(f"encoding_config.{name}", getattr(self, name), ("text",), ("task",))
         if self.examples or self.example_template:
@@ -88,12 +76,6 @@ class EncodingConfig:
                 ("text", "answer"),
                 ("task",),
             )
-        for name in ("query_max_length", "example_query_max_length", "example_answer_max_length"):
-            limit = getattr(self, name)
-            if limit is not None and limit < 1:
-                raise ModelError(
-                    f"encoding_config.{name}: {limit} given; expected 1 or more tokens"
-                )
 
     def split_template(self, role: Role) -> tuple[str, str]:
         """Return the text before and after `{text}` in the role's template."""

@@ -43,10 +43,9 @@ def distillation_loss(
     teacher_QG = (teacher_QG.float() / teacher_temperature).masked_fill(gap_QG, -torch.inf)
     if distillation == "m3_kd_loss":
         return m3_kd_loss(score_QP, member_QG, teacher_QG, mask_QP=mask_QP).sum()
+    on_group = margin_mse
     if distillation == "kl_div":
         on_group = kl_div
-    else:
-        on_group = margin_mse
     return total + weight * on_group(score_QP.gather(1, member_QG.clamp(min=0)), teacher_QG).sum()
 
 

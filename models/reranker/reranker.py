@@ -56,12 +56,10 @@ class Reranker:
         self.tokens = PairTokenizer(tokenizer, reranker_config)
         self.reranker_config = reranker_config
         self.device = next(model.parameters()).device
-        classifies = reranker_config.kind == "cross_encoder"
-        if classifies:
-            self.filler = find_filler(model.config)
-        else:
-            self.filler = tokenizer.pad_token_id
-        """The padding token. None: the config has none, and each batch gets one with which none of its rows ends."""
+        self.filler: int = tokenizer.pad_token_id
+        if reranker_config.kind == "cross_encoder":
+            set_filler(model.config, tokenizer)
+            self.filler = model.config.get_text_config().pad_token_id
         self.shares_prefixes = reranker_config.kind == "yes_no" and can_share_prefix(
             model, reranker_config.max_length
         )
@@ -84,8 +82,6 @@ class Reranker:
 
     def save(self, base: Path, folder: Path) -> None:
         """Write a model folder, with the tokenizer of its base."""
-        if self.head is None:
-            set_filler(self.model.config, self.tokens.tokenizer)
         save_weights(self.model, base, folder)
         self.reranker_config.write(folder)
 
@@ -117,11 +113,7 @@ class Reranker:
 
     def forward(self, rows: Sequence[PrefixRow], multiple: int = 1) -> Tensor:
         """Return scores [pairs of all rows], float32, with gradients for weights that require them."""
-        filler = self.filler
-        if filler is None:
-            last = {row.ids[-1] for row in rows}
-            filler = next(token for token in range(len(last) + 1) if token not in last)
-        ids_BL, mask_BL = pad([row.ids for row in rows], filler, multiple=multiple)
+        ids_BL, mask_BL = pad([row.ids for row in rows], self.filler, multiple=multiple)
         given = ids_BL.to(self.device)
         if self.reranker_config.kind == "yes_no":
             return self._score_answers(given, rows)
@@ -131,16 +123,7 @@ class Reranker:
         if rows[0].token_types is not None:
             types_BL, _ = pad([row.token_types or [] for row in rows], 0, multiple=multiple)
             options["token_type_ids"] = types_BL.to(self.device)
-        config = self.model.config.get_text_config()
-        before, config.pad_token_id = (
-            config.pad_token_id,
-            filler,
-        )  # the score is that of the last token before it
-        try:
-            logits_B1 = self.backbone(input_ids=given, **options).logits
-        finally:
-            config.pad_token_id = before
-        return logits_B1[:, 0].float()
+        return self.backbone(input_ids=given, **options).logits[:, 0].float()
 
     def _score_answers(self, ids_BL: Tensor, rows: Sequence[PrefixRow]) -> Tensor:
         # Padding is on the right, which a causal model does not attend to: single pairs need no mask.
@@ -242,50 +225,12 @@ def load(
     return reranker
 
 
-def find_filler(config: Any) -> int | None:
-    """Return the padding token of a classifier's config, None if it has none. Decoders with a classification head are
+def set_filler(config: Any, tokenizer: Any) -> None:
+    """Set the tokenizer's padding token if a classifier's config has none: decoders with a classification head are
     scored at the last token that is not padding."""
     own = config.get_text_config()
-    if own.pad_token_id in range(own.vocab_size):
-        return own.pad_token_id
-    return None
-
-
-def set_filler(config: Any, tokenizer: Any) -> None:
-    """Set a padding token if a classifier's config has none: the tokenizer's, else an id that no text has, else the
-    end-of-sequence token."""
-    own = config.get_text_config()
-    if find_filler(config) is None:
-        if len(tokenizer) < own.vocab_size:
-            free = len(tokenizer)
-        else:
-            free = tokenizer.eos_token_id
-        if tokenizer.pad_token_id is None:
-            own.pad_token_id = free
-        else:
-            own.pad_token_id = tokenizer.pad_token_id
-
-
-def check_filler(base: Path, config: Any, tokenizer: Any) -> None:
-    """Raise ModelError for a decoder as a classifier whose config names no padding token, and whose tokenizer pads with
-    the token that ends a pair: with a config that names it, as other libraries need it, the token before would be
-    scored."""
-    if (
-        find_filler(config) is not None
-        or describe_kind({"model_type": config.model_type}) == "an encoder"
-    ):
-        return
-    if tokenizer.pad_token_id is None:
-        padding = tokenizer.eos_token_id
-    else:
-        padding = tokenizer.pad_token_id
-    if tokenizer("a", "a")["input_ids"][-1:] == [padding]:
-        raise ModelError(
-            f"model {base}: no pad_token_id in config.json, and its tokenizer pads with"
-            f" {tokenizer.convert_ids_to_tokens(padding)!r}, which also ends its pairs; expected another token, since a"
-            " decoder is scored at the last token that is not padding; set pad_token in tokenizer_config.json, and its"
-            " id in config.json"
-        )
+    if own.pad_token_id not in range(own.vocab_size):
+        own.pad_token_id = tokenizer.pad_token_id
 
 
 def can_score(base: Path) -> bool:

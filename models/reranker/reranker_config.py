@@ -47,19 +47,6 @@ class RerankerConfig:
     """Text between the prompt and the answer, for decoders."""
 
     def __post_init__(self) -> None:
-        if self.kind not in ("yes_no", "cross_encoder"):
-            raise ModelError(
-                f"reranker_config.kind: '{self.kind}' given; expected yes_no or cross_encoder"
-            )
-        if self.max_length < 8:
-            raise ModelError(
-                f"reranker_config.max_length: {self.max_length} given; expected 8 or more tokens for a pair"
-            )
-        if self.query_max_length is not None and not 0 < self.query_max_length < self.max_length:
-            raise ModelError(
-                f"reranker_config.query_max_length: {self.query_max_length} given; expected 1 up to below max_length,"
-                f" which is {self.max_length}"
-            )
         check_template(
             "reranker_config.query_template", self.query_template, ("text",), ("prompt",)
         )

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
 
-from ratchet.errors import ModelError
 from ratchet.models.search.products import Blocks, exclude, multiply
 from ratchet.models.search.top_k import TopK
 
@@ -31,8 +31,8 @@ PAIRS_AT_ONCE = 256
 class Relevant:
     """The relevant corpus rows of each query in CSR form: those of query q are indices[indptr[q] : indptr[q + 1]].
 
-    indptr: int64 [Q + 1], rising from 0 to R. indices: int64 [R]. grades: float64 [R], above 0; None: all 1. Raises
-    ModelError for a row that a query has twice."""
+    indptr: int64 [Q + 1], rising from 0 to R. indices: int64 [R]. grades: float64 [R], above 0; None: all 1. A
+    query has each row once."""
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -42,27 +42,17 @@ class Relevant:
         for name, kind in (("indptr", np.int64), ("indices", np.int64), ("grades", np.float64)):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, np.asarray(getattr(self, name), kind))
-        order = np.lexsort((self.indices, self.query_R))
-        same = (np.diff(self.indices[order]) == 0) & (np.diff(self.query_R[order]) == 0)
-        if np.any(same):
-            at = int(order[np.argmax(same)])
-            raise ModelError(
-                f"Relevant: row {self.indices[at]} of query {self.query_R[at]}; expected each row once per query; "
-                "remove duplicates"
-            )
 
     @classmethod
     def from_lists(
         cls, lists: Sequence[Sequence[int]], grades: Sequence[Sequence[float]] | None = None
     ) -> Relevant:
         """Make an instance from one list of corpus rows per query, and their grades in the same order."""
-        indptr = np.cumsum([0, *(len(rows) for rows in lists)])
-        flat = np.fromiter((row for rows in lists for row in rows), np.int64, int(indptr[-1]))
-        return cls(
-            indptr,
-            flat,
-            None if grades is None else np.array([grade for part in grades for grade in part]),
-        )
+        indptr = np.cumsum([0, *map(len, lists)])
+        indices = list(chain.from_iterable(lists))
+        if grades is None:
+            return cls(indptr, np.array(indices, np.int64))
+        return cls(indptr, np.array(indices, np.int64), np.array(list(chain.from_iterable(grades))))
 
     @property
     def query_R(self) -> np.ndarray:

@@ -37,11 +37,7 @@ class Evaluations:
     @property
     def splits(self) -> list[str]:
         """The splits to evaluate on: test and valid, if they exist. The table shows the first one."""
-        found: list[str] = []
-        for name in ("test", "valid"):
-            if name in self.prepared.outputs:
-                found.append(name)
-        return found
+        return [name for name in ("test", "valid") if name in self.prepared.outputs]
 
     @property
     def valid(self) -> Output | None:
@@ -95,11 +91,10 @@ class Evaluations:
 
     def rank_by_knn(self, name: str, model: Model, split: str) -> Step:
         """Rank the documents of the nearest training queries, by a model's embeddings, and evaluate the ranking."""
-        queries, train = (self.embed(name, model, texts) for texts in (split, "train"))
         inputs = {
-            "query_embeddings": queries,
+            "query_embeddings": self.embed(name, model, split),
             "train": self._texts("train"),
-            "train_embeddings": train,
+            "train_embeddings": self.embed(name, model, "train"),
         }
         return self._evaluate(name, "knn", split, system="knn", **inputs)
 
@@ -108,19 +103,14 @@ class Evaluations:
     ) -> list[Row]:
         """Return the row for the fusion of `systems` with BM25 and the nearest training queries, as far as these are
         enabled. Return no row if neither is, or without held-out queries."""
+        every = dict(systems)
         if self.bm25:
-            added = {"bm25": {split: self.rank_by_words(split) for split in self.splits}}
-        else:
-            added = {}
+            every["bm25"] = {split: self.rank_by_words(split) for split in self.splits}
         if self.knn:
-            added |= {"knn": {split: self.rank_by_knn(name, model, split) for split in self.splits}}
-        if not (added and self.valid):
+            every["knn"] = {split: self.rank_by_knn(name, model, split) for split in self.splits}
+        if len(every) == len(systems) or not self.valid:
             return []
-        return [
-            make_row(
-                f"{label}, fused", {self.splits[0]: self.blend(name, "_all", {**systems, **added})}
-            )
-        ]
+        return [make_row(f"{label}, fused", {self.splits[0]: self.blend(name, "_all", every)})]
 
     def _queries(self, split: str) -> dict[str, Any]:
         return {"queries": self._texts(split), "corpus": self.prepared["corpus"]}

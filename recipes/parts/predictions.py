@@ -57,24 +57,27 @@ def rank_queries(
     whose folder has none. train: training queries and their embeddings by the same embedder."""
     inputs: dict[str, Any] = {"queries": queries, "corpus": corpus}
     asked: dict[str, Any] = {"model": embedder, "texts": queries, "examples": examples}
-    own: dict[str, Any] = {
-        "query_embeddings": step(f"{name}/embed_queries", embed.JOB, **asked, role="query")
+    own = step(f"{name}/embed_queries", embed.JOB, **asked, role="query")
+    found = {
+        "": step(
+            f"{name}/rank",
+            evaluate_retrieval.JOB,
+            query_embeddings=own,
+            corpus_embeddings=vectors,
+            tag="embedder",
+            **inputs,
+        )
     }
-    dense: dict[str, Any] = {**inputs, **own, "corpus_embeddings": vectors}
-    found = {"": step(f"{name}/rank", evaluate_retrieval.JOB, **dense, tag="embedder")}
     if reranker is not None:
         scored = score_lists(f"{name}/rerank", reranker, found[""]["ranking"], corpus, depth=depth)
-        reranked: dict[str, Any] = {
-            **inputs,
-            "scored": scored,
-            "system": "reranked",
-            "tag": "reranked",
-        }
-        found["_reranked"] = step(f"{name}/rank_reranked", evaluate_retrieval.JOB, **reranked)
+        inputs |= {"system": "reranked", "tag": "reranked"}
+        found["_reranked"] = step(
+            f"{name}/rank_reranked", evaluate_retrieval.JOB, scored=scored, **inputs
+        )
     if train:
-        nearest: dict[str, Any] = {**inputs, **own, "train": train[0], "train_embeddings": train[1]}
+        inputs |= {"system": "knn", "tag": "knn", "train": train[0], "train_embeddings": train[1]}
         found["_knn"] = step(
-            f"{name}/rank_knn", evaluate_retrieval.JOB, **nearest, system="knn", tag="knn"
+            f"{name}/rank_knn", evaluate_retrieval.JOB, query_embeddings=own, **inputs
         )
     return found
 
@@ -95,19 +98,17 @@ def fuse_rankings(systems: Systems, valid: Output | None) -> tuple[Output, list[
 
     Without evaluations on held-out queries, the ranking of the last system is returned, not fused."""
     judged = {}
+    rows = []
     for name, (held_out, ranked) in systems.items():
         if held_out is not None:
             judged[name] = (held_out, ranked)
-    rows = []
-    for name, (held_out, _) in judged.items():
-        rows.append(Row(name, {"held-out MAP@25": held_out.metric("map@25")}))
+            rows.append(Row(name, {"held-out MAP@25": held_out.metric("map@25")}))
     if len(judged) < 2:
-        return [ranked["ranking"] for _, ranked in (judged or systems).values()][-1], rows
+        _, last = list((judged or systems).values())[-1]
+        return last["ranking"], rows
     fused = fuse_evaluations("fuse", valid, judged)
-    return fused["ranking"], [
-        *rows,
-        Row("fused", {"held-out MAP@25": fused.metric("valid/map@25")}, steps=[fused]),
-    ]
+    rows.append(Row("fused", {"held-out MAP@25": fused.metric("valid/map@25")}, steps=[fused]))
+    return fused["ranking"], rows
 
 
 def fuse_evaluations(
@@ -115,13 +116,10 @@ def fuse_evaluations(
 ) -> Step:
     """Fuse the rankings of several systems. systems: name -> (evaluation on the held-out queries, which choose the
     weights; evaluation on the queries to rank)."""
-    rankings = []
-    for own in zip(*systems.values(), strict=True):
-        rankings.append([evaluated["ranking"] for evaluated in own])
     inputs: dict[str, Any] = {
         "valid": valid,
-        "valid_rankings": rankings[0],
-        "rankings": rankings[1],
+        "valid_rankings": [held_out["ranking"] for held_out, _ in systems.values()],
+        "rankings": [ranked["ranking"] for _, ranked in systems.values()],
     }
     return step(name, fuse.JOB, **inputs, names=tuple(systems))
 
@@ -129,7 +127,4 @@ def fuse_evaluations(
 def write_files(ranking: Output, corpus: Output) -> Mapping[str, Output]:
     """Write the best documents of each query. Return file name -> output, for `Summary.files`."""
     written = step("predict/write", write_predictions.JOB, ranking=ranking, corpus=corpus)
-    found = {}
-    for name in write_predictions.FILES:
-        found[name] = written[name]
-    return found
+    return {name: written[name] for name in write_predictions.FILES}

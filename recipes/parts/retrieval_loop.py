@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ratchet.errors import InputError
@@ -32,6 +32,26 @@ EPOCHS_OF_NEW_HEAD = 3
 
 Mining = Literal["each", "given", "given_scored"]
 """Source of the negatives: mined in each iteration, in the data, or in the data with teacher scores."""
+
+
+@dataclass
+class LoopState:
+    """What the loop has made so far."""
+
+    name: str
+    """Prefix of the step names of the iteration that made the miner."""
+    miner: Model
+    """The last embedder, which mines in the next iteration."""
+    teacher: Teacher | None
+    adapter: Output | None = None
+    """The embedder's adapter (with method=full, its model)."""
+    evaluations: dict[str, Step] = field(default_factory=dict)
+    """Split -> evaluation of the last embedder."""
+    reranker_base: Model | None = None
+    reranker: Output | None = None
+    reranker_adapter: Output | None = None
+    reranked: dict[str, Step] = field(default_factory=dict)
+    """Split -> evaluation of the last reranker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,194 +84,178 @@ class RetrievalLoop(Evaluations):
     seed: int = 42
     reranker_settings: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of `finetune_reranker`, such as num_negatives."""
-    variant: str = ""
-    """Name of an ablation, which is a part of its step names and row labels. Empty: the loop itself."""
     new_queries: Step | None = None
     """Queries for which the last models rank the corpus."""
 
-    def build_summary(
-        self, bootstrap: Model, iterations: int, *, ablations: bool = False
-    ) -> Summary:
-        """Build the steps of all iterations; with `ablations` also the loop without a reranker and teacher, and without
-        these and mining. `bootstrap` mines in the first iteration, and is the zero-shot baseline."""
-        if self.teacher and (self.distillation == "none" or self.mining == "given_scored"):
-            if self.distillation == "none":
-                unused = "distillation=none"
-            else:
-                unused = "mining=given_scored"
+    def build_summary(self, bootstrap: Model, iterations: int) -> Summary:
+        """Build the steps of all iterations. `bootstrap`, the zero-shot baseline, mines in the first one."""
+        self._check_teacher(iterations)
+        last = LoopState(f"{self.folder}zero_shot", bootstrap, self.teacher)
+        for split in self.splits:
+            last.evaluations[split] = self.evaluate(last.name, bootstrap, split)
+        zero_shot = dict(list(last.evaluations.items())[:1])
+        rows = self._make_baselines(last)
+        for i in range(iterations):
+            rows.append(self._train_embedder(last, i, zero_shot))
+            if self.reranker is not None:
+                rows.append(self._train_reranker(last, i))
+        if iterations and self.splits:
+            systems = {"embedder": last.evaluations}
+            if last.reranked:
+                systems["reranker"] = last.reranked
+            rows += self.fuse(f"iteration {iterations - 1}", last.name, last.miner, systems)
+        best = {}
+        for kind, model in (("embedder", last.miner), ("reranker", last.reranker)):
+            if isinstance(model, Output):
+                best[kind] = model
+        if not self.new_queries:
+            return Summary(rows, best=best)
+        ranking, _ = fuse_rankings(self._rank_new_queries(last, iterations), self.valid)
+        return Summary(rows, files=write_files(ranking, self.prepared["corpus"]), best=best)
+
+    def _check_teacher(self, iterations: int) -> None:
+        """Raise InputError for a teacher that is not used, and for a reranker that could not become one."""
+        unused = ""
+        if self.distillation == "none":
+            unused = "distillation=none"
+        elif self.mining == "given_scored":
+            unused = "mining=given_scored"
+        if self.teacher and unused:
             raise InputError(
                 f"teacher: {self.teacher.model} given, with {unused}, which does not use it; leave one of them out"
             )
-        distills = (
-            self.reranker
-            and not self.teacher
-            and self.distillation != "none"
-            and self.mining != "given_scored"
-        )
+        distills = self.reranker and not self.teacher and not unused
         if distills and iterations > 1 and "valid" not in self.splits:
             raise InputError(
                 f"validation_fraction: 0 given, with distillation={self.distillation}; expected held-out queries, since"
                 " a reranker becomes a teacher only if it improves their lists; hold some out, or set distillation=none"
             )
-        rows = []
-        if self.splits:
-            name = f"{self.folder}zero_shot"
-            shown = self.splits[0]
+
+    def _make_baselines(self, start: LoopState) -> list[Row]:
+        """Return the rows before training, none without held-out queries."""
+        rows: list[Row] = []
+        for shown in self.splits[:1]:
             if self.bm25:
                 rows.append(make_row("BM25", {shown: self.rank_by_words(shown)}, baseline=True))
-            zero_shot = {}
-            for split in self.splits:
-                zero_shot[split] = self.evaluate(name, bootstrap, split)
-            rows.append(make_row("zero-shot", zero_shot, baseline=True))
+            rows.append(make_row("zero-shot", start.evaluations, baseline=True))
             if self.knn:
-                nearest = {shown: self.rank_by_knn(name, bootstrap, shown)}
+                nearest = {shown: self.rank_by_knn(start.name, start.miner, shown)}
                 rows.append(make_row("nearest training queries", nearest, baseline=True))
-            rows += self.fuse("zero-shot", name, bootstrap, {"embedder": zero_shot})
-        own, best, systems = self._iterate(bootstrap, iterations)
-        rows += own
-        if ablations:
-            alone = replace(
-                self,
-                variant="no teacher",
-                reranker=None,
-                teacher=None,
-                new_queries=None,
-                bm25=False,
-                knn=False,
-            )
-            for variant in (alone, replace(alone, variant="no mining", mining="given")):
-                rows += variant._iterate(bootstrap, iterations)[0]
-        if not self.new_queries:
-            return Summary(rows, best=best)
-        ranking, _ = fuse_rankings(systems, self.valid)
-        return Summary(rows, files=write_files(ranking, self.prepared["corpus"]), best=best)
+            systems = {"embedder": start.evaluations}
+            rows += self.fuse("zero-shot", start.name, start.miner, systems)
+        return rows
 
-    def _iterate(
-        self, bootstrap: Model, iterations: int
-    ) -> tuple[list[Row], dict[str, Output], Systems]:
-        """Return (rows, kind -> last model, systems that ranked the new queries). Kinds: embedder, reranker."""
-        prefix = self.folder + (f"{self.variant.replace(' ', '_')}/" if self.variant else "")
-        if self.variant:
-            suffix = f", {self.variant}"
-        else:
-            suffix = ""
-        rows = []
-        miner_name = f"{self.folder}zero_shot"
-        corpus = self.prepared["corpus"]
-        valid = self.valid
-        zero_shot = {
-            split: self.evaluate(miner_name, bootstrap, split) for split in self.splits[:1]
-        }
-        miner: Model = bootstrap
-        best: Output | None = None
-        reranker_base: Model | None = None
-        best_reranker: Output | None = None
-        teacher = self.teacher
-        merged: Output | None = None
-        evaluations = dict[str, Step]()
-        reranked = dict[str, Step]()
-        for i in range(iterations):
-            name = f"{prefix}iter{i}"
-            mined = self.mine(f"{name}/mine", miner_name, miner, self.window, i)
-            finetuned = step(
-                f"{name}/finetune_embedder",
-                finetune_embedder.JOB,
-                base=self.embedder,
-                mined=self.score_with_teacher(f"{name}/rerank_mined", mined, teacher),
-                corpus=corpus,
-                valid=valid,
-                ranking=self.evaluate(miner_name, miner, "valid")["ranking"] if valid else None,
-                current_best=best,
-                examples=self.examples,
-                start_from="current_best",
-                distillation=self._distillation(teacher),
-                seed=self.seed + i,
-                epochs=4,
-                num_negatives=15 if self._distillation(self.teacher) != "none" else 4,
-                method=self.method,
-                learning_rate=LEARNING_RATES[self.method],
-                temperature=0.05,
-            )
-            best, miner = self.take_model(f"{name}/merge_embedder", self.embedder, finetuned)
-            miner_name = name
-            evaluations = {
-                split: self.evaluate(name, miner, split, before=zero_shot.get(split))
-                for split in self.splits
-            }
-            rows.append(make_row(f"iteration {i}{suffix}", evaluations, finetuned, mined, miner))
-            if self.reranker is None:
-                continue
-            reranker_base = reranker_base or (
-                miner if self.reranker == "embedder" else self.reranker
-            )
-            hard = self.mine(f"{name}/mine_hard", miner_name, miner, self.reranker_window, i)
-            values: dict[str, Any] = {
-                "base": reranker_base,
-                "mined": self.score_with_teacher(f"{name}/rerank_hard", hard, teacher),
-                "corpus": corpus,
-                "distillation": self._distillation(teacher),
-                "method": self.method,
-                "learning_rate": LEARNING_RATES[self.method],
-                "label_smoothing": 0.2,
-                "seed": self.seed + i,
-                **self.reranker_settings,
-            }
-            reranker = step(
-                f"{name}/finetune_reranker",
-                finetune_reranker.JOB,
-                valid=valid,
-                ranking=evaluations["valid"]["ranking"] if valid else None,
-                current_best=best_reranker,
-                start_from="current_best",
-                epochs=1 if i else EPOCHS_OF_NEW_HEAD,
-                depth=self.depth,
-                **values,
-            )
-            best_reranker, merged = self.take_model(
-                f"{name}/merge_reranker", reranker_base, reranker
-            )
-            if not self.teacher and i + 1 < iterations:
-                teacher = Teacher(merged, reranker["teacher_gate"])
-            shown = dict(list(evaluations.items())[:1])
-            for split, lists in evaluations.items():
-                scored = score_lists(
-                    f"{name}/rerank_{split}", merged, lists["ranking"], corpus, depth=self.depth
-                )
-                before = shown.get(split)
-                reranked[split] = self.evaluate_order(
-                    name, "reranked", split, scored, before=before
-                )
-            both = {"embedder": evaluations, "reranker": reranked}
-            if valid:
-                final = {self.splits[0]: self.blend(name, "", both)}
-            else:
-                final = reranked
-            rows.append(make_row(f"iteration {i}, reranked{suffix}", final, reranker, hard, merged))
-        if evaluations:
-            systems = {"embedder": evaluations, **({"reranker": reranked} if reranked else {})}
-            rows += self.fuse(f"iteration {iterations - 1}{suffix}", miner_name, miner, systems)
-        models = {}
-        for n, m in (("embedder", miner), ("reranker", merged)):
-            if isinstance(m, Output):
-                models[n] = m
-        if not self.new_queries:
-            return rows, models, {}
-        vectors = self.embed(miner_name, miner, "corpus")
-        held_out = {"": evaluations.get("valid"), "_reranked": reranked.get("valid")}
-        train: TrainingQueries | None = None
-        if self.knn and valid:
-            held_out["_knn"] = self.rank_by_knn(miner_name, miner, "valid")
-            train = self._texts("train"), self.embed(miner_name, miner, "train")
-        ranked = rank_queries(
-            "model", self.new_queries, corpus, miner, vectors, merged, self.depth, train=train
+    def _train_embedder(self, last: LoopState, i: int, zero_shot: Mapping[str, Step]) -> Row:
+        """Mine with the last embedder, finetune, merge and evaluate."""
+        name = f"{self.folder}iter{i}"
+        mined = self.mine(f"{name}/mine", last.name, last.miner, self.window, i)
+        num_negatives = 4
+        if self._distillation(self.teacher) != "none":
+            num_negatives = 15
+        ranking = None
+        if self.valid:
+            ranking = self.evaluate(last.name, last.miner, "valid")["ranking"]
+        finetuned = step(
+            f"{name}/finetune_embedder",
+            finetune_embedder.JOB,
+            base=self.embedder,
+            mined=self.score_with_teacher(f"{name}/rerank_mined", mined, last.teacher),
+            ranking=ranking,
+            current_best=last.adapter,
+            examples=self.examples,
+            epochs=4,
+            num_negatives=num_negatives,
+            temperature=0.05,
+            **self._training_values(last.teacher, i),
         )
-        asked = list_systems("model", ranked, held_out)
-        if self.bm25 and valid:
-            asked["bm25"] = (
-                self.rank_by_words("valid"),
-                rank_by_bm25(self.new_queries, corpus, "queries"),
+        last.adapter, last.miner = self.take_model(
+            f"{name}/merge_embedder", self.embedder, finetuned
+        )
+        last.name = name
+        last.evaluations = {}
+        for split in self.splits:
+            before = zero_shot.get(split)
+            last.evaluations[split] = self.evaluate(name, last.miner, split, before=before)
+        return make_row(f"iteration {i}", last.evaluations, finetuned, mined, last.miner)
+
+    def _train_reranker(self, last: LoopState, i: int) -> Row:
+        """Mine with the embedder of this iteration, finetune the reranker, merge and evaluate."""
+        name = last.name
+        if last.reranker_base is None:
+            last.reranker_base = last.miner if self.reranker == "embedder" else self.reranker
+        hard = self.mine(f"{name}/mine_hard", name, last.miner, self.reranker_window, i)
+        values = self._training_values(last.teacher, i) | {"label_smoothing": 0.2}
+        finetuned = step(
+            f"{name}/finetune_reranker",
+            finetune_reranker.JOB,
+            base=last.reranker_base,
+            mined=self.score_with_teacher(f"{name}/rerank_hard", hard, last.teacher),
+            ranking=last.evaluations["valid"]["ranking"] if self.valid else None,
+            current_best=last.reranker_adapter,
+            epochs=1 if i else EPOCHS_OF_NEW_HEAD,
+            depth=self.depth,
+            **(values | self.reranker_settings),
+        )
+        last.reranker_adapter, last.reranker = self.take_model(
+            f"{name}/merge_reranker", last.reranker_base, finetuned
+        )
+        if not self.teacher:
+            last.teacher = Teacher(last.reranker, finetuned["teacher_gate"])
+        shown = dict(list(last.evaluations.items())[:1])
+        corpus = self.prepared["corpus"]
+        for split, lists in last.evaluations.items():
+            scored = score_lists(
+                f"{name}/rerank_{split}", last.reranker, lists["ranking"], corpus, depth=self.depth
             )
-        return rows, models, asked
+            before = shown.get(split)
+            last.reranked[split] = self.evaluate_order(
+                name, "reranked", split, scored, before=before
+            )
+        final: Mapping[str, Step] = last.reranked
+        if self.valid:
+            both = {"embedder": last.evaluations, "reranker": last.reranked}
+            final = {self.splits[0]: self.blend(name, "", both)}
+        return make_row(f"iteration {i}, reranked", final, finetuned, hard, last.reranker)
+
+    def _training_values(self, teacher: Teacher | None, i: int) -> dict[str, Any]:
+        """Return the settings and inputs that both finetuning steps of an iteration have."""
+        return {
+            "corpus": self.prepared["corpus"],
+            "valid": self.valid,
+            "start_from": "current_best",
+            "distillation": self._distillation(teacher),
+            "seed": self.seed + i,
+            "method": self.method,
+            "learning_rate": LEARNING_RATES[self.method],
+        }
+
+    def _rank_new_queries(self, last: LoopState, iterations: int) -> Systems:
+        """Rank the corpus for the new queries with the last models and BM25."""
+        assert self.new_queries is not None
+        corpus = self.prepared["corpus"]
+        vectors = self.embed(last.name, last.miner, "corpus")
+        held_out: dict[str, Step | None] = {"_reranked": last.reranked.get("valid")}
+        if iterations:
+            held_out[""] = last.evaluations.get("valid")
+        train: TrainingQueries | None = None
+        if self.knn and self.valid:
+            held_out["_knn"] = self.rank_by_knn(last.name, last.miner, "valid")
+            train = self._texts("train"), self.embed(last.name, last.miner, "train")
+        ranked = rank_queries(
+            "model",
+            self.new_queries,
+            corpus,
+            last.miner,
+            vectors,
+            last.reranker,
+            self.depth,
+            train=train,
+        )
+        systems = list_systems("model", ranked, held_out)
+        if self.bm25 and self.valid:
+            words = rank_by_bm25(self.new_queries, corpus, "queries")
+            systems["bm25"] = self.rank_by_words("valid"), words
+        return systems
 
     def mine(
         self, name: str, miner_name: str, miner: Model, window: tuple[int, int], i: int

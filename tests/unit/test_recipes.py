@@ -21,36 +21,6 @@ from ratchet.orchestrator.sweeps.objective import find_objective, reads_test_spl
 from ratchet.recipes.predict import find_last, find_systems
 
 
-def test_ablations_share_what_they_have_in_common(tmp_path: Path) -> None:
-    """Steps of the same job, settings and inputs are one step: the first iteration has no teacher in any case."""
-    from ratchet.orchestrator.recipe import Settings, build, find
-
-    file = tmp_path / "train.jsonl"
-    file.write_text('{"query": "q", "pos": ["p"], "neg": []}\n')
-    steps, summary, _ = build(
-        find("retriever"),
-        Settings({"ablations": "true", "reranker": "embedder", "data": str(file)}),
-    )
-
-    def shape(step: Step) -> object:
-        inputs = [
-            (n, shape(i.step), i.part) if isinstance(i, Output) else (n, i.path)
-            for n, i in step.references()
-        ]
-        return (step.job.name, step.config, tuple(inputs))
-
-    def shapes(ending: str) -> list[object]:
-        return [shape(step) for step in steps if step.name.endswith(ending)]
-
-    assert {"iteration 1", "iteration 1, no teacher", "iteration 1, no mining"} <= {
-        row.label for row in summary.rows
-    }
-    assert len(shapes("iter0/finetune_embedder")) == 3
-    assert len(set(shapes("iter0/finetune_embedder"))) == 2, "with and without mining"
-    assert len(set(shapes("iter0/mine"))) == 1
-    assert len(set(shapes("iter1/finetune_embedder"))) == 3
-
-
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
     [

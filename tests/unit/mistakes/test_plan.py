@@ -72,7 +72,7 @@ PARAMETERS = [
     other(
         "misconceptions", "distillation=kl", given("distillation=kl", "one of none, .* 'kl_div'.")
     ),
-    other("misconceptions", "ablations=perhaps", given("ablations=perhaps", "a valid boolean.*")),
+    other("misconceptions", "bm25=perhaps", given("bm25=perhaps", "a valid boolean.*")),
     other("countdown", "ce_weight=1.5", given(r"ce_weight=1\.5", "<= 1")),
     other("countdown", "ce_weight=-0.5", given(r"ce_weight=-0\.5", ">= 0")),
     other(

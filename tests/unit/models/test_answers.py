@@ -344,16 +344,16 @@ def test_other_tokens_cannot_teach(folder: Path, tmp_path: Path) -> None:
     other = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<end>")
     other.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
-    with pytest.raises(ModelError, match="their tokens differ"):
+    with pytest.raises(ModelError, match="their tokens of a conversation differ"):
         decoder.check_same_tokens(folder, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("template", "eos", "says"),
     [
-        (None, "<e>", "'<end>' (trained on) and '<e>' (trained on)"),
+        (None, "<e>", "their tokens of a conversation differ"),
         (None, "<end>", ""),
-        (CHAT, "<end>", "at token 0 ('C' and '<s>')"),
+        (CHAT, "<end>", "their tokens of a conversation differ"),
     ],
 )
 def test_student_with_other_ends_is_refused(
@@ -380,7 +380,5 @@ def test_end_tokens_of_templates(folder: Path, tmp_path: Path) -> None:
         fast.save_pretrained(tmp_path / name)
     # Both train on <e>, with which the template closes answers.
     decoder.check_same_tokens(folder, tmp_path / "instruct")
-    with pytest.raises(
-        ModelError, match=r"'<e>' and '<s>'\); expected the same, .* chat template and eos_token"
-    ):
+    with pytest.raises(ModelError, match=r"expected the same, .* chat template and eos_token"):
         decoder.check_same_tokens(folder, tmp_path / "other")

@@ -59,13 +59,6 @@ def test_folders_that_lack_something_are_refused(folder: Path) -> None:
         check_folder(folder)
 
 
-def test_a_tokenizer_of_another_model_is_named(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 42}))
-    with pytest.raises(ModelError, match=r"ids up to 42, config\.json says vocab_size 42"):
-        check_folder(folder)
-
-
 def test_every_shard_of_an_index_is_needed(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     model = transformers.BertModel(transformers.BertConfig.from_pretrained(folder))
@@ -80,35 +73,6 @@ def test_every_shard_of_an_index_is_needed(folder: Path) -> None:
         (folder / "model.safetensors.index.json").write_text(wrong)
         with pytest.raises(ModelError, match=r"index.json: cannot be read"):
             check_folder(folder)
-
-
-def test_two_models_in_a_folder_are_refused(tiny: dict[str, Path], folder: Path) -> None:
-    """Which of them is loaded would depend on the library."""
-    single, parts = folder / "model.safetensors", folder.with_name("parts")
-    index = "model.safetensors.index.json"
-    transformers.AutoModel.from_pretrained(folder).save_pretrained(parts, max_shard_size="20KB")
-    shards = sorted(path.name for path in parts.glob("model-*.safetensors"))
-    (folder / "adapter_config.json").write_text("{}")
-    with pytest.raises(ModelError, match=r"adapter_config.json of an adapter.*move the adapter"):
-        check_folder(folder)
-    (folder / "adapter_config.json").unlink()
-    shutil.copy(parts / index, folder)
-    with pytest.raises(ModelError, match=rf"{shards[0]}, which {index} names; expected one"):
-        check_folder(folder)
-    for name in shards:
-        shutil.copy(parts / name, folder)
-    with pytest.raises(
-        ModelError, match=rf"two sets of weights, model.safetensors and {shards[0]}, which"
-    ):
-        check_folder(folder)
-    (folder / index).unlink()
-    with pytest.raises(
-        ModelError, match=rf"two sets of weights, model.safetensors and {shards[0]}; expected"
-    ):
-        check_folder(folder)
-    shutil.copy(parts / index, folder)
-    single.unlink()
-    check_folder(folder)  # the shards alone
 
 
 def test_an_index_may_name_the_single_file(folder: Path) -> None:

@@ -74,7 +74,7 @@ def check_against_trec_eval(out: Path, metrics: dict[str, Any]) -> None:
 
 def test_dense_metrics_are_trec_evals(problem: Any, context: MakeContext) -> None:
     ctx = context()
-    result = evaluated(ctx, problem, k=(1, 5, 10, 25, 100), top=200, dims=(3,))
+    result = evaluated(ctx, problem, k=(1, 5, 10, 25, 100), top=200)
     check_against_trec_eval(ctx.out, dict(result.metrics))
     table = pq.read_table(ctx.out / "per_query.parquet").to_pylist()
     assert [row["first_rank"] for row in table] == first_ranks(problem)
@@ -82,15 +82,9 @@ def test_dense_metrics_are_trec_evals(problem: Any, context: MakeContext) -> Non
         [problem.ids[r] for r in problem.ranking(q)[:5]] for q in range(60)
     ]
     assert result.metrics["queries"] == 60
-    rows, (few, every) = result.tables.values()
+    (rows,) = result.tables.values()
     assert [row["k"] for row in rows] == [1, 5, 10, 25, 100]
     assert rows[3]["MAP"] == result.metrics["map@25"]
-    assert (few["dimensions"], every["dimensions"], every["MAP@25"]) == (
-        "3",
-        "all",
-        result.metrics["map@25"],
-    )
-    assert few["MAP@25"] != every["MAP@25"]
 
 
 def test_ranks_are_exact_beyond_the_written_ranking(problem: Any, context: MakeContext) -> None:

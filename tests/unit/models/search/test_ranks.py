@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from public_data import FOLDER, needs_public_data
 
-from ratchet.errors import ModelError
 from ratchet.models.search import products, rank_metrics, ranks, top_k
 
 KS = (1, 3, 10)
@@ -251,8 +250,3 @@ def test_queries_without_relevant_documents_are_reported() -> None:
     )
     assert nothing.values["map"] == 0
     assert nothing.empty == 2
-
-
-def test_a_duplicate_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"row 3 of query 1.*duplicates"):
-        ranks.Relevant.from_lists([[3], [3, 3]])
