@@ -194,7 +194,7 @@ class Case:
     """A query and, for each heading, the answers found for it, as (text, correct) in order of rank."""
 
     title: str
-    columns: Mapping[str, Sequence[tuple[str, bool]]]
+    columns: dict[str, Sequence[tuple[str, bool]]]
 
     @property
     def ranks(self) -> list[int | None]:
@@ -207,23 +207,18 @@ class Case:
 
 def collect_cases(steps: Sequence[StepReport]) -> dict[str, list[Case]]:
     """Collect the cases of all steps by title, merged by query. Of many columns, the first and the last are shown."""
-    joined: dict[str, dict[str, dict[str, list[tuple[str, bool]]]]] = {}
+    joined: dict[str, dict[str, Case]] = {}
     for step in steps:
         for title, cards in step.cases.items():
             for card in cards:
-                columns = joined.setdefault(title, {}).setdefault(card["title"], {})
+                queries = joined.setdefault(title, {})
+                case = queries.setdefault(card["title"], Case(card["title"], {}))
                 for heading, items in card["columns"].items():
-                    answers = []
-                    for item in items:
-                        answers.append((item["text"], bool(item.get("good"))))
-                    columns.setdefault(heading, answers)
-    found: dict[str, list[Case]] = {}
-    for title, queries in joined.items():
-        for query, columns in queries.items():
-            if len(columns) > 3:
-                columns = {
-                    heading: columns[heading]
-                    for heading in (next(iter(columns)), next(reversed(columns)))
-                }
-            found.setdefault(title, []).append(Case(query, columns))
-    return found
+                    answers = [(item["text"], bool(item.get("good"))) for item in items]
+                    case.columns.setdefault(heading, answers)
+    for queries in joined.values():
+        for case in queries.values():
+            if len(case.columns) > 3:
+                for heading in list(case.columns)[1:-1]:
+                    del case.columns[heading]
+    return {title: list(queries.values()) for title, queries in joined.items()}
