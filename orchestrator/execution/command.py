@@ -89,7 +89,7 @@ def print_warnings(plan: Plan, summary: Summary) -> None:
 def _print_outcome(run: Run, report: RunReport) -> None:
     """Print the summary table of a run, its failures, the path of its report, and its best models with the code that
     loads and the command that exports each."""
-    print_table(build_summary(report.rows))
+    print_table(build_summary(report))
     for line in list_unreported_metrics(run.plan, run.summary):
         print_error(f"warning: {line}")
     for name, message in run.failures.items():

@@ -285,9 +285,6 @@ class Run:
             {
                 "recipe": self.recipe.name,
                 "steps": steps,
-                "rows": [
-                    {"label": row.label, "columns": list(row.columns)} for row in self.summary.rows
-                ],
                 "models": [asdict(model) for model in models],
             },
         )

@@ -69,6 +69,8 @@ class RunReport:
     """Description of the recipe; its first paragraph is shown below the title."""
     rows: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     """Summary: label -> column -> value. Columns called `time` or `seconds` hold seconds."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Label of a row, or column -> what tables show behind it in brackets."""
     baselines: Sequence[str] = ()
     """The labels of the rows that are baselines."""
     best: Mapping[str, str] = field(default_factory=dict)
@@ -101,12 +103,19 @@ def list_facts(data: RunReport) -> list[str]:
     return facts
 
 
-def build_summary(rows: Rows, baselines: Collection[str] = ()) -> Table:
+def build_summary(data: RunReport) -> Table:
+    """Build the table of the summary, with the notes on its rows and columns."""
+
+    def describe(name: str) -> str:
+        return f"{name} ({data.notes[name]})" if name in data.notes else name
+
+    rows = []
     quiet = {}
-    for i, label in enumerate(rows):
-        if label in baselines:
-            quiet[i] = "quiet"
-    return build_table([{"": label, **row} for label, row in rows.items()], quiet, mark_best=True)
+    for label, row in data.rows.items():
+        if label in data.baselines:
+            quiet[len(rows)] = "quiet"
+        rows.append({"": describe(label)} | {describe(name): row[name] for name in row})
+    return build_table(rows, quiet, mark_best=True)
 
 
 def collect_tables(steps: Sequence[StepReport]) -> list[tuple[str, str, Table]]:
