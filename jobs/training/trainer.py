@@ -94,7 +94,7 @@ class Trainer:
             if self.worker.rank == 0:
                 logs = self.context.logs
             first_step = len(self.history.loss) + 1
-            with Tracker(logs, self.context.step, first_step, self.context.step_id) as self.tracker:
+            with Tracker(logs, self.context.step, first_step) as self.tracker:
                 self._evaluate_start()
                 self._train()
         finally:
@@ -286,8 +286,6 @@ class Trainer:
             numbers["tokens_per_s"] = speed
         metric = self.config.metric
         evaluations = [one[metric] for one in history.evaluations if metric in one]
-        if self.tracker.failing:
-            stage += f" ({', '.join(self.tracker.failing)} failed: see tracking.log)"
         done = len(history.loss)
         self.context.progress(
             Progress(done, self.total_steps, "steps", stage, numbers, tuple(evaluations))
