@@ -62,10 +62,10 @@ LIST = re.compile(r"""\s*\[\s*(['"]).*\1\s*\]\s*""", re.DOTALL)
 POOL = "candidate_pool.jsonl"
 SCORES = ("pos_scores", "neg_scores")
 """Columns of a teacher's scores, one for each positive and for each negative."""
-OTHERS = ("ignore", "instruction", "name", "split", "template", "weight")
+OTHERS = ("ignore", "instruction", "name", "split", "template")
 """Options of any format. ignore: columns that are not read, separated by commas; instruction: task of all queries;
 name: prefix of ids; split: which files of a folder, or rows of the column `split`; template: query text from several
-columns; weight: factor on the number of training queries."""
+columns."""
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 
 Options = Mapping[str, Sequence[str]]
@@ -73,7 +73,7 @@ Options = Mapping[str, Sequence[str]]
 
 def parse_options(text: str, where: str) -> Options:
     """Parse the query string behind a path, such as `query=title&positive=body`. Raises DataError, beginning with
-    `where`, for unknown options, those without a value or with several, and a weight out of bounds."""
+    `where`, for unknown options, and those without a value or with several."""
     given = parse_qs(text, keep_blank_values=True)
     for key, values in given.items() if given or not text else [(text, [""])]:
         wrong = (
@@ -81,10 +81,10 @@ def parse_options(text: str, where: str) -> Options:
             or "" in values
             or (len(values) > 1 and key != "negative")
         )
-        if wrong or (key == "weight" and not re.fullmatch(r"\d{1,3}(\.\d+)?|\.\d+", values[0])):
+        if wrong:
             raise DataError(
                 f"{where}: '{key}={'&'.join(values)}' given behind the path; expected some of"
-                f" {', '.join((*COLUMNS, *OTHERS))}, each with one value (weight: 0 to 999); correct it"
+                f" {', '.join((*COLUMNS, *OTHERS))}, each with one value; correct it"
             )
     if {"query", "template"} <= given.keys():
         raise DataError(

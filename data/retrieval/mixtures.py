@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -61,14 +60,13 @@ def unite(parts: Sequence[Part]) -> RetrievalData:
             )
             task = options.get("instruction", [""])[0]
             queries.append(query._replace(task=task or query.task, split=split or query.split))
-    weights = [float(options.get("weight", ["1"])[0]) for *_, options in parts]
     rows = sum(len(data.queries) for _, data, *_ in parts)
     share = rows / sum(len(data.queries) / data.share for _, data, *_ in parts)
     estimate = None
     if any(data.estimate is not None for _, data, *_ in parts):
         estimate = documents
     unread = sorted({name for _, data, *_ in parts for name in data.unread})
-    united = RetrievalData(corpus, queries, +notes, False, weights, share, estimate, unread)
+    united = RetrievalData(corpus, queries, +notes, False, share, estimate, unread)
     return check_data(united, ", ".join(part[0] for part in parts))
 
 
@@ -109,19 +107,3 @@ def _rename(query: Query, renamed: Mapping[str, str], prefix: str) -> Query:
 
 def _choose(values: Sequence[Any], indices: Sequence[int]) -> tuple[Any, ...]:
     return tuple(values[i] for i in indices)
-
-
-def weigh(queries: Sequence[Query], weights: Sequence[float], seed: int) -> list[Query]:
-    """Draw weight x N of the N queries of each data set, rounded. Above 1, queries are repeated. The order is kept."""
-    times = [1] * len(queries)
-    for source, weight in enumerate(weights):
-        own = [number for number, query in enumerate(queries) if query.source == source]
-        whole, rest = divmod(round(weight * len(own)), max(1, len(own)))
-        for number in own:
-            times[number] = whole
-        for number in random.Random(f"{seed}/{source}").sample(own, rest):
-            times[number] += 1
-    drawn = []
-    for query, count in zip(queries, times, strict=True):
-        drawn += [query] * count
-    return drawn
