@@ -149,7 +149,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the inputs at plan time. Raises InputError for an adapter as `current_best` with method=full."""
     check_settings(config, inputs)
     training.check_no_adapter("grpo", config.method, inputs, parents)
-    check_chat(config, inputs, parents)
+    check_chat(inputs, parents)
     return Result(
         note=GRPO_PROMPT.describe(config.max_prompt_length, inputs.base, config.max_new_tokens)
     )
