@@ -121,8 +121,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     # By id, descending: all steps order documents with equal scores by row, so metrics do not depend on the order of
     # the data, and are those of trec_eval.
     corpus = sorted(data.corpus, key=lambda document: document.id, reverse=True)
-    rows = ({"id": document.id, "text": document.text} for document in corpus)
-    tables.write_shards(context.out / "corpus", rows, tables.CORPUS, config.shard_rows)
+    documents = ({"id": document.id, "text": document.text} for document in corpus)
+    tables.write_shards(context.out / "corpus", documents, tables.CORPUS, config.shard_rows)
     context.progress(Progress(len(corpus), len(corpus), "documents"))
     scores: list[str] = []
     if splits["train"] and all(query.teacher for query in splits["train"]):
