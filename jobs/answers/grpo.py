@@ -112,10 +112,7 @@ def check_settings(config: Config, inputs: Inputs) -> None:
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
     training.require("grpo", config, [("checkpoints", increasing, "increasing training steps")])
     check_steps(config, config.steps)
-    if config.method == "lora":
-        adapter = inputs.current_best
-    else:
-        adapter = None
+    adapter = inputs.current_best if config.method == "lora" else None
     training.check_config("grpo", make_options(config, adapter is not None), inputs.base, adapter)
     if inputs.base is not None:
         check_decoder_model(inputs.base)
