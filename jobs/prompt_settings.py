@@ -159,14 +159,19 @@ def describe_prompts(config: Any, inputs: Any, parents: Parents, role: Role = "q
     if isinstance(config, EncodingSettings):
         examples = read_examples(getattr(inputs, "examples", None)) or None
         found = resolve_encoding_config("", config, base, adapter, examples, uses_task=False)
-        kind, name, file, how = "embedder", "task", ENCODING_CONFIG_FILE, found.pooling
+        name = "task"
+        file = ENCODING_CONFIG_FILE
+        how = str(found.pooling)
+        preset = find_preset(base, "embedder")
         is_used = "{task}" in found.query_template
     else:
         found = resolve_reranker_config(config, base, adapter)
-        kind, name, file, how = "reranker", "prompt", RERANKER_CONFIG_FILE, found.kind
+        name = "prompt"
+        file = RERANKER_CONFIG_FILE
+        how = str(found.kind)
+        preset = find_preset(base, "reranker")
         is_used = found.kind == "yes_no"
     notes = []
-    preset = find_preset(base, kind)
     if preset is not None and not (find_config_folder(base, adapter) / file).is_file():
         template = found.query_template if role == "query" else found.passage_template
         text = json.dumps(template, ensure_ascii=False)

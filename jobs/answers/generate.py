@@ -96,7 +96,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         task = parents["samples"].metrics.get("task")
     if task is not None:
         check_same_task(config, inputs, str(task))
-    check_chat(config, inputs, parents)
+    check_chat(inputs, parents)
     return Result(
         note=PROMPT.describe(config.max_prompt_length, inputs.model, config.max_new_tokens)
     )

@@ -112,10 +112,7 @@ def check_settings(config: Config, inputs: Inputs) -> None:
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
     training.require("grpo", config, [("checkpoints", increasing, "increasing training steps")])
     check_steps(config, config.steps)
-    if config.method == "lora":
-        adapter = inputs.current_best
-    else:
-        adapter = None
+    adapter = inputs.current_best if config.method == "lora" else None
     training.check_config("grpo", make_options(config, adapter is not None), inputs.base, adapter)
     if inputs.base is not None:
         check_decoder_model(inputs.base)
@@ -149,7 +146,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the inputs at plan time. Raises InputError for an adapter as `current_best` with method=full."""
     check_settings(config, inputs)
     training.check_no_adapter("grpo", config.method, inputs, parents)
-    check_chat(config, inputs, parents)
+    check_chat(inputs, parents)
     return Result(
         note=GRPO_PROMPT.describe(config.max_prompt_length, inputs.base, config.max_new_tokens)
     )

@@ -110,7 +110,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     for checkpoints or a warm-up after the last training step, assuming that no sample is too long."""
     check_settings(config, inputs)
     training.check_no_adapter("sft", config.method, inputs, parents)
-    check_chat(config, inputs, parents, trains=True)
+    check_chat(inputs, parents, trains=True)
     samples = needs.count(parents, "train", "train")
     if samples is not None:
         check_steps(config, -(-samples // config.batch_size) * config.epochs)

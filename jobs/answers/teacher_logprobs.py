@@ -77,7 +77,7 @@ def check_settings(config: Config, inputs: Inputs) -> None:
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the arguments of the chat template, and note a maximum length that is shorter than usual."""
     check_settings(config, inputs)
-    check_chat(config, inputs, parents)
+    check_chat(inputs, parents)
     return Result(note=SAMPLE.describe(config.max_length, inputs.model))
 
 

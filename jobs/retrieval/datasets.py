@@ -1,4 +1,4 @@
-"""Retrieval data sets as inputs of `prepare`: paths, data sets of the Hugging Face hub, and YAML lists of these."""
+"""Retrieval data sets as inputs of `prepare`: paths, and data sets of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -11,36 +11,25 @@ from urllib.parse import parse_qsl, urlencode
 
 from ratchet.errors import DataError, InputError
 from ratchet.extras import require_extra
-from ratchet.files import read_text
 from ratchet.models.model_files import is_hub_reachable
 from ratchet.orchestrator.job_interface import Source
 
-KEYS = {"data": "data", "weight": "weight", "task": "instruction", "name": "name"}
-"""Key of an entry in a YAML list -> name of the option behind a path."""
 HUB = "hf://"
-LISTS = (".yaml", ".yml")
 
 
 def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
     """Return the inputs of `prepare` and its setting `reading` for the recipe parameters data, valid and test.
 
-    Each is a path, optionally with options behind it (`pairs.parquet?query=title`), `hf://owner/name?split=train`, or a
-    `.yaml` file with a list of these. Only `data` is split and trained on. Raises DataError for a list that cannot be
-    read, and for a hub data set that is not in the cache and cannot be downloaded."""
-    values: dict[str, Any] = {}
+    Each is a path, optionally with options behind it (`pairs.parquet?query=title`), or `hf://owner/name?split=train`.
+    Only `data` is split and trained on. Raises DataError for a hub data set that is not in the cache and cannot be
+    downloaded."""
+    values: dict[str, Any] = {"data": (), "valid": (), "test": ()}
     reading = []
     for name, given in (("data", data), ("valid", valid), ("test", test)):
-        entries = []
-        if given.endswith(LISTS):
-            entries = _read_list(Source.find(given, name).path)
-        elif given or (name == "data" and not test):
-            entries = [(given, "")]
-        sources = []
-        for entry, others in entries:
-            source, options = _find(entry, others, name)
-            sources.append(source)
+        if given or (name == "data" and not test):
+            source, options = _find(given, name)
+            values[name] = (source,)
             reading.append(options)
-        values[name] = tuple(sources)
     values["reading"] = tuple(reading) if any(reading) else ()
     return values
 
@@ -50,7 +39,7 @@ def find_queries(given: str, parameter: str, readings: Sequence[str]) -> dict[st
 
     The options behind the path apply. Unless one of them is query, template or instruction, those of the data apply
     too. readings: options of the data's parts. Raises InputError if their templates or instructions differ."""
-    source, own = _find(given, "", parameter)
+    source, own = _find(given, parameter)
     if dict(parse_qsl(own)).keys() & {"query", "template", "instruction"}:
         return {"queries": source, "reading": own}
     known = set()
@@ -66,42 +55,15 @@ def find_queries(given: str, parameter: str, readings: Sequence[str]) -> dict[st
     return {"queries": source, "reading": "&".join(text for text in (own, *known) if text)}
 
 
-def _find(given: str, others: str, parameter: str) -> tuple[Source, str]:
-    """Return the source and its options: the options behind the path, followed by `others`."""
+def _find(given: str, parameter: str) -> tuple[Source, str]:
+    """Return the source and its options, which stand behind the path."""
     path = given
-    own = ""
+    options = ""
     if not os.path.exists(os.path.expanduser(given)):
-        path, _, own = given.partition("?")
-    options = "&".join(text for text in (own, others) if text)
+        path, _, options = given.partition("?")
     if path.startswith(HUB):
         return _fetch(path.removeprefix(HUB), options, parameter)
     return Source.find(path, parameter), options
-
-
-def _read_list(path: Path) -> list[tuple[str, str]]:
-    """Return (data, other options) of each entry of a YAML list. Paths are relative to the folder of the file."""
-    import yaml
-
-    try:
-        entries = yaml.load(read_text(path), Loader=yaml.BaseLoader)
-    except (yaml.YAMLError, RecursionError) as error:
-        said = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: {said}; expected YAML; correct it") from None
-    found = []
-    for number, entry in enumerate(entries if isinstance(entries, list) else [entries], 1):
-        options = {}
-        if isinstance(entry, dict) and entry.keys() <= KEYS.keys():
-            options = {key: value for key, value in entry.items() if isinstance(value, str)}
-        data = options.pop("data", "")
-        if not data or data.endswith(LISTS) or len(options) + 1 < len(entry):
-            raise DataError(
-                f"{path}: entry {number}: {str(entry)[:60]} given; expected data (a path or hf://owner/name, not"
-                " another list), and if needed weight, task and name, each a text; correct it"
-            )
-        if not data.startswith(HUB):
-            data = str(path.parent / os.path.expanduser(data))
-        found.append((data, urlencode({KEYS[key]: value for key, value in options.items()})))
-    return found
 
 
 def _fetch(name: str, options: str, parameter: str) -> tuple[Source, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ratchet.data.formats.examples import read_examples
 from ratchet.jobs import needs
-from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
+from ratchet.jobs.inference import InferenceConfig, check_inference, check_quantization
 from ratchet.jobs.model_checks import check_embedder_model
 from ratchet.jobs.prompt_settings import (
     EncodingSettings,
@@ -17,7 +17,6 @@ from ratchet.jobs.prompt_settings import (
     resolve_encoding_config,
 )
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
-from ratchet.models.model_files import check_folder
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
     Context,
@@ -58,12 +57,9 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    if inputs.model is not None:
-        check_folder(inputs.model)
-    check_quantization("embed", config.quantization, inputs.model)
+    check_inference("embed", config, inputs, "embedder")
     if inputs.model is not None:
         check_embedder_model(inputs.model, find_encoding_config(config, inputs), inputs.adapter)
-    check_adapter("embed", inputs.adapter, inputs.model, "embedder")
     return describe_prompts(config, inputs, parents)
 
 

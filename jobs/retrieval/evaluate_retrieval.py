@@ -25,10 +25,6 @@ class Config:
     neighbors: Annotated[int, Ge(1), Unit("queries")] = 20
     """For `knn`: number of training queries that vote. The weight of a vote is that query's inner product minus that
     of the nearest one that does not vote (after Dudani 1976, "The distance-weighted k-nearest-neighbor rule")."""
-    num_cases: Annotated[int, Ge(0)] = 6
-    """Number of queries that the report shows with their retrieved documents, if `before` is given."""
-    case_documents: Annotated[int, Ge(0)] = 5
-    """Number of documents that the report shows per query."""
     tag: str = "ratchet"
     """Name of the system in `run.trec` and in the report."""
 
@@ -64,11 +60,6 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> None:
-    if config.case_documents > config.top:
-        raise InputError(
-            f"evaluate_retrieval.case_documents: {config.case_documents} given; expected at most top, which is"
-            f" {config.top}"
-        )
     if not config.tag or any(letter.isspace() for letter in config.tag):
         raise InputError(
             f"evaluate_retrieval.tag: '{config.tag}' given; expected one word, since it is a column of run.trec"
@@ -134,7 +125,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     first = []
     for one in metrics.per_query["mrr"]:
         first.append(None if np.isnan(one) else round(1 / one))
-    shown = pc.list_slice(ranked["documents"], 0, config.case_documents).to_pylist()
+    shown = pc.list_slice(ranked["documents"], 0, work.SHOWN).to_pylist()
     per_query = {"id": queries["id"], "first_rank": pa.array(first, pa.int64()), "top": shown}
     if "seen" in queries.column_names:
         per_query["seen"] = queries["seen"]

@@ -37,8 +37,12 @@ def check_settings(config: Config, inputs: Inputs) -> None:
         given = resolve_reranker_config(config, inputs.base)
         check_reranker_model(inputs.base, given)
         if config.method == "lora":
-            kind = "causal" if given.kind == "yes_no" else "classifier"
-            check_target_modules("finetune_reranker", inputs.base, kind, config.target_modules)
+            check_target_modules(
+                "finetune_reranker",
+                inputs.base,
+                "causal" if given.kind == "yes_no" else "classifier",
+                config.target_modules,
+            )
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:

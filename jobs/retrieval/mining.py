@@ -122,8 +122,8 @@ class Worker:
         positive_scores: list[np.ndarray],
         chosen: list[ChosenNegatives],
     ) -> pa.Table:
-        negatives = [own.rows for own in chosen]
-        suspects = [own.suspects for own in chosen]
+        negatives = [own.rows.tolist() for own in chosen]
+        suspects = [own.suspects.tolist() for own in chosen]
         columns = {
             "negatives": self._name(negatives),
             "positive_scores": positive_scores,
@@ -138,9 +138,9 @@ class Worker:
                 columns[name] = shard[name].combine_chunks()
         return pa.table(columns).select(schema.names).cast(schema)
 
-    def _name(self, rows: list[np.ndarray]) -> list[list[str]]:
+    def _name(self, rows: list[list[int]]) -> list[list[str]]:
         """Return the ids of corpus rows."""
-        return [self.ids.take(pa.array(own)).to_pylist() for own in rows]
+        return [self.ids.take(pa.array(own, pa.int64())).to_pylist() for own in rows]
 
     def _score(self, query_QD: np.ndarray, pairs: Relevant) -> list[np.ndarray]:
         """Return the similarities of each query's documents."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Interval
 
@@ -49,7 +49,7 @@ class Config:
     """Seed of the split."""
     reading: tuple[str, ...] = ()
     """Reading options of each path of `data`, `valid` and `test`, in this order: the same as behind a path, such as
-    `query=title&positive=body&weight=0.5`. Empty: none."""
+    `query=title&positive=body`. Empty: none."""
     needs_negatives: bool = False
     """Raise an error if the data give no query a negative."""
     shard_rows: Annotated[int, Ge(1), Unit("rows")] = 4096
@@ -121,8 +121,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     # By id, descending: all steps order documents with equal scores by row, so metrics do not depend on the order of
     # the data, and are those of trec_eval.
     corpus = sorted(data.corpus, key=lambda document: document.id, reverse=True)
-    rows = ({"id": document.id, "text": document.text} for document in corpus)
-    tables.write_shards(context.out / "corpus", rows, tables.CORPUS, config.shard_rows)
+    documents = ({"id": document.id, "text": document.text} for document in corpus)
+    tables.write_shards(context.out / "corpus", documents, tables.CORPUS, config.shard_rows)
     context.progress(Progress(len(corpus), len(corpus), "documents"))
     scores: list[str] = []
     if splits["train"] and all(query.teacher for query in splits["train"]):
@@ -139,7 +139,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         schema = pa.schema([*columns, *((score, tables.SCORES) for score in scores)])
         schema = tables.add_carried(schema, instructions)
         rows = (
-            {**query._asdict(), "seen": own, **dict(zip(scores, query.teacher or (), strict=False))}
+            {
+                **query._asdict(),
+                "seen": own,
+                **dict[str, Any](zip(scores, query.teacher or (), strict=False)),
+            }
             for query, own in zip(queries, seen, strict=True)
         )
         tables.write_shards(context.out / name, rows, schema, config.shard_rows)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ratchet.data.lexical_baselines import BM25
@@ -48,6 +47,11 @@ WITH_INTERVAL = ("map@25", "r@25", "ndcg@10", "mrr", "map")
 
 FIRST = ("map@25", "r@25", "mrr", "map")
 """Metrics that are reported before the others."""
+
+CASES = 6
+"""Number of queries that the report shows with their retrieved documents."""
+SHOWN = 5
+"""Number of documents that it shows per query."""
 
 
 class Worker:
@@ -200,7 +204,7 @@ def show_cases(
     """Return cases of the queries whose first relevant document rose or fell most since the evaluation `before`.
 
     first: rank of each query's first relevant document. shown: the ids of its top documents."""
-    if inputs.before is None or not config.num_cases:
+    if inputs.before is None:
         return {}
     before = pq.read_table(inputs.before / "per_query.parquet", columns=["id", "first_rank", "top"])
     if before["id"].to_pylist() != queries["id"].to_pylist():
@@ -208,7 +212,7 @@ def show_cases(
             f"{inputs.before}: evaluates other queries; expected those of {inputs.queries}"
         )
     ranks = before["first_rank"].to_pylist()
-    tops = pc.list_slice(before["top"], 0, config.case_documents).to_pylist()
+    tops = before["top"].to_pylist()
     rose = []
     fell = []
     for q, (old, new) in enumerate(zip(ranks, first, strict=True)):
@@ -216,11 +220,8 @@ def show_cases(
             rose.append((new / old, q))  # by ratio, so that 40 -> 2 counts more than 400 -> 300
         elif old and new and new > old:
             fell.append((old / new, q))
-    worst = sorted(fell)[: max(1, config.num_cases // 3)]
-    chosen = {
-        "answer rose most": sorted(rose)[: max(1, config.num_cases - len(worst))],
-        "answer fell most": worst,
-    }
+    worst = sorted(fell)[: CASES // 3]
+    chosen = {"answer rose most": sorted(rose)[: CASES - len(worst)], "answer fell most": worst}
     named = []
     for q in (q for cases in chosen.values() for _, q in cases):
         named += [*tops[q], *shown[q]]

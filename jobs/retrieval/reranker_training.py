@@ -222,9 +222,9 @@ class RerankerTask(FinetuneTask):
             _, ranks = reorder(names, score_D, positives, self.lists[q]["ranks"])
             found.append((ranks, score_D, np.flatnonzero(np.isin(names, positives))))
         everything = [row for part in gather_objects(found) for row in part]
-        ranks, scores, places = zip(*everything, strict=True)
-        losses_Q = compute_list_losses(scores, places)
-        return evaluate_lists(self.config.metric, self.valid, ranks, losses_Q)
+        all_ranks, all_scores, places = zip(*everything, strict=True)
+        losses_Q = compute_list_losses(all_scores, places)
+        return evaluate_lists(self.config.metric, self.valid, all_ranks, losses_Q)
 
 
 def evaluate_lists(

@@ -10,7 +10,7 @@ from ratchet.data.formats.example_questions import read_example_questions
 from ratchet.data.formats.pairs import parse_options
 from ratchet.data.retrieval import RetrievalData
 from ratchet.data.retrieval.checks import check_data
-from ratchet.data.retrieval.mixtures import unite, weigh
+from ratchet.data.retrieval.mixtures import unite
 from ratchet.data.retrieval.splits import Splits, leave_out_labels, split_queries
 from ratchet.data.significance import MIN_VALID_GROUPS
 from ratchet.data.tables import INSTRUCTIONS
@@ -81,8 +81,6 @@ def split_data(data: RetrievalData, config: Config) -> Splits:
                 f"prepare.unseen_fraction: {config.unseen_fraction} given; expected a fraction that leaves queries to"
                 " train on; lower it"
             )
-    if data.weights:
-        train = weigh(train, data.weights, config.seed)
     return splits | {"train": train}
 
 

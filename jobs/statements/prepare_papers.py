@@ -99,7 +99,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             "repeated_statements": repeated,
             "in_other_papers": found.dropped,
         },
-        {"splits": [_statistics(name, count) for name, count in counts.items()]},
+        {"splits": [_summarize(name, count) for name, count in counts.items()]},
         note=found.describe(),
     )
 
@@ -143,14 +143,7 @@ class SplitWriter:
         self.shards += 1
 
 
-def _statistics(name: str, counts: np.ndarray) -> dict[str, float | int | str]:
-    import numpy as np
-
-    from ratchet.data.rankings import summarize_counts
-
-    relevant = summarize_counts(
-        np.repeat(counts - 1, counts)
-    )  # for each statement, the other statements of its paper
+def _summarize(name: str, counts: np.ndarray) -> dict[str, float | int | str]:
     return {
         "split": name,
         "papers": len(counts),
@@ -158,7 +151,6 @@ def _statistics(name: str, counts: np.ndarray) -> dict[str, float | int | str]:
         "papers with fewer than 2": int((counts < 2).sum()),
         "statements per paper, mean": round(float(counts.mean()), 4),
         "most": int(counts.max()),
-        **{f"relevant per statement, {name}": value for name, value in relevant.items()},
     }
 
 

@@ -127,7 +127,7 @@ class Checkpoints:
                 self.best = self.folder / name / "best"
         digests = gather_objects(hash_files(own))
         if self.worker.rank == 0:
-            everything = {}
+            everything: dict[str, Any] = {}
             for rank, files in enumerate(digests):
                 for file in files:
                     (fresh / file).parent.mkdir(parents=True, exist_ok=True)

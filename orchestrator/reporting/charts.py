@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from cycler import cycler
 from markupsafe import Markup
@@ -22,7 +23,7 @@ NO_METADATA = dict.fromkeys(["Creator", "Date", "Format", "Type"])
 INK, GREY = "#080808", "#090909"
 REPLACED = {**COLOURS, INK: "var(--ink)", GREY: "var(--faint)"}
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "ratchet",
     "text.parse_math": False,
@@ -75,7 +76,7 @@ def draw_lines(chart: Chart) -> Markup:
         figure = Figure((4.6, 2.8))
         axes = figure.add_subplot()
         for number, (points, series) in enumerate(zip(curves, chart.series, strict=True)):
-            options = {"label": clean(series.label)}
+            options: dict[str, Any] = {"label": clean(series.label)}
             if number >= len(COLOURS):
                 options = {"color": GREY, "linestyle": "-"}
             axes.plot(*zip(*points, strict=True), **options)

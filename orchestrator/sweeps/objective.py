@@ -112,10 +112,10 @@ def find_objective(
                 if metric in (title, number.name) and number.step.name in reached:
                     last, name = number.step, number.name
     if last is None:
-        known = {*titles, *(_get_training_metric(step) or "" for step in among)}
+        reported = {*titles, *(_get_training_metric(step) or "" for step in among)}
         raise RecipeError(
             f"--metric {metric}: no step that depends on the space reports it;"
-            f" {expect_one_of(sorted(known - {''}), name)}; write STEP.NAME for the metric of another step"
+            f" {expect_one_of(sorted(reported - {''}), name)}; write STEP.NAME for the metric of another step"
         )
     if reads_test_split(last):
         known = []

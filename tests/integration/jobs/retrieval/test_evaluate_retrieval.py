@@ -181,7 +181,6 @@ def test_what_does_not_fit_is_named(problem: Any, context: MakeContext, tmp_path
     for config, said in (
         ({"k": (0,)}, r"evaluate_retrieval\.k: \(0,\) given; expected >= 1"),
         ({"tag": "two words"}, "expected one word"),
-        ({"top": 3}, "case_documents: 5 given; expected at most top, which is 3"),
     ):
         with pytest.raises(InputError, match=said):
             evaluated(context(), problem, **config)
