@@ -109,7 +109,7 @@ def build_summary(data: RunReport) -> Table:
     def describe(name: str) -> str:
         return f"{name} ({data.notes[name]})" if name in data.notes else name
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     quiet = {}
     for label, row in data.rows.items():
         if label in data.baselines:
