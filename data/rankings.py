@@ -17,7 +17,8 @@ def reorder(
 
     documents: the top of a whole ranking. ranks: the ranks of the positives in the whole ranking; a positive below the
     top keeps its rank. Documents with equal scores are ordered by id, descending, as trec_eval orders them."""
-    pairs = list(zip(np.asarray(scores, np.float32).tolist(), documents, strict=True))
+    rounded = np.asarray(scores, np.float32).tolist()
+    pairs = list(zip(rounded, documents, strict=True))
     order = sorted(range(len(pairs)), key=pairs.__getitem__, reverse=True)
     rank_of = dict(zip(positives, ranks, strict=True))
     for new, old in enumerate(order, 1):
@@ -46,7 +47,7 @@ def summarize_tokens(
     """Summarize the tokens of texts: mean, P95 (interpolated) and max. texts: the number of texts of each length."""
     tokens_N = np.repeat(np.array(lengths, np.int32), texts)  # 4 bytes per text
     if not len(tokens_N):
-        tokens_N = np.zeros(1)
+        tokens_N = np.zeros(1, np.int32)
     return {
         "tokens of": name,
         "mean": round(float(tokens_N.mean()), 1),

@@ -110,7 +110,8 @@ def weigh(queries: Sequence[Query], weights: Sequence[float], seed: int) -> list
     times = [1] * len(queries)
     for source, weight in enumerate(weights):
         own = [number for number, query in enumerate(queries) if query.source == source]
-        whole, rest = divmod(round(weight * len(own)), max(1, len(own)))
+        wanted = round(weight * len(own))
+        whole, rest = divmod(wanted, max(1, len(own)))
         for number in own:
             times[number] = whole
         for number in random.Random(f"{seed}/{source}").sample(own, rest):
