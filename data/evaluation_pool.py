@@ -23,11 +23,14 @@ def choose_pool(
     chosen = np.unique(find_corpus_rows(valid, "positives", rows_of)[1])
     if ranked is not None:
         ends_Q, rows = find_corpus_rows(ranked, "documents", rows_of, "ranking")
-        in_turn = pad_rows(np.split(rows, ends_Q[1:-1]), -1).T.ravel()
+        lists = np.split(rows, ends_Q[1:-1])
+        in_turn = pad_rows(lists, -1).T.ravel()
         _, first = np.unique(in_turn, return_index=True)
         in_turn = in_turn[np.sort(first)]
         in_turn = in_turn[(in_turn >= 0) & ~np.isin(in_turn, chosen)]
-        chosen = np.concatenate([chosen, in_turn[: max(0, size - len(chosen)) // 2]])
+        half = max(0, size - len(chosen)) // 2
+        chosen = np.concatenate([chosen, in_turn[:half]])
     others = np.setdiff1d(np.arange(len(corpus)), chosen, assume_unique=True)
-    drawn = np.random.default_rng(seed).choice(others, max(0, size - len(chosen)), replace=False)
+    left = max(0, size - len(chosen))
+    drawn = np.random.default_rng(seed).choice(others, left, replace=False)
     return np.sort(np.concatenate([chosen, drawn]))

@@ -33,9 +33,10 @@ def compute_points(ranking: pa.Table, method: str, spread: float = 1.0) -> list[
             points.append(score_ranks(names))
             continue
         low = min(scores, default=0.0)
-        points.append(
-            {name: (score - low) / spread for name, score in zip(names, scores, strict=True)}
-        )
+        own = {}
+        for name, score in zip(names, scores, strict=True):
+            own[name] = (score - low) / spread
+        points.append(own)
     return points
 
 
@@ -59,10 +60,13 @@ def fuse(
             if weight:
                 for name, value in found.items():
                     total[name] = total.get(name, 0.0) + weight * value
-        fused.append(
-            sorted(total.items(), key=lambda item: (np.float32(item[1]), item[0]), reverse=True)
-        )
+        fused.append(sorted(total.items(), key=_order, reverse=True))
     return fused
+
+
+def _order(item: tuple[str, float]) -> tuple[np.float32, str]:
+    name, points = item
+    return np.float32(points), name
 
 
 def choose_weights(systems: int, measure: Callable[[Sequence[float]], float]) -> list[float]:

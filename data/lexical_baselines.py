@@ -6,6 +6,7 @@ Tibetan) are split into pairs of neighbouring characters, as Lucene's CJKAnalyze
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -32,7 +33,9 @@ WITHOUT_SPACES = re.compile(
 def _split_characters(found: re.Match[str]) -> str:
     """Return the pairs of neighbouring characters of a run; one character is doubled, since words have two or more."""
     run = found[0]
-    pairs = [run[n : n + 2] for n in range(len(run) - 1)] or [run * 2]
+    pairs = [run * 2]
+    if len(run) > 1:
+        pairs = [one + other for one, other in itertools.pairwise(run)]
     return f" {' '.join(pairs)} "
 
 

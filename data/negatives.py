@@ -75,12 +75,11 @@ def choose_negatives(
     positive. forbidden: text hashes of the query itself, its positives and the positives of equal queries. texts: [N],
     text hash of each corpus row. among: corpus rows from which missing negatives are drawn; None: all. The draw depends
     on seed and query id only, not on the shard or its other queries."""
-    random = np.random.default_rng(
-        int.from_bytes(hashlib.sha256(f"{seed}\n{query_id}".encode()).digest()[:8], "big")
-    )
+    digest = hashlib.sha256(f"{seed}\n{query_id}".encode()).digest()
+    random = np.random.default_rng(int.from_bytes(digest[:8], "big"))
     rows = candidates[window.lo : window.hi]
     values = scores[window.lo : window.hi]
-    allowed = ~np.isin(texts[rows], np.fromiter(forbidden, dtype=texts.dtype, count=len(forbidden)))
+    allowed = ~np.isin(texts[rows], np.array(list(forbidden), texts.dtype))
     # Among documents with equal text, only the best-ranked counts.
     first = np.zeros(len(rows), dtype=bool)
     first[np.unique(texts[rows], return_index=True)[1]] = True
@@ -103,9 +102,11 @@ def choose_negatives(
     if len(scores) and scores[-1] > ceiling:
         missing = 0  # documents that rank behind the window may be above the ceiling too
     # Above the ceiling are also documents before the window, which the random fill would draw in a small corpus.
-    taken = {*forbidden, *texts[pool].tolist(), *texts[candidates[scores > ceiling]].tolist()}
+    above = candidates[scores > ceiling]
+    taken = {*forbidden, *texts[pool].tolist(), *texts[above].tolist()}
     filling = _fill(missing, taken, texts, among, random)
-    return ChosenNegatives(np.concatenate([pool, filling]).astype(np.int64), len(filling), suspects)
+    chosen = np.concatenate([pool, filling])
+    return ChosenNegatives(chosen.astype(np.int64), len(filling), suspects)
 
 
 def _fill(

@@ -88,10 +88,10 @@ class PairSampler:
         size = np.repeat(count_P, count_P)[left]
         position = position_U[left]
         # The last of an odd number is paired with any of those before it.
-        other = np.where(
-            position + 1 < size, position + 1, random.integers(0, np.maximum(size - 1, 1))
-        )
-        pairs = np.stack([shuffled_U[left], shuffled_U[left - position + other]], axis=1)
+        drawn = random.integers(0, np.maximum(size - 1, 1))
+        other = np.where(position + 1 < size, position + 1, drawn)
+        right = left - position + other
+        pairs = np.stack([shuffled_U[left], shuffled_U[right]], axis=1)
         self._drawn_epoch = epoch
         self._drawn = random.permutation(pairs)
         return self._drawn
@@ -101,5 +101,8 @@ class PairSampler:
         length."""
         first = step * self.batch_size
         pairs = self.draw_pairs(epoch)[first : first + self.batch_size]
-        mine = pairs[distribute(self._length_S[pairs].sum(axis=1), workers)[worker_rank]]
-        return PairBatch(mine[:, 0], mine[:, 1], self._paper_S[mine[:, 0]], len(pairs))
+        lengths = self._length_S[pairs].sum(axis=1)
+        mine = distribute(lengths, workers)[worker_rank]
+        left = pairs[mine, 0]
+        right = pairs[mine, 1]
+        return PairBatch(left, right, self._paper_S[left], len(pairs))

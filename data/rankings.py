@@ -17,7 +17,8 @@ def reorder(
 
     documents: the top of a whole ranking. ranks: the ranks of the positives in the whole ranking; a positive below the
     top keeps its rank. Documents with equal scores are ordered by id, descending, as trec_eval orders them."""
-    pairs = list(zip(np.asarray(scores, np.float32).tolist(), documents, strict=True))
+    rounded = np.asarray(scores, np.float32).tolist()
+    pairs = list(zip(rounded, documents, strict=True))
     order = sorted(range(len(pairs)), key=pairs.__getitem__, reverse=True)
     rank_of = dict(zip(positives, ranks, strict=True))
     for new, old in enumerate(order, 1):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +28,8 @@ LEAST_ACCURACY = 0.6
 
 def check_lists(folder: Path) -> None:
     """Raise DataError for shards without lists of documents."""
-    if not set(TEACHER_SCORES) & set(pq.read_schema(list_shards(folder)[0]).names):
+    names = pq.read_schema(list_shards(folder)[0]).names
+    if not TEACHER_SCORES.keys() & set(names):
         raise DataError(
             f"{folder}: has none of the columns {', '.join(TEACHER_SCORES)}; expected at least one"
         )
@@ -121,5 +123,10 @@ def write_flag_embedding(folder: Path, corpus: Path) -> None:
     if "positives" not in pq.read_schema(shards[0]).names:
         return
     text_of = read_texts(corpus, read_listed(folder))
-    rows = (row for path in shards for row in pq.read_table(path).to_pylist())
-    write_lines(folder / "flag_embedding.jsonl", (make_line(row, text_of.find) for row in rows))
+
+    def make_lines() -> Iterator[dict[str, Any]]:
+        for path in shards:
+            for row in pq.read_table(path).to_pylist():
+                yield make_line(row, text_of.find)
+
+    write_lines(folder / "flag_embedding.jsonl", make_lines())

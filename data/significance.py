@@ -25,7 +25,8 @@ FLIPS_AT_ONCE = 1 << 22
 def sum_by_group(value_Q: np.ndarray, group_Q: np.ndarray) -> np.ndarray:
     """Return the sum of a metric over the rows of each group, float64 [C]. group_Q: the group of each row, from 0. Rows
     without a value (NaN) count as 0."""
-    return np.bincount(group_Q, np.nan_to_num(value_Q), minlength=int(group_Q.max(initial=-1)) + 1)
+    groups = int(group_Q.max(initial=-1)) + 1
+    return np.bincount(group_Q, np.nan_to_num(value_Q), minlength=groups)
 
 
 def number_groups(table: pa.Table, column: str = "group") -> np.ndarray:
@@ -49,7 +50,8 @@ def compute_half_width(value_Q: np.ndarray, group_Q: np.ndarray) -> float:
     if groups < 2:
         return float("nan")
     off_C = sum_by_group(value_Q - value_Q.mean(), group_Q)
-    error = np.sqrt(groups / (groups - 1) * (off_C**2).sum()) / len(value_Q)
+    variance = groups / (groups - 1) * (off_C**2).sum()
+    error = np.sqrt(variance) / len(value_Q)
     return float(stdtrit(groups - 1, 0.975) * error)
 
 
@@ -90,7 +92,8 @@ def compute_p_value(
     for start in range(0, FLIPS, at_once):
         shape = min(at_once, FLIPS - start), groups
         sign_BC = random.integers(0, 2, shape, dtype=np.int8) * 2.0 - 1.0
-        reached += int(((sign_BC @ difference_EC.T).max(1) >= observed).sum())
+        largest_B = (sign_BC @ difference_EC.T).max(1)
+        reached += int((largest_B >= observed).sum())
     return reached / (FLIPS + 1)
 
 
@@ -102,4 +105,5 @@ def find_smallest_p_value(before_C: np.ndarray, after_C: np.ndarray) -> float:
 def loses(before_C: np.ndarray, after_C: np.ndarray) -> bool:
     """Return whether a metric fell by more than its standard error, sqrt(sum_c difference_c^2) in sums over groups."""
     difference_C = after_C - before_C
-    return bool(difference_C.sum() < -np.sqrt((difference_C**2).sum()))
+    error = np.sqrt((difference_C**2).sum())
+    return bool(difference_C.sum() < -error)

@@ -28,7 +28,13 @@ CORPUS = pa.schema({"id": pa.string(), "text": pa.string()})
 """Documents. `id` is unique."""
 
 QUERIES = pa.schema(
-    [*CORPUS, ("positives", IDS), ("grades", pa.list_(pa.int32())), ("negatives", IDS)]
+    {
+        "id": pa.string(),
+        "text": pa.string(),
+        "positives": IDS,
+        "grades": pa.list_(pa.int32()),
+        "negatives": IDS,
+    }
 )
 """Queries. positives, negatives: ids in the corpus; grades: the relevance of each positive, 1 or more."""
 
@@ -39,18 +45,25 @@ HELD_OUT = pa.schema([*GROUPED, ("seen", pa.bool_())])
 """Queries that are held out. seen: whether a positive of the query is a positive of a training query."""
 
 MINED = pa.schema(
-    [
-        *CORPUS,
-        ("positives", IDS),
-        ("negatives", IDS),
-        ("positive_scores", SCORES),
-        ("negative_scores", SCORES),
-    ]
+    {
+        "id": pa.string(),
+        "text": pa.string(),
+        "positives": IDS,
+        "negatives": IDS,
+        "positive_scores": SCORES,
+        "negative_scores": SCORES,
+    }
 )
 """Queries with mined negatives and the similarities of the embedder."""
 
 RANKED = pa.schema(
-    [*CORPUS, ("documents", IDS), ("scores", SCORES), ("ranks", pa.list_(pa.int64()))]
+    {
+        "id": pa.string(),
+        "text": pa.string(),
+        "documents": IDS,
+        "scores": SCORES,
+        "ranks": pa.list_(pa.int64()),
+    }
 )
 """Queries with their top documents, best first, and the ranks of their positives (from 1, over the whole corpus)."""
 
@@ -72,7 +85,10 @@ CARRIED = (*INSTRUCTIONS, "group")
 
 def add_carried(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
     """Return the schema with those columns of CARRIED that are among `names`."""
-    return pa.schema([*schema, *((name, pa.string()) for name in CARRIED if name in names)])
+    for name in CARRIED:
+        if name in names:
+            schema = schema.append(pa.field(name, pa.string()))
+    return schema
 
 
 def read_queries(path: Path, columns: Sequence[str] = ("id", "text", "positives")) -> pa.Table:
@@ -136,8 +152,13 @@ def hash_texts(texts: pa.ChunkedArray) -> np.ndarray:
 
 def hash_queries(queries: pa.Table) -> np.ndarray:
     """Return a hash of the text and the instructions of each query, int64 [N]: see `hash_texts`."""
-    columns = enumerate(name for name in ("text", *INSTRUCTIONS) if name in queries.column_names)
-    return np.sum([(2 * n + 1) * hash_texts(queries[name]) for n, name in columns], axis=0)
+    found = hash_texts(queries["text"])
+    factor = 1
+    for name in INSTRUCTIONS:
+        if name in queries.column_names:
+            factor += 2
+            found = found + factor * hash_texts(queries[name])
+    return found
 
 
 def take_texts(texts: pa.ChunkedArray, rows: Sequence[int] | np.ndarray) -> list[str]:
@@ -151,7 +172,8 @@ def take_texts(texts: pa.ChunkedArray, rows: Sequence[int] | np.ndarray) -> list
 def embeddings_schema(dim: int, dtype: str = "float32") -> pa.Schema:
     """Return the schema of embeddings, whose shards are Arrow files: Parquet would encode each number of a list
     separately, at a tenth of the speed. Rows are in the order of the texts."""
-    return pa.schema([("id", pa.string()), ("embedding", pa.list_(pa.type_for_alias(dtype), dim))])
+    numbers = pa.type_for_alias(dtype)
+    return pa.schema({"id": pa.string(), "embedding": pa.list_(numbers, dim)})
 
 
 def write_table(path: Path, table: pa.Table) -> None:
@@ -234,7 +256,8 @@ def read_texts(corpus: Path, ids: pa.ChunkedArray) -> Texts:
     parts = []
     for path in list_shards(corpus):
         own = _read_shard(path, ["id", "text"])
-        parts.append(own.filter(pa.array(known.find(own["id"]) >= 0)))
+        is_known = known.find(own["id"]) >= 0
+        parts.append(own.filter(pa.array(is_known)))
     return Texts(pa.concat_tables(parts))
 
 
@@ -256,9 +279,11 @@ def iterate_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 def hash_shards(folder: Path) -> np.ndarray:
     """Return the hashes of the texts of a corpus (`hash_texts`), int64 [N], with one shard in memory at a time."""
-    return np.concatenate(
-        [hash_texts(_read_shard(path, ["text"])["text"]) for path in list_shards(folder)]
-    )
+    hashes = []
+    for path in list_shards(folder):
+        shard = _read_shard(path, ["text"])
+        hashes.append(hash_texts(shard["text"]))
+    return np.concatenate(hashes)
 
 
 def _read_shard(path: Path, columns: Sequence[str] | None) -> pa.Table:

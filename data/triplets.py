@@ -114,7 +114,9 @@ class Triplets:
         assert self._teacher is not None
         right_Q = _average_lists(self._teacher[0], self._positive_ends)
         wrong_Q = _average_lists(self._teacher[1], self._negative_ends)
-        margin = float(np.nanmean(right_Q - wrong_Q)) if self.has_negatives else 0.0
+        margin = 0.0
+        if self.has_negatives:
+            margin = float(np.nanmean(right_Q - wrong_Q))
         if margin <= 0:
             raise DataError(
                 f"mined: a mean difference of {margin:.3g} between the teacher scores of positives and negatives;"
@@ -205,15 +207,17 @@ class Triplets:
         parts = distribute(self._length_of_row[passages], workers)
         order = np.concatenate(parts)
         position_of = np.argsort(order)
-        positions = np.split(position_of[text_of_T], np.cumsum([len(row) for row in rows])[:-1])
+        ends = np.cumsum([len(row) for row in rows])
+        positions = np.split(position_of[text_of_T], ends[:-1])
         mine = distribute(self._length_of_query[queries], workers)[worker_rank]
+        sizes = [len(part) for part in parts]
         teacher = None
         if self._teacher is not None:
             teacher = [scores[i] for i in mine]
         return TripletBatch(
             queries[mine],
             passages[order],
-            [0, *np.cumsum([len(part) for part in parts]).tolist()],
+            [0, *np.cumsum(sizes).tolist()],
             [positions[i] for i in mine],
             teacher,
             len(queries),
@@ -256,7 +260,8 @@ class KnownPositives:
 @lru_cache(maxsize=1)
 def split_epoch(rows: int, batches: int, seed: int, epoch: int) -> list[np.ndarray]:
     """Shuffle the rows of an epoch, and split them into nearly equal batches, int64 each."""
-    return np.array_split(np.random.default_rng([seed, epoch]).permutation(rows), batches)
+    random = np.random.default_rng([seed, epoch])
+    return np.array_split(random.permutation(rows), batches)
 
 
 def distribute(lengths: Sequence[int] | np.ndarray, workers: int) -> list[np.ndarray]:
@@ -293,14 +298,16 @@ def find_own_rows(queries: pa.Table, corpus: DocumentRows) -> np.ndarray:
     negative."""
     own_Q = corpus.find(queries["id"])
     for q in np.flatnonzero(own_Q >= 0).tolist():
-        if queries["id"][q].as_py() in queries["positives"][q].as_py():
+        positives = queries["positives"][q].as_py()
+        if queries["id"][q].as_py() in positives:
             own_Q[q] = -1
     return own_Q
 
 
 def pad_rows(rows: Sequence[np.ndarray], fill_value: float) -> np.ndarray:
     """Stack rows of different lengths into one array, padded on the right."""
-    padded = np.full((len(rows), max(map(len, rows))), fill_value, rows[0].dtype)
+    length = max(map(len, rows))
+    padded = np.full((len(rows), length), fill_value, rows[0].dtype)
     for number, row in enumerate(rows):
         padded[number, : len(row)] = row
     return padded
@@ -310,7 +317,8 @@ def _average_lists(scores: np.ndarray, ends_Q: np.ndarray) -> np.ndarray:
     """Return the mean of each list of a flat array, float64 [Q]; NaN for an empty one. ends_Q: offsets of the lists."""
     size_Q = np.diff(ends_Q)
     query = np.repeat(np.arange(len(size_Q)), size_Q)
-    return np.bincount(query, scores, len(size_Q)) / np.where(size_Q, size_Q, np.nan)
+    sum_Q = np.bincount(query, scores, len(size_Q))
+    return sum_Q / np.where(size_Q, size_Q, np.nan)
 
 
 def _read_teacher_scores(mined: pa.Table, ids: str, count: int) -> np.ndarray:

@@ -65,7 +65,8 @@ def view_embeddings(table: pa.Table) -> np.ndarray:
     array = (
         column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     )  # which always copies
-    return array.flatten().to_numpy().reshape(len(table), column.type.list_size)
+    numbers = array.flatten().to_numpy()
+    return numbers.reshape(len(table), column.type.list_size)
 
 
 def take_rows(blocks: Iterable[tuple[int, np.ndarray]], rows: np.ndarray) -> np.ndarray:

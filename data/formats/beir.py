@@ -17,7 +17,14 @@ from ratchet.data.formats import split_names
 from ratchet.data.formats.pairs import read_name
 from ratchet.data.formats.split_names import find_word
 from ratchet.data.formats.table_files import estimate_rows, read_table
-from ratchet.data.formats.text_files import BLANK, read_field, read_filled, read_json_objects, show
+from ratchet.data.formats.text_files import (
+    BLANK,
+    Rows,
+    read_field,
+    read_filled,
+    read_json_objects,
+    show,
+)
 from ratchet.data.retrieval import Document, Query, RetrievalData
 from ratchet.data.retrieval.checks import refuse_repeated
 from ratchet.errors import DataError
@@ -120,10 +127,8 @@ def _read_corpus(
 
 def is_folder(path: Path) -> bool:
     """Whether a path is a folder with data in this format, labelled or not."""
-    return any(
-        (path / f"{name}.jsonl").exists() or (path / name).is_dir()
-        for name in ("corpus", "queries")
-    )
+    parts = ("corpus", "queries", "corpus.jsonl", "queries.jsonl")
+    return any((path / name).exists() for name in parts)
 
 
 def _list_files(folder: Path, name: str) -> list[Path]:
@@ -131,7 +136,7 @@ def _list_files(folder: Path, name: str) -> list[Path]:
     return sorted((folder / name).glob("[!.]*.parquet")) or [folder / f"{name}.jsonl"]
 
 
-def _read_rows(folder: Path, name: str, unread: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_rows(folder: Path, name: str, unread: set[str]) -> Rows:
     """Yield (place, row) of each row of the corpus or the queries. Fields with other content are added to `unread`."""
     for file in _list_files(folder, name):
         for where, row in (
@@ -199,7 +204,7 @@ def _read_qrels(
     return found
 
 
-def _read_labels(path: Path, unread: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_labels(path: Path, unread: set[str]) -> Rows:
     """Yield (place, row) of each row with the fields of qrels."""
     if path.suffix != ".tsv":
         for where, row in (
@@ -226,7 +231,7 @@ def _read_labels(path: Path, unread: set[str]) -> Iterator[tuple[str, dict[str, 
 def _read_grade(where: str, row: Mapping[str, Any]) -> int:
     """Read the score, a whole number in any form. In tables of two columns without scores, all are 1. Raises DataError
     for other values."""
-    value = row.get("score")
+    value: Any = row.get("score")
     if "score" not in row and len(row) == 2:
         value = 1
     try:

@@ -31,4 +31,7 @@ def make_line(
         "prompt": mined.get("task"),
         "reranker_prompt": mined.get("prompt"),
     }
-    return line | {name: value for name, value in optional.items() if value not in (None, "")}
+    for name, value in optional.items():
+        if value not in (None, ""):
+            line[name] = value
+    return line

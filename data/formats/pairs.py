@@ -151,13 +151,14 @@ def _merge_rows(rows: Sequence[Query], name: str) -> Query:
     if all(row.teacher for row in rows):
         teacher = tuple(positives.values()), tuple(negatives.values())
     first = rows[0]
-    group = next((row.group for row in rows if row.group), first.text.split("\nHint:")[0])
+    groups = [row.group for row in rows if row.group]
+    groups.append(first.text.split("\nHint:")[0])
     return first._replace(
         id=first.id or name,
         positives=tuple(positives),
         grades=(1,) * len(positives),
         negatives=tuple(negatives),
-        group=group,
+        group=groups[0],
         teacher=teacher,
     )
 

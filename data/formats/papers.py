@@ -19,7 +19,7 @@ from ratchet.errors import DataError
 
 KINDS = ("lemmas", "theorems")
 
-STATEMENTS = pa.schema([("id", pa.string()), ("text", pa.string()), ("paper", pa.string())])
+STATEMENTS = pa.schema(dict.fromkeys(("id", "text", "paper"), pa.string()))
 """Statements; those of a paper are consecutive. `id` is `paper#number`."""
 
 SPLITS = ("train", "valid", "test")
@@ -91,7 +91,9 @@ def _parse_paper(row: dict[str, Any], where: str, split: int, seen: dict[str, st
         if text.strip():
             kept.append(text.strip())
     different = tuple(dict.fromkeys(kept))
-    return Paper(name, different, len(texts) - len(kept), len(kept) - len(different), split)
+    empty = len(texts) - len(kept)
+    repeated = len(kept) - len(different)
+    return Paper(name, different, empty, repeated, split)
 
 
 @dataclass(frozen=True)
@@ -147,11 +149,11 @@ def select_statements(
     split_P[divided_P] = assign_splits(given_P[divided_P], test_fraction, validation_fraction, seed)
     split_S = np.repeat(split_P, distinct_P)
     order_S = np.lexsort((-split_S, hash_S))  # stable: the first paper of a split comes first
+    _, first = np.unique(hash_S[order_S], return_index=True)
     kept_S = np.zeros(len(hash_S), bool)
-    kept_S[order_S[np.flatnonzero(np.diff(hash_S[order_S], prepend=~hash_S[order_S[:1]]))]] = True
-    count_P = np.bincount(
-        np.repeat(np.arange(len(split_P)), distinct_P)[kept_S], minlength=len(split_P)
-    )
+    kept_S[order_S[first]] = True
+    paper_S = np.repeat(np.arange(len(split_P)), distinct_P)
+    count_P = np.bincount(paper_S[kept_S], minlength=len(split_P))
     _check_pairs(count_P, split_P, paths)
     return Selection(split_P, kept_S, np.r_[0, np.cumsum(distinct_P)], count_P)
 
@@ -170,7 +172,8 @@ def assign_splits(
     split = np.zeros(len(given_P), np.int8)
     for own_P, key in ((given_P >= 2, seed), (given_P < 2, [seed, 3])):
         order = np.random.default_rng(key).permutation(np.flatnonzero(own_P))
-        rest = max(int((1 - test_fraction) * len(order)), min(len(order), others))
+        rest = int((1 - test_fraction) * len(order))
+        rest = max(rest, min(len(order), others))
         valid = 0
         if validation_fraction and rest:
             valid = min(rest - 1, max(1, round(validation_fraction * rest)))
@@ -204,5 +207,7 @@ def other_statements(paper_S: np.ndarray, row_Q: np.ndarray) -> tuple[np.ndarray
     first_Q = np.searchsorted(paper_S, paper_S[row_Q], side="left")
     count_Q = np.searchsorted(paper_S, paper_S[row_Q], side="right") - first_Q - 1
     ends = np.r_[0, np.cumsum(count_Q)].astype(np.int64)
-    rows = np.repeat(first_Q, count_Q) + np.arange(ends[-1]) - np.repeat(ends[:-1], count_Q)
-    return ends, rows + (rows >= np.repeat(row_Q, count_Q))  # skip the row itself
+    place_R = np.arange(ends[-1]) - np.repeat(ends[:-1], count_Q)
+    row_R = np.repeat(first_Q, count_Q) + place_R
+    row_R += row_R >= np.repeat(row_Q, count_Q)  # skip the row itself
+    return ends, row_R

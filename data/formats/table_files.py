@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.data.formats.split_names import matches_split
+from ratchet.data.formats.text_files import Rows
 from ratchet.errors import DataError
 from ratchet.files import open_regular
 
@@ -41,7 +42,7 @@ def list_tables(path: Path, options: Mapping[str, Sequence[str]]) -> list[Path]:
     return chosen
 
 
-def read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_table(path: Path) -> Rows:
     """Yield (`file: row N`, row) of a Parquet file, or of an Arrow stream (`.arrow`) as `datasets` writes it. Raises
     DataError for a damaged file."""
     number = 0
@@ -72,9 +73,11 @@ def estimate_rows(files: Sequence[Path], first: Sequence[Any]) -> int:
     """Return the number of rows of tables; for a text file an estimate from its first rows, at least their number."""
     if files[0].suffix in SUFFIXES:
         return sum(map(_count_rows, files))
+    lines = int(first[-1].where.rpartition(":")[2])
     with files[0].open("rb") as opened:
-        read = sum(map(len, islice(opened, int(first[-1].where.rpartition(":")[2]))))
-    return max(len(first), round(len(first) * files[0].stat().st_size / read))
+        read = sum(map(len, islice(opened, lines)))
+    share = read / files[0].stat().st_size
+    return max(len(first), round(len(first) / share))
 
 
 def _count_rows(path: Path) -> int:

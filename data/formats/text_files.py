@@ -17,6 +17,9 @@ SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 BLANK = " \t\r\n"
 """White space of JSON. Other characters that Python strips are errors."""
 
+Rows = Iterator[tuple[str, dict[str, Any]]]
+"""(`file:line`, row) of each row of a file."""
+
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 60
 
@@ -106,7 +109,7 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_make_object)
 
 
-def read_json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_json_objects(path: Path) -> Rows:
     """Yield (`file:line`, object) of each line that is not blank. Raises DataError for other JSON values."""
     for number, line in iterate_lines(path):
         if not line.strip(BLANK):

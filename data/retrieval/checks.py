@@ -51,9 +51,6 @@ def refuse_repeated(places: dict[str, str], name: str, where: str, what: str) ->
     first = places.setdefault(name, where)
     if first == where:
         return
-    hint = ", or give one of the data sets a name, which then stands in front of its ids: '?name=NAME' behind it"
-    if first.rpartition(":")[0] == where.rpartition(":")[0]:
-        hint = ""
     raise DataError(
-        f"{where}: {what} '{name[:60]}' is also at {first}; expected unique ids; rename or remove one{hint}"
+        f"{where}: {what} '{name[:60]}' is also at {first}; expected unique ids; rename or remove one"
     )

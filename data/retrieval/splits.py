@@ -138,7 +138,8 @@ def leave_out_labels(
         cost = sum(trained[name] for name in query.positives)
         if cost:
             seen.append((cost, number))
-    missing = math.ceil(fraction * len(held_out)) - (len(held_out) - len(seen))
+    unseen = len(held_out) - len(seen)
+    missing = math.ceil(fraction * len(held_out)) - unseen
     left_out: set[str] = set()
     for _, number in sorted(seen)[: max(0, missing)]:
         left_out.update(held_out[number].positives)
@@ -169,8 +170,10 @@ def _connect(queries: Sequence[Query]) -> list[Hashable]:
             rows.append(row)
             places.append(len(queries) + columns.setdefault(name, len(columns)))
     total = len(queries) + len(columns)
-    shared = csr_matrix((np.ones(len(rows), np.int8), (rows, places)), (total, total))
-    return connected_components(shared, directed=False)[1][: len(queries)].tolist()
+    ones = np.ones(len(rows), np.int8)
+    shared = csr_matrix((ones, (rows, places)), (total, total))
+    _, component = connected_components(shared, directed=False)
+    return component[: len(queries)].tolist()
 
 
 def _draw(groups: Sequence[int], weights: Sequence[int], size: int) -> list[int]:

@@ -47,7 +47,7 @@ def read_samples(task: Task, path: Path) -> Iterator[Sample]:
 def _find_file(path: Path) -> Path:
     if not path.is_dir():
         return path
-    found = []
+    found: list[Path] = []
     for suffix in ("jsonl", "json", "parquet"):
         found += path.glob(f"[!.]*.{suffix}")
     if len(found) != 1:

@@ -74,7 +74,8 @@ def find_collapses(accuracy_C: Sequence[float], rows: int) -> list[int]:
     for number in range(1, len(accuracy_C)):
         before = accuracy_C[number - 1]
         after = accuracy_C[number]
-        error = ((before * (1 - before) + after * (1 - after)) / max(1, rows)) ** 0.5
+        variance = before * (1 - before) + after * (1 - after)
+        error = (variance / max(1, rows)) ** 0.5
         if before - after > max(2 * error, 0.1 * before):
             found.append(number)
     return found

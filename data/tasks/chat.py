@@ -132,7 +132,8 @@ def verify_math(gold: Any, answers: Sequence[str]) -> list[Verification]:
     signals, which only a main thread receives, and training runs in another thread."""
     pool = _start_pool()
     try:
-        return [Verification(pool.submit(_compare, str(gold), answers[-1]).result(SECONDS))]
+        compared = pool.submit(_compare, str(gold), answers[-1])
+        return [Verification(compared.result(SECONDS))]
     except (TimeoutError, BrokenExecutor):
         for process in list(pool._processes.values()):
             process.kill()
@@ -199,8 +200,6 @@ def _load_function(name: str, code: str, file: str) -> Verify:
 
 
 def _to_verification(value: Any) -> Verification:
-    if hasattr(value, "item"):  # numpy's
-        value = value.item()
     if isinstance(value, str) and value:
         return Verification(value, {"score": float(value == CORRECT)})
     if not isinstance(value, int | float) or not 0 <= value <= 1:
@@ -213,12 +212,13 @@ def _to_verification(value: Any) -> Verification:
     return Verification(label, {"score": float(value)})
 
 
+def _get_key(sample: Sample) -> str:
+    texts = [sample.system]
+    for question, _ in sample.turns:
+        texts.append(question)
+    return "\n".join(texts)
+
+
 TASK = Task(
-    "chat",
-    read,
-    _refuse,
-    failures=(),
-    key=lambda sample: "\n".join([sample.system, *(question for question, _ in sample.turns)]),
-    has_repeats=True,
-    source={"verifier": "none"},
+    "chat", read, _refuse, failures=(), key=_get_key, has_repeats=True, source={"verifier": "none"}
 )

@@ -106,8 +106,10 @@ def _make_task(name: str, ending: str, target: str, extract: Callable[[str], str
                 )
             asked = f"Solve the problem step by step. End with the answer {ending}.\n\n{question}"
             gold = format_number(value)
-            turn = (asked, target.format(reasoning=NOTES.sub("", reasoning).strip(), value=gold))
-            yield Sample(str(number), str(number), "", (turn,), {"answer": gold}, where)
+            reasoning = NOTES.sub("", reasoning).strip()
+            turn = (asked, target.format(reasoning=reasoning, value=gold))
+            name = str(number)
+            yield Sample(name, name, "", (turn,), {"answer": gold}, where)
 
     def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
         return [Verification(classify(gold["answer"], answers[0], extract))]

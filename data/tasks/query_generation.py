@@ -42,7 +42,8 @@ def _fill(template: str, **texts: str) -> str:
 def clean_query(answer: str) -> str:
     """Return the first line of an answer without `Query:` and quotation marks; empty if it has no letter or digit."""
     line = answer.strip().partition("\n")[0]
-    query = " ".join(line.strip(f"{QUOTES} ").removeprefix("Query:").strip(f"{QUOTES} ").split())
+    line = line.strip(f"{QUOTES} ").removeprefix("Query:")
+    query = " ".join(line.strip(f"{QUOTES} ").split())
     if any(letter.isalnum() for letter in query):
         return query
     return ""
@@ -60,7 +61,8 @@ def read(path: Path) -> Iterator[Sample]:
 def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
     """Tell whether an answer has a query (`empty`) that is not the document itself (`copy`)."""
     query = clean_query(answers[0])
-    copied = query.casefold() == " ".join(gold["document"].split()).casefold()
+    document = " ".join(gold["document"].split())
+    copied = query.casefold() == document.casefold()
     if not query:
         return [Verification("empty")]
     if copied:

@@ -13,6 +13,10 @@ from itertools import combinations
 
 import numpy as np
 
+Number = int | Fraction
+Expressions = dict[Number, str]
+"""Value -> an expression with this value."""
+
 
 def solve(numbers: Sequence[int], target: int) -> str | None:
     """Return an expression that uses every number once and equals the target, or None. Expressions without intermediate
@@ -34,11 +38,11 @@ def find_reachable(numbers: tuple[int, ...], *, fractions: bool = False) -> dict
 
 
 @lru_cache(maxsize=256)
-def _combine(numbers: tuple[int | Fraction, ...], fractions: bool) -> dict[int | Fraction, str]:
+def _combine(numbers: tuple[Number, ...], fractions: bool) -> Expressions:
     # `fractions` is part of the cache key, in which 3 and Fraction(3) are equal.
     if len(numbers) == 1:
         return {numbers[0]: str(numbers[0])}
-    found: dict[int | Fraction, str] = {}
+    found: Expressions = {}
     places = range(len(numbers))
     for size in range(1, len(numbers) // 2 + 1):
         for chosen in combinations(places, size):
@@ -53,9 +57,7 @@ def _combine(numbers: tuple[int | Fraction, ...], fractions: bool) -> dict[int |
     return found
 
 
-def _combine_pair(
-    a: int | Fraction, left: str, b: int | Fraction, right: str
-) -> Iterator[tuple[int | Fraction, str]]:
+def _combine_pair(a: Number, left: str, b: Number, right: str) -> Iterator[tuple[Number, str]]:
     yield a + b, f"({left} + {right})"
     yield a * b, f"({left} * {right})"
     if a >= b:

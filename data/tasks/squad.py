@@ -143,7 +143,7 @@ def read_batch(path: Path) -> Iterator[Sample]:
 def read_sequential(path: Path) -> Iterator[Sample]:
     """Yield a sample per passage, with a turn per question. The first turn has the passage."""
     for number, (place, passage, questions) in enumerate(read_passages(path)):
-        turns = []
+        turns: list[tuple[str, str]] = []
         answers = []
         for _, question, golds in questions:
             asked = f"Question: {question}"

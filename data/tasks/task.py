@@ -40,6 +40,12 @@ class Sample:
     """Groups of one document are on the same side of a split. Empty: the group is its own document."""
 
 
+def join_questions(sample: Sample) -> str:
+    """Return the questions of a sample."""
+    questions = [question for question, _ in sample.turns]
+    return "\n".join(questions)
+
+
 @dataclass(frozen=True)
 class Verification:
     """The verification of the answer to one question."""
@@ -65,9 +71,7 @@ class Task:
     """Names of the scores beside the label."""
     stop: tuple[str, ...] = ()
     """Stop strings: an answer ends after any of them."""
-    key: Callable[[Sample], str] = lambda sample: "\n".join(
-        question for question, _ in sample.turns
-    )
+    key: Callable[[Sample], str] = join_questions
     """The identity of a question. Samples with the same key are never on both sides of a split."""
     has_repeats: bool = False
     """Whether a question may be given again with other targets. Otherwise the first sample with a key is kept."""
@@ -136,7 +140,8 @@ def sample_to_row(sample: Sample) -> dict[str, Any]:
 def row_to_sample(row: dict[str, Any]) -> Sample:
     """Return the sample of a row of `SAMPLES`."""
     turns = tuple(zip(row["questions"], row["targets"], strict=True))
-    return Sample(row["id"], row["group"], row["system"], turns, json.loads(row["gold"]))
+    gold = json.loads(row["gold"])
+    return Sample(row["id"], row["group"], row["system"], turns, gold)
 
 
 def write_task_name(folder: Path, task: str, **source: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval import finetune_embedder, finetune_reranker, merge, mine
 from ratchet.jobs.training.config import Distillation
-from ratchet.orchestrator.step import Output, Row, Step, Summary, step
+from ratchet.orchestrator.step import Output, Row, Source, Step, Summary, step
 from ratchet.recipes.parts.evaluations import Evaluations, Model
 from ratchet.recipes.parts.predictions import (
     Systems,
@@ -181,23 +181,27 @@ class RetrievalLoop(Evaluations):
     def _train_reranker(self, last: LoopState, i: int) -> Row:
         """Mine with the embedder of this iteration, finetune the reranker, merge and evaluate."""
         name = last.name
-        if last.reranker_base is None:
-            last.reranker_base = last.miner if self.reranker == "embedder" else self.reranker
+        base = last.reranker_base
+        if base is None:
+            base = last.miner
+            if isinstance(self.reranker, Source | Output):
+                base = self.reranker
+        last.reranker_base = base
         hard = self.mine(f"{name}/mine_hard", name, last.miner, self.reranker_window, i)
         values = self._training_values(last.teacher, i) | {"label_smoothing": 0.2}
         finetuned = step(
             f"{name}/finetune_reranker",
             finetune_reranker.JOB,
-            base=last.reranker_base,
+            base=base,
             mined=self.score_with_teacher(f"{name}/rerank_hard", hard, last.teacher),
             ranking=last.evaluations["valid"]["ranking"] if self.valid else None,
             current_best=last.reranker_adapter,
             epochs=1 if i else EPOCHS_OF_NEW_HEAD,
             depth=self.depth,
-            **(values | self.reranker_settings),
+            **{**values, **self.reranker_settings},
         )
         last.reranker_adapter, last.reranker = self.take_model(
-            f"{name}/merge_reranker", last.reranker_base, finetuned
+            f"{name}/merge_reranker", base, finetuned
         )
         if not self.teacher:
             last.teacher = Teacher(last.reranker, finetuned["teacher_gate"])

@@ -69,10 +69,10 @@ def test_united_documents_are_named_once() -> None:
 
 def test_one_id_for_two_texts() -> None:
     second = {"d0": "other", "x": "y"}
-    said = r"b:0: document id 'd0' is also at a:0; expected unique ids; rename .* a name, .* '\?name=NAME' behind it"
+    said = r"b:0: document id 'd0' is also at a:0; expected unique ids; rename or remove one"
     with pytest.raises(DataError, match=said):
         unite([FIRST, part(second, [query("r", "d0")], place="b")])
-    with pytest.raises(DataError, match=r"b:9: query id 'q0' is also at a; .* '\?name=NAME'"):
+    with pytest.raises(DataError, match=r"b:9: query id 'q0' is also at a; expected unique ids"):
         unite([FIRST, part({"x": "y"}, [query("q0", "x", where="b:9")], place="b")])
     data = unite([FIRST, part(second, [query("q0", "d0")], options="name=b", place="b")])
     assert [document.id for document in data.corpus] == ["d0", "d1", "b/d0", "b/x"]
