@@ -83,6 +83,21 @@ def check_decoder_model(folder: Path) -> None:
     _open(folder, _find_last_change(folder))
 
 
+def check_target_modules(
+    job: str, base: Path, kind: Literal["backbone", "causal", "classifier"], names: str
+) -> None:
+    """Raise ModelError for layers of which an adapter could not be trained, or not be merged after its training. names:
+    the setting `target_modules` of the job."""
+    if names == "all-linear" and _is_usual(base):
+        return
+    from ratchet.models.adapter_trial import try_adapter
+
+    try:
+        try_adapter(base, kind, names, _find_last_change(base))
+    except ModelError as error:
+        raise ModelError(f"{job}.{error}") from None
+
+
 def check_length(where: str, folder: Path, length: int) -> None:
     """Raise InputError, beginning with `where`, for more tokens than the model has learned positions for."""
     positions = count_learned_positions(folder)

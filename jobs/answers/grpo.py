@@ -23,7 +23,7 @@ from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.answers.lengths import GRPO_PROMPT
 from ratchet.jobs.answers.sft import LABELS
-from ratchet.jobs.model_checks import check_decoder_model, check_length
+from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
 from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
 from ratchet.orchestrator.job_interface import (
@@ -116,6 +116,8 @@ def check_settings(config: Config, inputs: Inputs) -> None:
     training.check_config("grpo", make_options(config, adapter is not None), inputs.base, adapter)
     if inputs.base is not None:
         check_decoder_model(inputs.base)
+        if config.method == "lora":
+            check_target_modules("grpo", inputs.base, "causal", config.target_modules)
         length = find_prompt_length(config, inputs.base) + config.max_new_tokens
         check_length("grpo: max_prompt_length + max_new_tokens", inputs.base, length)
     if inputs.train is not None:

@@ -17,7 +17,7 @@ from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.answers.lengths import SAMPLE
-from ratchet.jobs.model_checks import check_decoder_model, check_length
+from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
 from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
 from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Resources, Result, Unit
@@ -100,6 +100,8 @@ def check_settings(config: Config, inputs: Inputs) -> None:
 
         check_decoder_model(inputs.base)
         decoder.check_head(inputs.base)
+        if config.method == "lora":
+            check_target_modules("sft", inputs.base, "causal", config.target_modules)
         check_length("sft.max_length", inputs.base, SAMPLE.resolve(config.max_length, inputs.base))
 
 

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt
 from ratchet.data.formats.examples import read_examples
 from ratchet.errors import DataError, InputError
 from ratchet.jobs import needs
-from ratchet.jobs.model_checks import check_embedder_model, read_size
+from ratchet.jobs.model_checks import check_embedder_model, check_target_modules, read_size
 from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, resolve_encoding_config
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import read_encoding_config
@@ -82,6 +82,8 @@ def check_settings(config: Config, inputs: Inputs) -> None:
         examples = fixed
     found = resolve_encoding_config(job, config, start, adapter, examples, uses_task=known)
     check_embedder_model(start, found, adapter)
+    if config.method == "lora":
+        check_target_modules(job, inputs.base, "backbone", config.target_modules)
     each = found.example_query_max_length + found.example_answer_max_length
     left = found.max_length - config.num_examples * (each + TEMPLATE_TOKENS) - TEMPLATE_TOKENS
     if config.num_examples and left < (config.query_max_length or 1):

@@ -12,7 +12,7 @@ from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.model_checks import check_reranker_model
+from ratchet.jobs.model_checks import check_reranker_model, check_target_modules
 from ratchet.jobs.prompt_settings import RerankerSettings, describe_prompts, resolve_reranker_config
 from ratchet.jobs.training import config as training
 from ratchet.models.pass_size import GROUPS_PER_PASS
@@ -34,7 +34,16 @@ def check_settings(config: Config, inputs: Inputs) -> None:
     training.check_config("finetune_reranker", config, inputs.base, inputs.current_best)
     training.check_retrieval_metric("finetune_reranker", config.metric)
     if inputs.base is not None:
-        check_reranker_model(inputs.base, resolve_reranker_config(config, inputs.base))
+        given = resolve_reranker_config(config, inputs.base)
+        check_reranker_model(inputs.base, given)
+        if config.method == "lora":
+            answers = given.kind == "yes_no"
+            check_target_modules(
+                "finetune_reranker",
+                inputs.base,
+                "causal" if answers else "classifier",
+                config.target_modules,
+            )
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:

@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.model_checks import check_embedder_model
+from ratchet.jobs.model_checks import check_embedder_model, check_target_modules
 from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, resolve_encoding_config
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import read_encoding_config
@@ -61,6 +61,7 @@ def check_settings(config: Config, inputs: Inputs) -> None:
     )  # else the adapter may bring a template
     found = resolve_encoding_config(job, config, start, adapter, uses_task=known)
     check_embedder_model(start, found, adapter)
+    check_target_modules(job, inputs.base, "backbone", config.target_modules)
     if config.projection is None:
         return
     from ratchet.models.embedder.projection import read_dim
