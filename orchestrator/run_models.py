@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface.job import infer_direction
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.run_log import RunLog, list_run_logs
@@ -74,7 +73,8 @@ class RunModel:
     row: str = ""
     """The label of its row in the table of the run. Empty: it has no row."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Column of the table -> number; with several seeds or folds, the number of the first."""
+    """Column of the table -> number, those for which higher is better first; with several seeds or folds, the number of
+    the first."""
     data: Mapping[str, str] = field(default_factory=dict)
     """Column of the table -> digest of the evaluation data (see `MEASURED_ON`), if it is known."""
     best_as: str = ""
@@ -100,9 +100,9 @@ class RunModel:
         return ""
 
     def format_metric(self) -> str:
-        """Format a metric of its row (`MAP@25 0.4442`): the first for which higher is better, else the first."""
-        for name in sorted(self.metrics, key=lambda name: infer_direction(name) <= 0):
-            return f"{name} {self.metrics[name]:.4f}"
+        """Format the first metric of its row: `MAP@25 0.4442`."""
+        for name, value in self.metrics.items():
+            return f"{name} {value:.4f}"
         return ""
 
     def locate(self, store: Store) -> Path:
@@ -212,7 +212,9 @@ def _read_columns(plan: Plan, row: Row) -> tuple[dict[str, float], dict[str, str
         for key in MEASURED_ON:
             if isinstance(inputs.get(key), str):
                 data[title] = inputs[key]
-    return {title: metrics[title] for title in row.columns if title in metrics}, data
+    directions = {title: metric.direction for title, metric in reversed(row.metrics)}
+    order = sorted(row.columns, key=lambda title: directions[title] <= 0)
+    return {title: metrics[title] for title in order if title in metrics}, data
 
 
 def list_models(store: Store, run: str = "") -> Iterator[RunModel]:

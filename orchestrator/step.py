@@ -138,6 +138,11 @@ class Metric:
     """Name of the metric with the number of rows that this metric averages over. The title of the column shows it. A
     step without such rows reports neither metric; a column without any rows is left out."""
 
+    @property
+    def direction(self) -> int:
+        """See `Job.direction`."""
+        return self.step.job.direction(self.name)
+
 
 @dataclass(frozen=True, eq=False)
 class Row:

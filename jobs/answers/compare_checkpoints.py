@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from ratchet.errors import InputError
+from ratchet.jobs.directions import find_direction
 from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
 
 
@@ -115,4 +116,5 @@ JOB = Job(
     run=run,
     resources=("retries",),
     check=check,
+    direction=find_direction,
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge, MinLen
 
 from ratchet.errors import ArtifactError
+from ratchet.jobs.directions import find_direction
 from ratchet.orchestrator.job_interface import Context, Job, Progress, Result
 
 if TYPE_CHECKING:
@@ -195,4 +196,5 @@ JOB = Job(
     run=run,
     resources=("retries",),
     metrics=list_metrics,
+    direction=find_direction,
 )

@@ -23,6 +23,7 @@ from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.answers.lengths import GRPO_PROMPT
 from ratchet.jobs.answers.sft import LABELS
+from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
 from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
@@ -214,4 +215,5 @@ JOB = Job(
         "too_long",
         "reward",
     ],
+    direction=find_direction,
 )

@@ -12,6 +12,7 @@ from annotated_types import Ge
 
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.answers.chat_options import CHAT_FILE
+from ratchet.jobs.directions import find_direction
 from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
 
 
@@ -104,4 +105,5 @@ JOB = Job(
     resources=("retries",),
     check=check,
     metrics=lambda config: ("samples", "unsolved", "kept"),
+    direction=find_direction,
 )

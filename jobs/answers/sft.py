@@ -17,6 +17,7 @@ from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.answers.lengths import SAMPLE
+from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
 from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
@@ -168,4 +169,5 @@ JOB = Job(
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "history.json"),
     metrics=list_metrics,
+    direction=find_direction,
 )

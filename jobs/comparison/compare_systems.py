@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from annotated_types import MinLen
 
 from ratchet.errors import InputError
+from ratchet.jobs.directions import find_direction
 from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
 
 
@@ -93,4 +94,5 @@ JOB = Job(
     check=check,
     outputs=("differences.json",),
     metrics=list_metrics,
+    direction=find_direction,
 )

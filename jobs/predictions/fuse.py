@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Ge, MinLen
 
 from ratchet.errors import InputError
+from ratchet.jobs.directions import find_direction
 from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
 
 if TYPE_CHECKING:
@@ -185,4 +186,5 @@ JOB = Job(
     check=check,
     outputs=("ranking",),
     metrics=lambda config: (f"valid/map@{config.k}", "weight/*"),
+    direction=find_direction,
 )

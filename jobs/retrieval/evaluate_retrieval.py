@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, MinLen
 
 from ratchet.errors import InputError
+from ratchet.jobs.directions import find_direction
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Parents, Result, Unit
 
 
@@ -158,4 +159,5 @@ JOB = Job(
     check=check,
     outputs=("ranking", "run.trec", "qrels.trec", "per_query.parquet"),
     metrics=list_metrics,
+    direction=find_direction,
 )

@@ -11,6 +11,7 @@ from annotated_types import Ge, Gt
 from ratchet.data.formats.examples import read_examples
 from ratchet.errors import DataError, InputError
 from ratchet.jobs import needs
+from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import check_embedder_model, check_target_modules, read_size
 from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, resolve_encoding_config
 from ratchet.jobs.training import config as training
@@ -180,4 +181,5 @@ JOB = Job(
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*"),
     metrics=lambda config: [*training.list_training_metrics(config), "valid/documents"],
+    direction=find_direction,
 )

@@ -12,6 +12,7 @@ from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
+from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import check_reranker_model, check_target_modules
 from ratchet.jobs.prompt_settings import RerankerSettings, describe_prompts, resolve_reranker_config
 from ratchet.jobs.training import config as training
@@ -110,4 +111,5 @@ JOB = Job(
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "teacher_gate"),
     metrics=training.list_training_metrics,
+    direction=find_direction,
 )

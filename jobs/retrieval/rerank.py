@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import Ge
 
 from ratchet.jobs import needs
+from ratchet.jobs.directions import find_direction
 from ratchet.jobs.inference import InferenceConfig, check_inference, check_quantization
 from ratchet.jobs.model_checks import check_reranker_model
 from ratchet.jobs.prompt_settings import (
@@ -160,4 +161,5 @@ JOB = Job(
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,
+    direction=find_direction,
 )

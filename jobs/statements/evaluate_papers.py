@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Ge, MinLen
 
 from ratchet.errors import InputError
+from ratchet.jobs.directions import find_direction
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Result, Seed
 
 if TYPE_CHECKING:
@@ -167,4 +168,5 @@ JOB = Job(
     resources=MAP_RESOURCES,
     outputs=("ranks",),
     metrics=lambda config: [*list_metrics(config), "statements", "queries", "*/interval"],
+    direction=find_direction,
 )

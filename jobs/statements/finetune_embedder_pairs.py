@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
+from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import check_embedder_model, check_target_modules
 from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, resolve_encoding_config
 from ratchet.jobs.training import config as training
@@ -119,4 +120,5 @@ JOB = Job(
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
     outputs=("adapter", "checkpoint-*"),
     metrics=training.list_training_metrics,
+    direction=find_direction,
 )

@@ -16,6 +16,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from ratchet.errors import InputError
+from ratchet.jobs.directions import find_direction
 from ratchet.jobs.synthetic.clean_queries import COUNTS, SHARD_ROWS
 from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
 
@@ -109,4 +110,5 @@ JOB = Job(
         *COUNTS,
         "documents_with_queries",
     ),
+    direction=find_direction,
 )

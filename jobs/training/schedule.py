@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ratchet.errors import InputError
+from ratchet.jobs.directions import find_direction
 from ratchet.jobs.training.config import FinetuneConfig, OptimizerConfig
-from ratchet.orchestrator.job_interface.job import infer_direction
 
 
 @dataclass
@@ -50,7 +50,7 @@ def is_better(metric: str, values: Mapping[str, float], than: Mapping[str, float
         return True
     if values[metric] == than[metric] and "eval_loss" in values and "eval_loss" in than:
         metric = "eval_loss"
-    if infer_direction(metric) < 0:
+    if find_direction(metric) < 0:
         return values[metric] < than[metric]
     return values[metric] > than[metric]
 

@@ -13,7 +13,6 @@ part of the step's fingerprint.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,15 +23,6 @@ from annotated_types import Ge, Gt, Interval
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface.declaration import check_job, require
 from ratchet.orchestrator.job_interface.settings import Unit
-
-_TIMES = re.compile(r"(^|[_ ])(time|duration|seconds|secs?)$|(?<!per)[_ ]s$", re.IGNORECASE)
-_LOWER = re.compile(
-    r"loss|error|perplexity|\bppl\b|latency|\brank\b|missing|\bm[as]e\b|\brmse\b|difference"
-)
-_HIGHER = re.compile(
-    r"^[rp]@\d|\bm?ap\b|\bmap@|\bmrr|\bndcg|recall|precision|accuracy|\bacc\b|\bem\b|\bf1\b|exact|\bhits?\b|pass@|\bauc\b"
-    r"|bleu|rouge|lenient|success|solved|correct|per_s\b|/s\b"
-)
 
 
 @dataclass(frozen=True)
@@ -191,21 +181,6 @@ class Result:
     """A remark on the step's numbers that tables show, such as `kept the base: no epoch was better`."""
 
 
-def is_time(column: str) -> bool:
-    """Return whether a column of this name holds seconds (`time`, `seconds`, `train_s`; not `tokens_per_s`)."""
-    return bool(_TIMES.search(column))
-
-
-def infer_direction(column: str) -> int:
-    """Return 1 if higher is better, -1 if lower is better, and 0 for times and names that do not tell."""
-    name = column.lower().replace("_", " ").replace(" per s", " per_s")
-    if is_time(column):
-        return 0
-    if _LOWER.search(name):
-        return -1
-    return int(bool(_HIGHER.search(name)))
-
-
 @dataclass(frozen=True)
 class Needs:
     """Upper bounds of what a step needs, estimated before it runs."""
@@ -263,6 +238,9 @@ class Job:
     function of the config that returns them. Empty: any."""
     metrics: Callable[[Any], Collection[str]] | None = None
     """`metrics(config)` returns the names of the metrics that a table may show, or glob patterns. None: any."""
+    direction: Callable[[str], int] = lambda metric: 0
+    """`direction(metric)` returns 1 if a higher value of the metric is better, -1 if a lower one is, and else 0. Tables
+    mark the best value, and sweeps select by it. The default says nothing."""
 
     def __post_init__(self) -> None:
         check_job(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 import time
 from collections.abc import Sequence
@@ -11,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ratchet.orchestrator.job_interface.clean_output import clean
-from ratchet.orchestrator.job_interface.job import is_time
 
+_TIMES = re.compile(r"(^|[_ ])(time|duration|seconds|secs?)$|(?<!per)[_ ]s$", re.IGNORECASE)
 NOTHING = "–"
 """Text for a missing value."""
 
@@ -86,6 +87,11 @@ def format_local_time(timestamp: float | None) -> str:
     if timestamp is None:
         return NOTHING
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(timestamp))
+
+
+def is_time(column: str) -> bool:
+    """Return whether a column of this name holds seconds (`time`, `seconds`, `train_s`; not `tokens_per_s`)."""
+    return bool(_TIMES.search(column))
 
 
 def is_number(value: Any) -> bool:

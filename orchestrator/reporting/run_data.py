@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ratchet.orchestrator.job_interface.job import infer_direction
 from ratchet.orchestrator.reporting.formatting import (
     format_duration,
     format_timestamp,
@@ -15,8 +14,6 @@ from ratchet.orchestrator.reporting.formatting import (
 )
 from ratchet.orchestrator.reporting.tables import Table, build_table, collect_columns, is_finite
 
-Rows = Mapping[str, Mapping[str, float | None]]
-"""Rows of the summary: label -> column -> value."""
 WORDS = {"done": "run", "hit": "reused", "failed": "failed", "pending": "not run"}
 SIGNS = {"done": "✓", "hit": "●", "failed": "✗", "pending": "○"}
 
@@ -42,6 +39,8 @@ class StepReport:
     config: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float | int | str] = field(default_factory=dict)
     """See `ratchet.orchestrator.job_interface.job.Result` for metrics, tables, curves and cases."""
+    directions: Mapping[str, int] = field(default_factory=dict)
+    """Column of the tables -> its direction (see `Job.direction`)."""
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     curves: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     cases: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
@@ -71,6 +70,8 @@ class RunReport:
     """Summary: label -> column -> value. Columns called `time` or `seconds` hold seconds."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Label of a row, or column -> what tables show behind it in brackets."""
+    directions: Mapping[str, int] = field(default_factory=dict)
+    """Column of the summary -> its direction."""
     baselines: Sequence[str] = ()
     """The labels of the rows that are baselines."""
     best: Mapping[str, str] = field(default_factory=dict)
@@ -115,7 +116,8 @@ def build_summary(data: RunReport) -> Table:
         if label in data.baselines:
             quiet[len(rows)] = "quiet"
         rows.append({"": describe(label)} | {describe(name): row[name] for name in row})
-    return build_table(rows, quiet, mark_best=True)
+    directions = {describe(name): direction for name, direction in data.directions.items()}
+    return build_table(rows, quiet, directions)
 
 
 def collect_tables(steps: Sequence[StepReport]) -> list[tuple[str, str, Table]]:
@@ -128,30 +130,30 @@ def collect_tables(steps: Sequence[StepReport]) -> list[tuple[str, str, Table]]:
                 if row.get("kept") is True:
                     chosen[i] = "chosen"
             if rows:
-                tables.append((step.name, title, build_table(rows, chosen, mark_best=True)))
+                tables.append((step.name, title, build_table(rows, chosen, step.directions)))
     return tables
 
 
-def list_headlines(rows: Rows, baselines: Collection[str]) -> dict[str, str]:
+def list_headlines(data: RunReport) -> dict[str, str]:
     """Return column -> headline, for the first two columns with a known direction, else for the first two columns."""
     known = []
-    for column in collect_columns(rows.values()):
-        if column != "time" and any(is_finite(row.get(column)) for row in rows.values()):
+    for column in collect_columns(data.rows.values()):
+        if column != "time" and any(is_finite(row.get(column)) for row in data.rows.values()):
             known.append(column)
-    directed = [column for column in known if infer_direction(column)]
-    return {column: format_headline(rows, column, baselines) for column in (directed or known)[:2]}
+    directed = [column for column in known if data.directions.get(column)]
+    return {column: format_headline(data, column) for column in (directed or known)[:2]}
 
 
-def format_headline(rows: Rows, column: str, baselines: Collection[str]) -> str:
+def format_headline(data: RunReport, column: str) -> str:
     """Compare the best row of a column with the best baseline: `0.452 at iteration 1: +0.276 against zero-shot, more
     than noise`. Empty if the column has no known direction."""
-    sign = infer_direction(column)
+    sign = data.directions.get(column, 0)
     known: dict[str, Any] = {
-        label: row[column] for label, row in rows.items() if is_finite(row.get(column))
+        label: row[column] for label, row in data.rows.items() if is_finite(row.get(column))
     }
     order = sorted(known, key=lambda label: -sign * known[label])
-    ours = next((label for label in order if label not in baselines), None)
-    rival = next((label for label in order if label in baselines), None)
+    ours = next((label for label in order if label not in data.baselines), None)
+    rival = next((label for label in order if label in data.baselines), None)
     if ours is None or not sign:
         return ""
     headline = f"{known[ours]:.3f} at {ours}"

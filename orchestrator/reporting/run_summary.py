@@ -13,6 +13,7 @@ from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.run_data import WORDS, RunReport, StepReport
+from ratchet.orchestrator.reporting.tables import collect_columns
 from ratchet.orchestrator.run_models import read_best
 from ratchet.orchestrator.step import Metric, Output, Row, Summary
 
@@ -108,11 +109,21 @@ def build_run_report(run: Run) -> RunReport:
         parameters=about["parameters"],
         rows=build_summary_table(run.plan, run.summary),
         notes=list_notes(run.plan, run.summary),
+        directions=_list_directions(run.summary),
         baselines=[row.label for row in run.summary.rows if row.baseline],
         best=_list_best(run),
         steps=[_build_step(run, name, last[name], retries[name]) for name in run.plan.steps],
         provenance={**about["versions"], "machine": f"{platform.system()} {platform.machine()}"},
     )
+
+
+def _list_directions(summary: Summary) -> dict[str, int]:
+    """Return column -> direction of its first metric."""
+    found: dict[str, int] = {}
+    for row in summary.rows:
+        for title, metric in row.metrics:
+            found.setdefault(title, metric.direction)
+    return found
 
 
 def _list_best(run: Run) -> dict[str, str]:
@@ -139,9 +150,15 @@ def _build_step(run: Run, name: str, last: Mapping[str, Any], retries: int) -> S
     status = "hit" if "hit" in last else run.status[name].value
     if status not in WORDS:
         status = "pending"
+    job = planned.step.job
+    directions = {}
+    for rows in planned.result.get("tables", {}).values():
+        for column in collect_columns(rows):
+            directions[column] = job.direction(column)
     return StepReport(
         name=name,
-        job=planned.step.job.name,
+        job=job.name,
+        directions=directions,
         status=status,
         step_id=planned.step_id,
         retries=retries,

@@ -11,12 +11,11 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from ratchet.orchestrator.job_interface.clean_output import CleanConsole
-from ratchet.orchestrator.job_interface.job import infer_direction
 from ratchet.orchestrator.reporting.formatting import format_value, is_number
 
 
 class Column(NamedTuple):
-    """A column: cells as texts, direction (see `infer_direction`), and positions of the best values."""
+    """A column: cells as texts, direction (see `Job.direction`), and positions of the best values."""
 
     name: str
     texts: Sequence[str]
@@ -35,11 +34,10 @@ class Table(NamedTuple):
 def build_table(
     rows: Sequence[Mapping[str, Any]],
     styles: Mapping[int, str] | None = None,
-    *,
-    mark_best: bool = False,
+    directions: Mapping[str, int] | None = None,
 ) -> Table:
-    """Build a table of rows (column -> value); without rows, it has no columns. mark_best: mark the best values of the
-    columns whose direction is known."""
+    """Build a table of rows (column -> value); without rows, it has no columns. directions: column -> direction, for
+    the columns whose best values are marked."""
     columns = []
     for name in collect_columns(rows):
         values = [row.get(name) for row in rows]
@@ -47,7 +45,7 @@ def build_table(
         for value in values:
             texts.append(format_value(value, name))
         numeric = all(value is None or is_number(value) for value in values)
-        direction = infer_direction(name) if mark_best else 0
+        direction = (directions or {}).get(name, 0)
         columns.append(Column(name, texts, numeric, direction, find_best(values, direction)))
     return Table(columns, styles or {})
 

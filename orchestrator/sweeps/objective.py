@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ratchet.errors import RecipeError
-from ratchet.orchestrator.job_interface.job import infer_direction
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.plan import describe_inputs
 from ratchet.orchestrator.recipe import match_steps
@@ -31,10 +30,7 @@ class Objective:
     """Metric as given by the user: `map@25`."""
     trained: bool
     """Whether the step selects its checkpoints by the metric, so that each checkpoint has a value."""
-
-    @property
-    def maximize(self) -> bool:
-        return infer_direction(self.name) >= 0
+    maximize: bool
 
     def read_value(self, numbers: Mapping[str, float]) -> float:
         """Return the objective from the metrics of the step. Raises RecipeError if the step did not report it."""
@@ -100,8 +96,12 @@ def find_objective(
     training = [step for step in among if _get_training_metric(step) == name]
     changed = [step for step in training if step.name in touched]
     if training:
-        return Objective((changed or training)[-1].name, f"valid/{name}", metric, trained=True)
-    last = among[-1] if dot else None
+        chosen = (changed or training)[-1]
+        maximize = _is_higher_better(chosen, name, metric)
+        return Objective(chosen.name, f"valid/{name}", metric, trained=True, maximize=maximize)
+    last: Step | None = None
+    if dot:
+        last = among[-1]
     titles = []
     if last:
         check_metric(last, name, f"--metric {metric}")
@@ -133,7 +133,18 @@ def find_objective(
             f"--metric {metric}: step {last.name} measures it on the test split; expected a metric of the valid split,"
             f" since a sweep that selects by test rows overestimates its winner; give {expected}"
         )
-    return Objective(last.name, name, metric, trained=False)
+    maximize = _is_higher_better(last, name, metric)
+    return Objective(last.name, name, metric, trained=False, maximize=maximize)
+
+
+def _is_higher_better(step: Step, name: str, metric: str) -> bool:
+    direction = step.job.direction(name)
+    if not direction:
+        raise RecipeError(
+            f"--metric {metric}: job {step.job.name} does not say whether a higher or a lower '{name}' is better;"
+            " expected a metric with a direction; add direction=... to its JOB"
+        )
+    return direction > 0
 
 
 def reads_test_split(step: Step) -> bool:

@@ -51,7 +51,7 @@ def fit(context, config, inputs):
     return Result({"valid/score": scores[-1]}, {"epochs": rows}, note="a high rate" if config.rate > 0.6 else "")
 
 MINE = Job("toy_mine", version=1, config=Mine, inputs=Inputs, run=mine)
-FIT = Job("fit", version=1, config=Fit, inputs=Inputs, run=fit)
+FIT = Job("fit", version=1, config=Fit, inputs=Inputs, run=fit, direction=lambda metric: 1)
 
 def toy(*, seconds: float = 0.0) -> Summary:
     """A step that all trials share, and one that learns."""

@@ -43,7 +43,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     raise AssertionError("its result is in the store")
 
 
-JOB = Job("make", config=Config, inputs=Inputs, run=run)
+JOB = Job(
+    "make",
+    config=Config,
+    inputs=Inputs,
+    run=run,
+    direction=lambda metric: -1 if metric == "loss" else 1,
+)
 
 
 def make_run(

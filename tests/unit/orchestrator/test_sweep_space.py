@@ -143,8 +143,19 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> None:
         raise InputError(f"train.rate: {config.rate} given; expected below 1; lower it")
 
 
-TRAIN = Job("train", version=1, config=Config, inputs=Inputs, run=lambda *_: Result(), check=check)
-PLAIN = Job("plain", version=1, config=Plain, inputs=Inputs, run=lambda *_: Result())
+def find_direction(metric: str) -> int:
+    return {"map@25": 1, "r@5": 1, "mean_rank": -1}.get(metric, 0)
+
+
+TRAIN = Job(
+    "train",
+    config=Config,
+    inputs=Inputs,
+    run=lambda *_: Result(),
+    check=check,
+    direction=find_direction,
+)
+PLAIN = Job("plain", config=Plain, inputs=Inputs, run=lambda *_: Result(), direction=find_direction)
 
 
 def built() -> tuple[list[Step], Summary]:
@@ -170,7 +181,9 @@ def found(metric: str, touched: set[str]) -> Objective:
 
 
 def test_changed_step_decides() -> None:
-    assert found("map@25", {"one/train"}) == Objective("one/train", "valid/map@25", "map@25", True)
+    assert found("map@25", {"one/train"}) == Objective(
+        "one/train", "valid/map@25", "map@25", True, True
+    )
 
 
 def test_else_the_one_after_what_the_space_changes() -> None:
@@ -184,20 +197,14 @@ def test_a_step_can_be_named() -> None:
 
 
 def test_table_metric_decides_without_training() -> None:
-    assert found("r@5", {"one/train"}) == Objective("one/evaluate", "r@5", "r@5", False)
+    assert found("r@5", {"one/train"}) == Objective("one/evaluate", "r@5", "r@5", False, True)
 
 
-def test_the_name_of_the_metric_tells_the_direction() -> None:
-    names = {
-        "valid/loss": False,
-        "latency": False,
-        "perplexity": False,
-        "valid/map@25": True,
-        "score": True,
-    }
-    assert {
-        name: Objective("rank/error", name, f"rank/error.{name}", False).maximize for name in names
-    } == names
+def test_the_job_tells_the_direction() -> None:
+    assert found("one/evaluate.r@5", {"one/train"}).maximize
+    assert not found("one/evaluate.mean_rank", {"one/train"}).maximize
+    with pytest.raises(RecipeError, match=r"job plain does not say whether .* 'rows' is better"):
+        found("one/evaluate.rows", {"one/train"})
 
 
 @pytest.mark.parametrize("metric", ["map@26", "two/train.map@25"])

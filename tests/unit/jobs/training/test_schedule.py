@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from regression import OPTIONS
 
 from ratchet.errors import InputError
+from ratchet.jobs.retrieval import finetune_embedder
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.schedule import TrainHistory, is_better, learning_rate_at
 from ratchet.jobs.training.trainer import Trainer
-from ratchet.orchestrator.sweeps.objective import Objective
 
 
 def test_a_warm_up_longer_than_the_run_is_refused() -> None:
@@ -50,9 +50,9 @@ def test_later_evaluation_wins_without_metric() -> None:
     "metric", ["eval_loss", "perplexity", "mean_rank", "accuracy", "map@25", "hit@10", "p@5"]
 )
 def test_training_and_sweeps_prefer_the_same_values(metric: str) -> None:
-    sweeps_maximize = Objective("train", f"valid/{metric}", metric, trained=True).maximize
-    assert is_better(metric, {metric: 2.0}, {metric: 1.0}) == sweeps_maximize
-    assert is_better(metric, {metric: 1.0}, {metric: 2.0}) != sweeps_maximize
+    higher = finetune_embedder.JOB.direction(f"valid/{metric}") > 0
+    assert is_better(metric, {metric: 2.0}, {metric: 1.0}) == higher
+    assert is_better(metric, {metric: 1.0}, {metric: 2.0}) != higher
 
 
 def test_save_steps_cross_epochs() -> None:

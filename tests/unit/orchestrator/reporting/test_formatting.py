@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from ratchet.orchestrator.job_interface.clean_output import clean
-from ratchet.orchestrator.job_interface.job import is_time
 from ratchet.orchestrator.reporting.formatting import (
     format_compact,
     format_duration,
     format_value,
+    is_time,
     shorten,
 )
 

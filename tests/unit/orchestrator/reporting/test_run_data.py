@@ -3,50 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-import pytest
-
-from ratchet.orchestrator.job_interface.job import infer_direction
 from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.run_data import (
+    RunReport,
     StepReport,
     collect_cases,
     format_headline,
     group_curves,
 )
 from ratchet.orchestrator.reporting.tables import find_best
-
-
-@pytest.mark.parametrize(
-    ("column", "expected"),
-    [
-        ("MAP@25", 1),
-        ("map@25", 1),
-        ("R@25", 1),
-        ("P@5", 1),
-        ("recall@10", 1),
-        ("MRR", 1),
-        ("NDCG@10", 1),
-        ("EM", 1),
-        ("F1", 1),
-        ("accuracy", 1),
-        ("pass@8", 1),
-        ("tokens_per_s", 1),
-        ("loss", -1),
-        ("valid_loss", -1),
-        ("mean rank", -1),
-        ("latency_ms", -1),
-        ("time", 0),
-        ("seconds", 0),
-        ("rows", 0),
-        ("epoch", 0),
-        ("learning_rate", 0),
-        ("maps", 0),
-        ("step", 0),
-    ],
-)
-def test_better_is_known_by_name(column, expected):
-    assert infer_direction(column) == expected
 
 
 def test_best_marks_only_what_stands_out():
@@ -57,27 +24,43 @@ def test_best_marks_only_what_stands_out():
     )
 
 
-def test_headline_compares_with_the_best_baseline():
+def make_report(rows: dict[str, Any], baselines: list[str]) -> RunReport:
+    directions = {"MAP@25": 1, "loss": -1}
+    return RunReport(
+        "a",
+        "b",
+        "finished",
+        0.0,
+        1.0,
+        "",
+        [],
+        rows=rows,
+        baselines=baselines,
+        directions=directions,
+    )
+
+
+def test_headline_compares_with_the_best_baseline() -> None:
     rows = {
         "BM25": {"MAP@25": 0.128},
         "zero-shot": {"MAP@25": 0.176},
         "iteration 0": {"MAP@25": 0.358},
     }
     baselines = ["BM25", "zero-shot"]
-    assert (
-        format_headline(rows, "MAP@25", baselines)
-        == "0.358 at iteration 0: +0.182 against zero-shot"
-    )
+    report = make_report(rows, baselines)
+    assert format_headline(report, "MAP@25") == "0.358 at iteration 0: +0.182 against zero-shot"
     worse = {"base": {"loss": 1.0}, "iteration 0": {"loss": 2.0}, "iteration 1": {"loss": 1.5}}
-    assert format_headline(worse, "loss", ["base"]) == "1.500 at iteration 1: +0.500 against base"
+    said = format_headline(make_report(worse, ["base"]), "loss")
+    assert said == "1.500 at iteration 1: +0.500 against base"
     intervals = {
         "zero-shot": {"MAP@25": Estimate(0.2, 0.03)},
         "iteration 0": {"MAP@25": Estimate(0.5, 0.04)},
     }
-    said = format_headline(intervals, "MAP@25", baselines)
+    said = format_headline(make_report(intervals, baselines), "MAP@25")
     assert said == "0.500 at iteration 0: +0.300 against zero-shot, more than noise"
-    assert format_headline(rows, "rows", baselines) == ""
-    assert format_headline({"BM25": {"MAP@25": 0.1}}, "MAP@25", baselines) == ""
+    assert format_headline(report, "rows") == ""
+    alone = make_report({"BM25": {"MAP@25": 0.1}}, baselines)
+    assert format_headline(alone, "MAP@25") == ""
 
 
 def found(step: str, heading: str, rank: int | None, query: str = "q") -> StepReport:
