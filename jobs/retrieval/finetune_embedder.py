@@ -101,6 +101,11 @@ def check_dims(job: str, config: Config, base: Path) -> None:
     if not dims:
         return
     size = read_size(base, "hidden_size")
+    projection = read_encoding_config(base).projection
+    if projection:
+        from ratchet.models.embedder.projection import read_dim
+
+        size = read_dim(base / projection)
     if list(dims) != sorted(set(dims)) or dims[-1] >= size:
         raise InputError(
             f"{job}.matryoshka_dims: {','.join(map(str, dims))} given; expected rising numbers below the {size}"
