@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
 
 from ratchet.jobs.synthetic import init_decoder, make_countdown
-from ratchet.orchestrator.step import Output, Seed, Source, Summary, step
+from ratchet.orchestrator.step import Output, Seed, Summary, step
 from ratchet.recipes.parts.answering import finetune_and_compare, prepare_samples
 from ratchet.recipes.parts.models import choose_model
 
@@ -53,33 +53,29 @@ def countdown(
     prepared = prepare_samples(
         "prepare", tasks, test, task="countdown", max_test=max_test, seed=seed
     )
-    model: Source | Output
     if base:
         model = choose_model(base)
+        rate = 1e-4 if method == "lora" else None
+        grpo_rate = None
     else:
         model = Output(step("base", init_decoder.JOB, samples=prepared["train"], seed=seed))
-    if not base:
+        method = "full"
         rate = 1e-3
-    else:
-        if method == "lora":
-            rate = 1e-4
-        else:
-            rate = None
-    distilled: dict[str, Any] = {
-        "teacher": teacher,
-        "teacher_completions": teacher_completions,
-        "ce_weight": ce_weight,
-    }
-    values: dict[str, Any] = {
-        "checkpoints": checkpoints,
-        "epochs": 6,
-        "learning_rate": rate,
-        "max_new_tokens": 256,
-    }
-    values |= {
-        "method": method if base else "full",
-        "num_completions": num_completions,
-        "seed": seed,
-    }
-    values |= {"grpo_steps": grpo_steps, "grpo_rate": None if base else 3e-5}
-    return finetune_and_compare(model, prepared, baselines=baselines, **distilled, **values)
+        grpo_rate = 3e-5
+    return finetune_and_compare(
+        model,
+        prepared,
+        baselines=baselines,
+        num_completions=num_completions,
+        teacher=teacher,
+        teacher_completions=teacher_completions,
+        ce_weight=ce_weight,
+        grpo_steps=grpo_steps,
+        grpo_rate=grpo_rate,
+        checkpoints=checkpoints,
+        epochs=6,
+        learning_rate=rate,
+        method=method,
+        max_new_tokens=256,
+        seed=seed,
+    )

@@ -47,27 +47,24 @@ def gsm8k(
     seed        seed of the split, the order of the training data and the sampling
 
     Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on."""
-    settings: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "seed": seed}
-    prepared = prepare_samples("prepare", data, test, task=task, **settings)
+    limits: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "seed": seed}
+    prepared = prepare_samples("prepare", data, test, task=task, **limits)
     others: dict[str, Output] = {}
     if evaluate_as not in ("same", task):
-        asked = prepare_samples(f"{evaluate_as}/prepare", data, test, task=evaluate_as, **settings)
+        asked = prepare_samples(f"{evaluate_as}/prepare", data, test, task=evaluate_as, **limits)
         others[evaluate_as] = asked["test"]
-    distilled: dict[str, Any] = {
-        "teacher": teacher,
-        "teacher_completions": teacher_completions,
-        "ce_weight": ce_weight,
-    }
-    values: dict[str, Any] = {
-        "epochs": 2,
-        "learning_rate": 1e-4,
-        "method": method,
-        "max_new_tokens": 400,
-        "seed": seed,
-    }
-    sampling: dict[str, Any] = {
-        "others": others,
-        "num_completions": num_completions,
-        "grpo_steps": grpo_steps,
-    }
-    return finetune_and_compare(choose_model(base), prepared, **sampling, **distilled, **values)
+    return finetune_and_compare(
+        choose_model(base),
+        prepared,
+        others=others,
+        num_completions=num_completions,
+        teacher=teacher,
+        teacher_completions=teacher_completions,
+        ce_weight=ce_weight,
+        grpo_steps=grpo_steps,
+        epochs=2,
+        learning_rate=1e-4,
+        method=method,
+        max_new_tokens=400,
+        seed=seed,
+    )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, MinLen
 
 from ratchet.jobs.answers import sft
-from ratchet.orchestrator.step import Output, Row, Seed, Summary, step
+from ratchet.orchestrator.step import Output, Row, Seed, Source, Step, Summary, step
 from ratchet.recipes.parts.answering import (
     evaluate_model,
     prepare_samples,
@@ -28,6 +29,9 @@ COLUMNS = {
     "Latency": "latency",
 }
 """Column title -> metric of `evaluate_answers`. Tokens and latency (seconds) are means per passage."""
+
+LONGEST_ANSWER = 96
+"""Maximum tokens of an answer."""
 
 
 def squad(
@@ -60,16 +64,14 @@ def squad(
 
     Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on."""
     model = choose_model(base)
-    sampling: dict[str, Any] = {"max_new_tokens": 96, "seed": seed}
-    rows = list[Row]()
-    best = dict[str, Output]()
+    rows: list[Row] = []
+    best: dict[str, Output] = {}
     for name, pairs in itertools.product(strategies, max_train or [None]):
+        prefix: str = name
+        suffix = ""
         if max_train and len(max_train) > 1:
             prefix = f"{name}-{pairs}"
             suffix = f" on {pairs}"
-        else:
-            prefix = name
-            suffix = ""
         limits = {"max_train": pairs, "max_test": max_test, "seed": seed}
         prepared = prepare_samples(f"{prefix}/prepare", data, test, task=f"squad-{name}", **limits)
         training = step(
@@ -82,35 +84,33 @@ def squad(
             batch_size=2,
             learning_rate=5e-5,
             method=method,
-            **sampling,
+            max_new_tokens=LONGEST_ANSWER,
+            seed=seed,
         )
         best[prefix] = take_result(training)
-        found = {"untrained": (model, None), f"trained{suffix}": select_model(model, training)}
-        for label, chosen in found.items():
-            title = f"{name}, {label}"
-            if label != "untrained":
-                steps = [training]
-            else:
-                steps = []
-            if title not in (row.label for row in rows):  # evaluate the untrained model only once
-                options: dict[str, Any] = {"measure_latency": True, **sampling}
-                answered = evaluate_model(
-                    f"{prefix}/{label.partition(' ')[0]}", *chosen, prepared["test"], **options
-                )
-                columns = {}
-                for column, metric in COLUMNS.items():
-                    columns[column] = answered.metric(metric)
-                if steps:
-                    taken = best[prefix]
-                else:
-                    taken = None
-                rows.append(
-                    Row(
-                        title,
-                        columns,
-                        [*steps, *answered.parents, answered],
-                        taken,
-                        baseline=not steps,
-                    )
-                )
+        if not any(row.label == f"{name}, untrained" for row in rows):
+            answered = _evaluate(f"{prefix}/untrained", (model, None), prepared, seed)
+            rows.append(_make_row(f"{name}, untrained", answered, baseline=True))
+        answered = _evaluate(f"{prefix}/trained", select_model(model, training), prepared, seed)
+        label = f"{name}, trained{suffix}"
+        rows.append(_make_row(label, answered, [training], model=best[prefix]))
     return Summary(rows, best=best)
+
+
+def _evaluate(
+    name: str, chosen: tuple[Source | Output, Output | None], prepared: Step, seed: int
+) -> Step:
+    """Answer the test questions with a model and its adapter, and verify the answers."""
+    return evaluate_model(
+        name,
+        *chosen,
+        prepared["test"],
+        measure_latency=True,
+        max_new_tokens=LONGEST_ANSWER,
+        seed=seed,
+    )
+
+
+def _make_row(label: str, answered: Step, steps: Sequence[Step] = (), **about: Any) -> Row:
+    columns = {column: answered.metric(metric) for column, metric in COLUMNS.items()}
+    return Row(label, columns, [*steps, *answered.parents, answered], **about)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ratchet.errors import InputError
@@ -148,23 +149,16 @@ def finetune_and_compare(
     distilled = {"num_completions": teacher_completions, "ce_weight": ce_weight, **sampling}
     learned = learn_from_teacher(teacher, model, prepared["train"], **distilled)
     training = step("sft", sft.JOB, base=model, valid=prepared["valid"], **learned, **settings)
-    steps = settings.get("checkpoints", ())
-    if "checkpoints" in settings:
-        best = "best"
-    else:
-        best = "trained"
-    models: dict[str, tuple[str, Model, Output | None]] = {"untrained": ("start", model, None)}
-    for name in (f"checkpoint-{number}" for number in steps):
-        models[name.replace("checkpoint-", "step ")] = (name, *select_model(model, training, name))
-    trained = select_model(model, training)
-    models[best] = (best, *trained)
-    made_by = {best: training}
-    compared: list[tuple[str, Step, str, tuple[int, ...]]] = []
-    if steps:
-        compared.append(("", training, "start", steps))
+    systems = [System("untrained", "start", model, baseline=True)]
+    for number in settings.get("checkpoints", ()):
+        name = f"checkpoint-{number}"
+        systems.append(System(f"step {number}", name, *select_model(model, training, name)))
+    best = "best" if "checkpoints" in settings else "trained"
+    systems.append(System(best, best, *select_model(model, training), made_by=training))
+    final = training
     if grpo_steps:
-        base, adapter = trained
-        policy = made_by["GRPO"] = step(
+        base, adapter = select_model(model, training)
+        final = step(
             "grpo",
             grpo.JOB,
             base=base,
@@ -179,50 +173,62 @@ def finetune_and_compare(
         )
         for number in grpo_steps:
             name = f"checkpoint-{number}"
-            models[f"GRPO, step {number}"] = (f"grpo/{name}", *select_model(base, policy, name))
-        models["GRPO"] = ("grpo/best", *select_model(base, policy))
-        compared.append(("grpo/", policy, best, tuple(grpo_steps)))
+            chosen = select_model(base, final, name)
+            systems.append(System(f"GRPO, step {number}", f"grpo/{name}", *chosen))
+        systems.append(System("GRPO", "grpo/best", *select_model(base, final), made_by=final))
     if teacher:
-        models["teacher"] = ("teacher/test", choose_model(teacher), None)
-    models |= {
-        name: (f"baseline-{number}", choose_model(name), None)
-        for number, name in enumerate(baselines)
-    }
+        systems.append(System("teacher", "teacher/test", choose_model(teacher)))
+    for number, name in enumerate(baselines):
+        systems.append(System(name, f"baseline-{number}", choose_model(name), baseline=True))
     rows = []
     found = dict[str, Step]()
     for task, samples in {"": prepared["test"], **(others or {})}.items():
-        if task:
-            prefix = f"{task}/"
-            suffix = f", as {task}"
-        else:
-            prefix = ""
-            suffix = ""
         options = {"num_completions": num_completions, "allow_other_task": bool(task), **sampling}
-        for label, (name, chosen, adapter) in models.items():
-            evaluation = found[prefix + name] = evaluate_model(
-                prefix + name, chosen, adapter, samples, **options
-            )
-            columns = {}
-            for k in dict.fromkeys((1, num_completions)):
-                columns[f"pass@{k}"] = evaluation.metric(f"pass@{k}")
-            made = [
-                *([made_by[label]] if label in made_by else []),
-                *evaluation.parents,
-                evaluation,
-            ]
-            taken = adapter or (chosen if label != "untrained" else None)
-            model_made = taken if isinstance(taken, Output) else None
-            is_baseline = label == "untrained" or label in baselines
-            rows.append(Row(label + suffix, columns, made, model_made, is_baseline))
+        for system in systems:
+            place = f"{task}/{system.name}".lstrip("/")
+            found[place] = evaluate_model(place, system.model, system.adapter, samples, **options)
+            label = f"{system.label}, as {task}" if task else system.label
+            rows.append(make_row(label, system, found[place], num_completions))
     goals = []
-    for prefix, source, before, numbers in compared:
-        evaluations = tuple(found[f"{prefix}checkpoint-{number}"] for number in numbers)
-        given: dict[str, Any] = {
-            "training": source,
-            "evaluations": evaluations,
-            "before": found[before],
-        }
-        goals.append(step(f"{prefix}checkpoints", compare_checkpoints.JOB, **given, steps=numbers))
-    return Summary(
-        rows, goals=goals, best={"model": take_result(made_by["GRPO" if grpo_steps else best])}
-    )
+    for prefix, source, before, numbers in (
+        ("", training, "start", settings.get("checkpoints", ())),
+        ("grpo/", final, best, tuple(grpo_steps)),
+    ):
+        if numbers:
+            evaluations = tuple(found[f"{prefix}checkpoint-{number}"] for number in numbers)
+            compared = step(
+                f"{prefix}checkpoints",
+                compare_checkpoints.JOB,
+                training=source,
+                evaluations=evaluations,
+                before=found[before],
+                steps=numbers,
+            )
+            goals.append(compared)
+    return Summary(rows, goals=goals, best={"model": take_result(final)})
+
+
+@dataclass(frozen=True)
+class System:
+    """A model with a row in the table."""
+
+    label: str
+    name: str
+    """The beginning of the names of its steps."""
+    model: Model
+    adapter: Output | None = None
+    made_by: Step | None = None
+    """The training whose time its row shows."""
+    baseline: bool = False
+
+
+def make_row(label: str, system: System, evaluation: Step, num_completions: int) -> Row:
+    """Make the row of a system from its evaluation: pass@1 and pass@num_completions."""
+    columns = {}
+    for k in dict.fromkeys((1, num_completions)):
+        columns[f"pass@{k}"] = evaluation.metric(f"pass@{k}")
+    steps = [system.made_by] if system.made_by else []
+    made = system.adapter
+    if made is None and system.name != "start" and isinstance(system.model, Output):
+        made = system.model
+    return Row(label, columns, [*steps, *evaluation.parents, evaluation], made, system.baseline)
