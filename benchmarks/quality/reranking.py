@@ -55,12 +55,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "full": FULL,
     "full, window 0 to 50": {**FULL, "window": (0, 50)},
     "full, window 0 to 50, crossed lists": {**FULL, "window": (0, 50), "crossed": True},
-    "full, window 0 to 50, LambdaRank": {
-        **FULL,
-        "window": (0, 50),
-        "loss": "lambdarank",
-        "label_smoothing": 0.0,
-    },
     "full, window 0 to 50, rate 5e-5": {**FULL, "window": (0, 50), "learning_rate": 5e-5},
 }
 METRICS = ("map@25", "seen", "unseen", "alone", "weight", "seconds")
