@@ -7,7 +7,6 @@ worker can make any batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,28 +35,26 @@ def count_pairs(count_P: np.ndarray) -> int:
     return int(((count_P[count_P >= 2] + 1) // 2).sum())
 
 
-def check_pairs(pairs: int, batch_size: Sequence[int], *, drop_last: bool) -> None:
+def check_pairs(pairs: int, batch_size: int) -> None:
     """Raise DataError if an epoch of `pairs` pairs has no batch."""
     if not pairs:
         raise DataError(
             "statements: no paper has two; expected some, to form pairs; give other papers"
         )
-    if drop_last and pairs < max(batch_size):
+    if pairs < batch_size:
         raise DataError(
-            f"batch_size: {max(batch_size)} given, for {pairs} pairs in an epoch, where drop_last drops incomplete"
-            " batches; expected at least one full batch; lower batch_size, or set drop_last=false"
+            f"batch_size: {batch_size} given, for {pairs} pairs in an epoch, which fill no batch; expected at most"
+            f" {pairs}; lower batch_size, or give more papers"
         )
 
 
 class PairSampler:
     """Pairs of statements from a table (`ratchet.data.formats.papers.STATEMENTS`). Papers with one are dropped.
 
-    seed: of all draws. batch_size: pairs per batch in each epoch; the last value holds for all later epochs. drop_last:
-    drop the last, incomplete batch of an epoch. Raises DataError if there is not a single batch."""
+    seed: of all draws. batch_size: pairs per batch; the last, incomplete batch of an epoch is dropped. Raises DataError
+    if there is not a single batch."""
 
-    def __init__(
-        self, statements: pa.Table, batch_size: Sequence[int], *, drop_last: bool, seed: int = 0
-    ) -> None:
+    def __init__(self, statements: pa.Table, batch_size: int, seed: int = 0) -> None:
         self.seed = seed
         self.text: pa.ChunkedArray = statements["text"]
         self._paper_S = number_papers(statements)
@@ -69,22 +66,12 @@ class PairSampler:
         """Number of pairs per epoch."""
         self.papers = int((counts >= 2).sum())
         """Number of papers with at least two statements."""
-        self.batch_size = tuple(batch_size)
-        self.drop_last = drop_last
+        self.batch_size = batch_size
+        self.num_batches = self.pairs // batch_size
+        """Number of batches of an epoch."""
         self._drawn_epoch = -1
         self._drawn = np.zeros((0, 2), np.int64)
-        check_pairs(self.pairs, self.batch_size, drop_last=drop_last)
-
-    def get_batch_size(self, epoch: int) -> int:
-        """Return the batch size of an epoch."""
-        return self.batch_size[min(epoch, len(self.batch_size) - 1)]
-
-    def num_batches(self, epoch: int) -> int:
-        """Return the number of batches of an epoch."""
-        batch_size = self.get_batch_size(epoch)
-        if self.drop_last:
-            return self.pairs // batch_size
-        return -(-self.pairs // batch_size)
+        check_pairs(self.pairs, batch_size)
 
     def draw_pairs(self, epoch: int) -> np.ndarray:
         """Draw the pairs of an epoch, in the order of its batches: int64 [pairs, 2]."""
@@ -112,9 +99,8 @@ class PairSampler:
     def batch(self, epoch: int, step: int, worker_rank: int = 0, workers: int = 1) -> PairBatch:
         """Make the batch of a training step of an epoch, for one worker. All workers get about as many pairs of each
         length."""
-        batch_size = self.get_batch_size(epoch)
-        first = step * batch_size
-        pairs = self.draw_pairs(epoch)[first : first + batch_size]
+        first = step * self.batch_size
+        pairs = self.draw_pairs(epoch)[first : first + self.batch_size]
         lengths = self._length_S[pairs].sum(axis=1)
         mine = distribute(lengths, workers)[worker_rank]
         left = pairs[mine, 0]

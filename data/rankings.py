@@ -41,11 +41,9 @@ def summarize_counts(counts: Sequence[int] | np.ndarray) -> dict[str, float]:
     }
 
 
-def summarize_tokens(
-    name: str, lengths: Sequence[int], texts: Sequence[int] | int = 1
-) -> dict[str, float | int | str]:
-    """Summarize the tokens of texts: mean, P95 (interpolated) and max. texts: the number of texts of each length."""
-    tokens_N = np.repeat(np.array(lengths, np.int32), texts)  # 4 bytes per text
+def summarize_tokens(name: str, lengths: Sequence[int]) -> dict[str, float | int | str]:
+    """Summarize the tokens of texts: mean, P95 (interpolated) and max."""
+    tokens_N = np.array(lengths, np.int32)
     if not len(tokens_N):
         tokens_N = np.zeros(1, np.int32)
     return {

@@ -271,6 +271,12 @@ def read_listed(lists: Path) -> pa.ChunkedArray:
     return pa.chunked_array(chunks, pa.string())
 
 
+def iterate_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table. Few are in memory as Python objects at a time."""
+    for batch in table.to_batches(256):
+        yield from batch.to_pylist()
+
+
 def hash_shards(folder: Path) -> np.ndarray:
     """Return the hashes of the texts of a corpus (`hash_texts`), int64 [N], with one shard in memory at a time."""
     hashes = []

@@ -1,1 +1,1 @@
-"""Jobs, one per file: declared in `jobs/<group>/<verb>.py`, implemented in `jobs/<group>/implementation/<verb>.py`."""
+"""Jobs, one per file: `jobs/<group>/<verb>.py`."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ratchet.errors import InputError
 from ratchet.extras import require_extra
-from ratchet.models.model_files import check_quantizable, find_config_folder
+from ratchet.models.model_files import check_folder, check_quantizable, find_config_folder
 from ratchet.models.roles import ADAPTED, Usage, read_task
 
 
@@ -22,6 +22,14 @@ class InferenceConfig:
     quantization: Literal["none", "nf4"] = "none"
     """`nf4`: load the linear layers in 4 bits. This takes a quarter of the memory, is slower, and changes results
     slightly. An adapter is then not merged. It needs the extra `nf4`."""
+
+
+def check_inference(job: str, config: InferenceConfig, inputs: Any, usage: Usage) -> None:
+    """Check the inputs `model` and `adapter` of a job, and whether the model can be loaded in 4 bits if that is set."""
+    if inputs.model is not None:
+        check_folder(inputs.model)
+    check_quantization(job, config.quantization, inputs.model)
+    check_adapter(job, inputs.adapter, inputs.model, usage)
 
 
 def check_adapter(job: str, adapter: Path | None, base: Path | None, usage: Usage) -> None:

@@ -83,6 +83,21 @@ def check_decoder_model(folder: Path) -> None:
     _open(folder, _find_last_change(folder))
 
 
+def check_target_modules(
+    job: str, base: Path, kind: Literal["backbone", "causal", "classifier"], names: str
+) -> None:
+    """Raise ModelError for layers of which an adapter could not be trained, or not be merged after its training. names:
+    the setting `target_modules` of the job."""
+    if names == "all-linear" and _is_usual(base):
+        return
+    from ratchet.models.adapter_trial import try_adapter
+
+    try:
+        try_adapter(base, kind, names, _find_last_change(base))
+    except ModelError as error:
+        raise ModelError(f"{job}.{error}") from None
+
+
 def check_length(where: str, folder: Path, length: int) -> None:
     """Raise InputError, beginning with `where`, for more tokens than the model has learned positions for."""
     positions = count_learned_positions(folder)
@@ -108,38 +123,26 @@ def _is_usual(folder: Path) -> bool:
     """Whether the files of an encoder show by themselves what `_open` checks, which takes seconds for its imports."""
     config = read_config(folder)
     file = folder / "tokenizer.json"
-    sizes = []
+    if config.get("model_type") not in USUAL or not file.is_file():
+        return False
     for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"):
-        sizes.append(config.get(name))
-    if config.get("model_type") not in USUAL or not all(
-        isinstance(size, int) and size > 0 for size in sizes
-    ):
+        if not isinstance(config.get(name), int):
+            return False
+    about = read_optional(folder / "tokenizer_config.json")
+    about |= read_optional(folder / "special_tokens_map.json")
+    if about.get("additional_special_tokens") or (folder / "added_tokens.json").is_file():
         return False
-    about = read_optional(folder / "tokenizer_config.json") | read_optional(
-        folder / "special_tokens_map.json"
-    )
-    if (
-        not file.is_file()
-        or (folder / "added_tokens.json").is_file()
-        or about.get("additional_special_tokens")
-    ):
-        return False
-    ids = read_token_ids(file)
-    named = {}
-    for name, value in about.items():
-        if name.endswith("_token"):
-            named[name] = value
     tokens = {}
-    for name, value in named.items():
+    for name, value in about.items():
         if isinstance(value, dict):
-            tokens[name] = value.get("content")
-        else:
+            value = value.get("content")
+        if name.endswith("_token") and isinstance(value, str):
             tokens[name] = value
-    known = all(token in ids for token in tokens.values() if isinstance(token, str))
-    if not known or not all(isinstance(tokens.get(name), str) for name in SPECIAL):
+    ids = read_token_ids(file)
+    if not (tokens.keys() >= set(SPECIAL) and ids.keys() >= set(tokens.values())):
         return False
     counts_from_padding = config["model_type"] in POSITIONS_AFTER_PADDING
-    return not counts_from_padding or config.get("pad_token_id", 1) == ids[str(tokens["pad_token"])]
+    return not counts_from_padding or config.get("pad_token_id", 1) == ids[tokens["pad_token"]]
 
 
 def _find_last_change(folder: Path) -> int:
@@ -182,13 +185,11 @@ def _open(folder: Path, _: int) -> tuple[Any, Any]:
             f"model {folder}: no padding token and no end-of-sequence token; expected one of them; set pad_token in its"
             " tokenizer_config.json"
         )
-    if config.model_type in POSITIONS_AFTER_PADDING and tokenizer.pad_token_id not in (
-        None,
-        text.pad_token_id,
-    ):
+    own = text.pad_token_id
+    if config.model_type in POSITIONS_AFTER_PADDING and tokenizer.pad_token_id not in (None, own):
         raise ModelError(
-            f"model {folder}: pad_token_id {text.pad_token_id} in config.json, {tokenizer.pad_token_id} in the"
-            f" tokenizer; expected the same, since {config.model_type} counts positions by it; correct one"
+            f"model {folder}: pad_token_id {own} in config.json, {tokenizer.pad_token_id} in the tokenizer; expected"
+            f" the same, since {config.model_type} counts positions by it; correct one"
         )
     return config, tokenizer
 
@@ -234,17 +235,15 @@ def _check_reranker(folder: Path, changed: int, reranker_config: RerankerConfig)
     from ratchet.models.reranker.reranker_config import PairTokenizer
 
     config, _ = _open(folder, changed)
+    known: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    what = "causal language model"
     if reranker_config.kind == "yes_no":
-        known: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
         decoder.check_head(folder)
     else:
         known = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+        what = "sequence classifier"
         _check_classes(folder, config.num_labels)
     if type(config) not in known:
-        if reranker_config.kind == "yes_no":
-            what = "causal language model"
-        else:
-            what = "sequence classifier"
         raise ModelError(
             f"model {folder}: transformers has no {what} for {config.model_type}; give another model"
         )

@@ -1,6 +1,6 @@
-"""Estimates, at plan time, of the memory per worker, the disk space and the operations of a step that runs a model.
+"""Estimates, at plan time, of the memory per worker and the disk space of a step that runs a model.
 
-Lengths are the largest ones that the settings allow, so memory and operations are upper bounds where texts are shorter.
+Lengths are the largest ones that the settings allow, so the memory is an upper bound where texts are shorter.
 The memory of a forward or backward pass is counted by `ratchet.models.footprint` from config.json. The constants below,
 such as the size of the libraries, were measured (`benchmarks/limits/memory.py`).
 """
@@ -30,15 +30,13 @@ TEMPLATE = 64
 """Tokens allowed for a template, a task or a prompt."""
 SMALL = 5 * 10**8
 """Bytes of weights below which a model on CPUs is not counted: it fits on any machine, and counting takes seconds."""
-LESS = {
-    "inference": ("batch_tokens=4096", "gpus=2", "quantization=nf4"),
-    "training": (
-        "micro_batch_size=1",
-        "gradient_checkpointing=true",
-        "quantization=nf4",
-        "zero_stage=3",
-    ),
-}
+LESS_INFERENCE = ("batch_tokens=4096", "gpus=2", "quantization=nf4")
+LESS_TRAINING = (
+    "micro_batch_size=1",
+    "gradient_checkpointing=true",
+    "quantization=nf4",
+    "zero_stage=3",
+)
 """Settings that reduce the memory, the cheapest first."""
 
 
@@ -61,193 +59,6 @@ def find_model_folder(field: str, inputs: Any, parents: Parents) -> Path | None:
     return None
 
 
-def estimate_inference(
-    folder: Path | None,
-    kind: str,
-    config: Any,
-    inputs: Any,
-    resources: Resources,
-    parents: Parents,
-    *,
-    length: int,
-    rows: int | None = None,
-    kept: int = 0,
-) -> Needs | None:
-    """Return the needs of a job that runs a model without training it. length: tokens per row. rows: number of rows;
-    None: not known. kept: number of tokens whose keys and values are cached in generation."""
-    gpus = resources.gpus or 0.0
-    if gpus > 1 and not gpus.is_integer():
-        raise InputError(f"gpus: {gpus:g} per worker given; expected at most 1, or a whole number")
-    if folder is not None and getattr(config, "engine", "") == "vllm":
-        _check_heads(folder, int(gpus))
-        return None  # vLLM takes the memory that it is given
-    if folder is None or _is_small(folder, resources):
-        return None
-    dtype = _dtype(config, resources)
-    _, tokens = size_passes("cuda" if resources.gpus else "cpu", resources.batch_tokens)
-    batch = max(1, tokens // length)
-    one = _measure(
-        folder, kind, dtype=dtype, rows=batch, length=length, quantization=config.quantization
-    )
-    if one is None:
-        return None
-    if dtype == "bfloat16":
-        size = 2
-    else:
-        size = 4
-    # An adapter is merged in float32.
-    adapter = inputs.adapter is not None or "adapter" in parents
-    loaded = one.loaded * (4 // size if adapter and config.quantization == "none" else 1)
-    working = (
-        one.peak + kept * one.cache + (kept > 0) * 3 * 4 * batch * one.head // max(1, one.width)
-    )
-    if rows is None:
-        operations = None
-    else:
-        operations = 2.0 * (one.multiplied + (kept > 0) * one.head) * rows * length
-    if gpus:
-        host = _gb(LIBRARIES + CUDA + (config.quantization == "none") * loaded)
-        # A model on several GPUs is split by layers, which run one after the other: no faster than on one GPU.
-        weights: float = one.weights
-        if gpus > 1:
-            weights = one.weights * (1 / gpus + 1.25 / one.layers)
-        operations = operations and operations * max(1.0, gpus)
-        return Needs(_gb(CUDA + weights + working), host, 0.0, operations, LESS["inference"])
-    host = _gb(LIBRARIES + max(loaded, one.loaded + working))
-    return Needs(0.0, host, 0.0, operations, LESS["inference"])
-
-
-def estimate_training(
-    folder: Path | None,
-    kind: str,
-    config: Any,
-    resources: Resources,
-    *,
-    length: int,
-    tokens: int,
-    rows: int | None = None,
-    row_tokens: int = 0,
-    passes: int = 1,
-    vectors: int = 0,
-    labels: int = 0,
-) -> Needs | None:
-    """Return the needs of a finetuning job.
-
-    length: tokens per text. tokens: number of tokens whose activations a worker keeps at a time. rows: rows per epoch;
-    None: not known. row_tokens: tokens per row. passes: forward passes per text. vectors: number of embeddings that a
-    training step keeps. labels: number of tokens whose logits are kept."""
-    if resources.gpus not in (None, 0, 1):
-        raise InputError(
-            f"gpus: {resources.gpus:g} per worker given; expected 0 or 1, since a training worker uses one GPU; set"
-            " gpus=1 and raise workers"
-        )
-    if folder is None or _is_small(folder, resources):
-        return None
-    dtype = _dtype(config, resources)
-    full = getattr(config, "method", "lora") == "full"
-    if config.gradient_checkpointing and not resources.gpus:
-        counted = min(tokens, max(length, CPU_TOKENS))
-    else:
-        counted = tokens
-    options = {
-        "dtype": dtype,
-        "rows": max(1, counted // length),
-        "length": length,
-        "training": True,
-    }
-    options |= {
-        "gradient_checkpointing": config.gradient_checkpointing,
-        "quantization": config.quantization,
-    }
-    options |= {"eager": not resources.gpus}
-    if full:
-        names = "all-linear"
-    else:
-        names = config.target_modules
-    one = _measure(
-        folder, kind, lora_r=0 if full else config.lora_r, target_modules=names, **options
-    )
-    # Activations are counted with one LoRA rank: the gradients of all weights, counted below, would hide them.
-    if full:
-        active = _measure(folder, kind, lora_r=1, target_modules=names, **options)
-    else:
-        active = one
-    if one is None or active is None:
-        return None
-    workers = resources.workers or 1
-    sharded = {}
-    for stage in (1, 2, 3):
-        if config.zero_stage >= stage:
-            sharded[stage] = workers
-        else:
-            sharded[stage] = 1
-    # Moments and master weights are float32; so are gradients, which are also in the bucket that sums them.
-    states = 12 * one.trained / sharded[1]
-    gradients = one.trained * ((4 + TRAINED) / sharded[3] + 4 / sharded[2])
-    if full:
-        trained = 0
-    else:
-        trained = 4 * one.trained
-    # On CPUs the file of a base in 4 bits stays mapped into memory.
-    weights = (one.weights if resources.gpus else one.loaded) / sharded[3]
-    if dtype == "bfloat16":
-        size = 2
-    else:
-        size = 4
-    gathered = saved = 0.0
-    if config.zero_stage == 3:
-        # Not sharded: the layer that runs and the next one, which is prefetched; or the head and its gradient. Also the
-        # gradients of a bucket until they are summed, in several copies. The first worker saves the whole model.
-        gathered = max(8 * one.largest, (1 + full) * size * one.head)
-        gathered += (5 * size if full else 8) * min(BUCKET, one.trained)
-        saved = one.weights * full
-    # The forward passes of a step run one after the other. With checkpointing only the inputs of layers are kept.
-    if config.gradient_checkpointing:
-        kept = (tokens - counted) * one.layers * one.width * size
-    else:
-        kept = 0
-    logits = labels * (one.head // max(1, one.width))
-    working = active.peak + kept + gathered + 12 * vectors * one.width + 3 * 4 * logits
-    held = weights + trained + gradients + working
-    host = LIBRARIES
-    operations = None
-    if rows is not None:
-        backward = 2 * one.multiplied + 2 * (one.multiplied if full else one.trained)
-        forward = 2 * one.multiplied * (passes + config.gradient_checkpointing)
-        operations = float((forward + backward) * config.epochs * rows * row_tokens)
-    evaluations = len(config.kept_steps) or config.epochs
-    if config.eval_steps and rows is not None:
-        if isinstance(config.batch_size, tuple):
-            smallest = min(config.batch_size)
-        else:
-            smallest = config.batch_size
-        evaluations = -(-config.epochs * -(-rows // smallest) // config.eval_steps)
-    # Three checkpoints, one of them being written: moments and master weights, the weights, and the best model of each.
-    # If the models of all evaluations are kept, they are both in the work folder and in the result.
-    if full:
-        model = one.weights
-    else:
-        model = 4 * one.trained
-    disk = 3 * (12 * one.trained + 2 * model) + 2 * model * evaluations * config.keeps_all
-    if not resources.gpus:
-        return Needs(
-            0.0,
-            _gb(host + states + max(held, weights + saved)),
-            _gb(disk),
-            operations,
-            LESS["training"],
-        )
-    offloaded = states * (config.offload != "none") + weights * (config.offload == "parameters")
-    device = CUDA + held + states - offloaded
-    # A base is loaded into host memory first, unless ZeRO-3 loads it layer by layer.
-    if config.zero_stage == 3 or config.quantization != "none":
-        loading = 0
-    else:
-        loading = one.weights
-    host += CUDA + max(offloaded + saved, loading)
-    return Needs(_gb(device), _gb(host), _gb(disk), operations, LESS["training"])
-
-
 def bound_length(limit: int, parents: Parents, field: str, texts: int = 1) -> int:
     """Return the maximum tokens of a row of `texts` texts: `limit`, or less if the longest text of the data is known.
     A text has at most as many tokens as characters."""
@@ -257,9 +68,7 @@ def bound_length(limit: int, parents: Parents, field: str, texts: int = 1) -> in
     return min(limit, texts * longest + TEMPLATE)
 
 
-def graph_tokens(
-    config: Any, resources: Resources, texts: int, length: int, *, on_cpu: int = CPU_TOKENS
-) -> int:
+def graph_tokens(resources: Resources, texts: int, length: int, *, on_cpu: int = CPU_TOKENS) -> int:
     """Return the number of tokens whose activations a worker keeps at a time: the tokens of a micro batch, or without
     that setting, as many as the job keeps. texts: number of texts per training step, over all workers. on_cpu: maximum
     on CPUs; on GPUs it is `batch_tokens`."""
@@ -271,11 +80,163 @@ def graph_tokens(
 
 def count(parents: Parents, field: str, *names: str) -> int | None:
     """Return the first of the metrics `names` that the step behind an input has; None if it has none of them."""
-    if field in parents:
-        metrics = parents[field].metrics
-    else:
-        metrics = {}
-    return next((int(metrics[name]) for name in names if name in metrics), None)
+    if field not in parents:
+        return None
+    metrics = parents[field].metrics
+    for name in names:
+        if name in metrics:
+            return int(metrics[name])
+    return None
+
+
+def estimate_inference(
+    folder: Path | None,
+    kind: str,
+    config: Any,
+    inputs: Any,
+    resources: Resources,
+    parents: Parents,
+    *,
+    length: int,
+    kept: int = 0,
+) -> Needs | None:
+    """Return the needs of a job that runs a model without training it. length: tokens per row. kept: number of tokens
+    whose keys and values are cached in generation."""
+    gpus = resources.gpus or 0.0
+    if gpus > 1 and not gpus.is_integer():
+        raise InputError(f"gpus: {gpus:g} per worker given; expected at most 1, or a whole number")
+    if folder is not None and getattr(config, "engine", "") == "vllm":
+        _check_heads(folder, int(gpus))
+        return None  # vLLM takes the memory that it is given
+    if folder is None or _is_small(folder, resources):
+        return None
+    dtype = _dtype(config, resources)
+    _, tokens = size_passes("cuda" if gpus else "cpu", resources.batch_tokens)
+    batch = max(1, tokens // length)
+    options = {"dtype": dtype, "rows": batch, "length": length, "quantization": config.quantization}
+    one = _measure(folder, kind, **options)
+    if one is None:
+        return None
+    working = one.peak
+    if kept:
+        working += kept * one.cache + 3 * 4 * batch * one.head // one.width
+    loaded = one.loaded
+    has_adapter = inputs.adapter is not None or "adapter" in parents
+    if has_adapter and config.quantization == "none":
+        loaded *= 4 // _bytes_per_weight(dtype)  # an adapter is merged in float32
+    if not gpus:
+        host = LIBRARIES + max(loaded, one.loaded + working)
+        return Needs(0.0, _gb(host), remedies=LESS_INFERENCE)
+    weights: float = one.weights
+    if gpus > 1:  # the layers are split over the GPUs
+        weights *= 1 / gpus + 1.25 / one.layers
+    host = LIBRARIES + CUDA
+    if config.quantization == "none":
+        host += loaded
+    return Needs(_gb(CUDA + weights + working), _gb(host), remedies=LESS_INFERENCE)
+
+
+def estimate_training(
+    folder: Path | None,
+    kind: str,
+    config: Any,
+    resources: Resources,
+    *,
+    length: int,
+    tokens: int,
+    vectors: int = 0,
+    labels: int = 0,
+) -> Needs | None:
+    """Return the needs of a finetuning job.
+
+    length: tokens per text. tokens: number of tokens whose activations a worker keeps at a time. vectors: number of
+    embeddings that a training step keeps. labels: number of tokens whose logits are kept."""
+    if resources.gpus not in (None, 0, 1):
+        raise InputError(
+            f"gpus: {resources.gpus:g} per worker given; expected 0 or 1, since a training worker uses one GPU; set"
+            " gpus=1 and raise workers"
+        )
+    if folder is None or _is_small(folder, resources):
+        return None
+    full = config.method == "full"
+    dtype = _dtype(config, resources)
+    options = {
+        "dtype": dtype,
+        "rows": max(1, tokens // length),
+        "length": length,
+        "training": True,
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "quantization": config.quantization,
+        "eager": not resources.gpus,
+        # With method=full the gradients of all weights, which are counted below, would hide the activations.
+        "lora_r": 1 if full else config.lora_r,
+        "target_modules": "all-linear" if full else config.target_modules,
+    }
+    one = _measure(folder, kind, **options)
+    if one is None:
+        return None
+    trained = one.trained
+    model = 4 * trained
+    if full:
+        trained = one.weights // _bytes_per_weight(dtype)
+        model = one.weights
+    # Three checkpoints, one of them being written: moments and master weights, the weights, and the best model of each.
+    # If the models of all evaluations are kept, they are both in the work folder and in the result.
+    disk = 3 * (12 * trained + 2 * model)
+    if config.keeps_all:
+        disk += 2 * model * (len(config.kept_steps) or config.epochs)
+
+    workers = resources.workers or 1
+    states = 12 * trained / _count_shards(config, workers, 1)  # float32: weights and two moments
+    # On CPUs the file of a base in 4 bits stays mapped into memory.
+    weights = (one.weights if resources.gpus else one.loaded) / _count_shards(config, workers, 3)
+    held = weights + (0 if full else model) + _count_gradients(config, workers, trained)
+    held += one.peak + 12 * vectors * one.width + 12 * labels * (one.head // one.width)
+    saved = 0
+    if config.zero_stage == 3:
+        held += _count_gathered(one, _bytes_per_weight(dtype), trained, full=full)
+        saved = full * model  # the first worker saves the whole model
+    if not resources.gpus:
+        host = LIBRARIES + states + max(held, weights + saved)
+        return Needs(0.0, _gb(host), _gb(disk), remedies=LESS_TRAINING)
+    offloaded = 0.0
+    if config.offload != "none":
+        offloaded += states
+    if config.offload == "parameters":
+        offloaded += weights
+    # A base is loaded into host memory first, unless ZeRO-3 loads it layer by layer.
+    loading = 0
+    if config.zero_stage < 3 and config.quantization == "none":
+        loading = one.weights
+    host = LIBRARIES + CUDA + max(offloaded + saved, loading)
+    device = CUDA + held + states - offloaded
+    return Needs(_gb(device), _gb(host), _gb(disk), remedies=LESS_TRAINING)
+
+
+def _count_shards(config: Any, workers: int, stage: int) -> int:
+    """Return over how many workers ZeRO divides what it shards from `stage` on."""
+    if config.zero_stage >= stage:
+        return workers
+    return 1
+
+
+def _count_gradients(config: Any, workers: int, trained: int) -> float:
+    """Return the bytes of the gradients, which are float32, and of the buckets in which they are summed."""
+    kept = 4 / _count_shards(config, workers, 2)
+    return trained * (kept + (4 + TRAINED) / _count_shards(config, workers, 3))
+
+
+def _count_gathered(one: Footprint, size: int, trained: int, *, full: bool) -> float:
+    """Return the bytes that ZeRO-3 does not shard: the layer that runs and the next one, which is prefetched, or the
+    head and its gradient; and the gradients of a bucket until they are summed, in several copies."""
+    layers = max(8 * one.largest, (1 + full) * size * one.head)
+    return layers + (5 * size if full else 8) * min(BUCKET, trained)
+
+
+def _is_small(folder: Path, resources: Resources) -> bool:
+    if resources.gpus:
+        return False
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) < SMALL
 
 
 def _measure(folder: Path, kind: str, **options: Any) -> Footprint | None:
@@ -303,13 +264,6 @@ def _check_heads(folder: Path, gpus: int) -> None:
         )
 
 
-def _is_small(folder: Path, resources: Resources) -> bool:
-    return (
-        not resources.gpus
-        and sum(file.stat().st_size for file in folder.glob("*.safetensors")) < SMALL
-    )
-
-
 def _dtype(config: Any, resources: Resources) -> str:
     if config.dtype != "auto":
         return str(config.dtype)
@@ -320,6 +274,10 @@ def _dtype(config: Any, resources: Resources) -> str:
     if multiplies_bfloat16(resolve_device("cpu")):
         return "bfloat16"
     return "float32"
+
+
+def _bytes_per_weight(dtype: str) -> int:
+    return 2 if dtype == "bfloat16" else 4
 
 
 def _gb(size: float) -> float:

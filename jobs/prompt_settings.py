@@ -104,22 +104,15 @@ def resolve_encoding_config(
     given = read_encoding_config(find_config_folder(base, adapter))
     changes = _find_changes(settings, EncodingSettings)
     if examples is not None:
-        if "query_template" in changes:
-            known = ""
-        else:
-            known = given.example_template
+        known = "" if "query_template" in changes else given.example_template
         query = changes.setdefault(
             "query_template", given.query_template if known else ICL_TEMPLATE
         )
         changes.setdefault("example_template", known or query + "{answer}")
         changes["examples"] = tuple(examples)
     found = replace(given, **changes)
-    templates = found.query_template, found.passage_template, found.example_template
-    if (
-        uses_task
-        and changes.get("task")
-        and not any("{task}" in template for template in templates)
-    ):
+    templates = found.query_template + found.passage_template + found.example_template
+    if uses_task and changes.get("task") and "{task}" not in templates:
         raise InputError(
             f"{where}.task: {settings.task!r} given, but no template has {{task}}; expected query_template with it; set"
             " query_template, such as 'Instruct: {task}\\nQuery: {text}', or leave task empty"
@@ -133,14 +126,11 @@ def resolve_reranker_config(
     """Return the reranker config of an adapter, or of its base, with the given settings applied."""
     given = read_reranker_config(find_config_folder(base, adapter))
     changes = _find_changes(settings, RerankerSettings)
-    asks = []
     for name in ("prompt", "separator", "answer", "against", "prefix", "suffix"):
-        if name in changes:
-            asks.append(name)
-    if asks and given.kind == "cross_encoder":
-        raise ModelError(
-            f"model {base}: {asks[0]} given, for a cross-encoder; expected a decoder; leave it out"
-        )
+        if name in changes and given.kind == "cross_encoder":
+            raise ModelError(
+                f"model {base}: {name} given, for a cross-encoder; expected a decoder; leave it out"
+            )
     if "max_length" in changes:
         changes.setdefault("query_max_length", None)
     return replace(given, **changes)
@@ -148,10 +138,7 @@ def resolve_reranker_config(
 
 def list_instructions(settings: EncodingSettings | RerankerSettings, queries: Any) -> list[str]:
     """Return the task (embedders) or prompt (rerankers) of each query; empty for none, or if a setting overrides it."""
-    if isinstance(settings, EncodingSettings):
-        name = "task"
-    else:
-        name = "prompt"
+    name = "task" if isinstance(settings, EncodingSettings) else "prompt"
     if getattr(settings, name) is not None or name not in queries.column_names:
         return [""] * len(queries)
     return [text or "" for text in queries[name].to_pylist()]
@@ -160,71 +147,55 @@ def list_instructions(settings: EncodingSettings | RerankerSettings, queries: An
 def describe_prompts(config: Any, inputs: Any, parents: Parents, role: Role = "query") -> Result:
     """Describe for the plan, in the result's note, the preset of a job's model, and whether the model uses the data's
     instructions (counted by the metrics `tasks` and `prompts` of a parent step)."""
+    known = parents["lists"].metrics if "lists" in parents else {}
     base: Path | None = getattr(inputs, "model", None) or getattr(inputs, "base", None)
-    if "lists" in parents:
-        known = parents["lists"].metrics
-    else:
-        known = {}
     if base is None:
         return Result(known)
-    starts = getattr(config, "start_from", "") == "current_best"
-    adapter: Path | None
-    if starts:
+    adapter: Path | None = getattr(inputs, "adapter", None)
+    if getattr(config, "start_from", "") == "current_best":
         adapter = inputs.current_best
-    else:
-        adapter = getattr(inputs, "adapter", None)
+    role = getattr(config, "role", role)
     found: EncodingConfig | RerankerConfig
     if isinstance(config, EncodingSettings):
         examples = read_examples(getattr(inputs, "examples", None)) or None
         found = resolve_encoding_config("", config, base, adapter, examples, uses_task=False)
         name = "task"
-        how = str(found.pooling)
         file = ENCODING_CONFIG_FILE
-        if "{task}" in found.query_template:
-            used = "used"
-        else:
-            used = "not used: the query template has no {task}"
+        how = str(found.pooling)
+        preset = find_preset(base, "embedder")
+        is_used = "{task}" in found.query_template
     else:
         found = resolve_reranker_config(config, base, adapter)
         name = "prompt"
-        how = str(found.kind)
         file = RERANKER_CONFIG_FILE
-        if found.kind == "yes_no":
-            used = "used"
-        else:
-            used = "not used by a cross-encoder"
-    role = getattr(config, "role", role)
-    lines = []
-    preset = find_preset(base, "embedder" if name == "task" else "reranker")
+        how = str(found.kind)
+        preset = find_preset(base, "reranker")
+        is_used = found.kind == "yes_no"
+    notes = []
     if preset is not None and not (find_config_folder(base, adapter) / file).is_file():
-        if role == "query":
-            template = found.query_template
-        else:
-            template = found.passage_template
-        shown = f"{how}, max {found.max_length}, {json.dumps(template, ensure_ascii=False)}"
-        lines.append(
-            f"{'encoding' if name == 'task' else 'reranking'}: preset {preset.family} ({shown})"
-        )
-    count = next(
-        (one.metrics[f"{name}s"] for one in parents.values() if f"{name}s" in one.metrics), 0
-    )
-    if count and role == "query":
-        if getattr(config, name) is not None:
-            used = f"not used: {name} is set"
-        lines.append(f"{count} distinct {name}{'s' * (count != 1)} in the data, {used}")
-    return Result(known, note="; ".join(lines))
+        template = found.query_template if role == "query" else found.passage_template
+        text = json.dumps(template, ensure_ascii=False)
+        notes.append(f"preset {preset.family} ({how}, max {found.max_length}, {text})")
+    for parent in parents.values():
+        count = parent.metrics.get(f"{name}s")
+        if count and role == "query":
+            used = "used"
+            if getattr(config, name) is not None:
+                used = f"not used: {name} is set"
+            elif not is_used:
+                used = "not used: the prompt of the model has no place for them"
+            notes.append(f"distinct {name}s in the data: {count}, {used}")
+            break
+    return Result(known, note="; ".join(notes))
 
 
 def _find_changes(settings: Any, kind: type) -> dict[str, Any]:
     """Return the settings that are not None, with `\\n` replaced by a line break."""
-    given = {}
-    for field in fields(kind):
-        given[field.name] = getattr(settings, field.name)
     found: dict[str, Any] = {}
-    for k, v in given.items():
-        if v is not None:
-            if isinstance(v, str):
-                found[k] = v.replace("\\n", "\n")
-            else:
-                found[k] = v
+    for field in fields(kind):
+        value = getattr(settings, field.name)
+        if isinstance(value, str):
+            value = value.replace("\\n", "\n")
+        if value is not None:
+            found[field.name] = value
     return found

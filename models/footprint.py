@@ -81,14 +81,11 @@ def measure(
     training: the pass has a backward pass too. lora_r: rank of the adapter; 0 trains all weights. eager: attention
     with its matrix, as in training on CPUs.
     """
-    config = transformers.AutoConfig.from_pretrained(
-        folder, **({"num_labels": 1} if kind == "classifier" else {})
-    )
+    config = transformers.AutoConfig.from_pretrained(folder)
+    if kind == "classifier":
+        config.num_labels = 1
     turn_off_dropout(config)
-    if eager:
-        config._attn_implementation = "eager"
-    else:
-        config._attn_implementation = "footprint"
+    config._attn_implementation = "eager" if eager else "footprint"
     compute = getattr(torch, dtype)
     with silence_transformers(), torch.device("meta"), no_init_weights():
         model = CLASSES[kind].from_config(config, dtype=compute)
@@ -97,18 +94,17 @@ def measure(
     for layer in model.modules():
         if isinstance(layer, torch.nn.Linear):
             blocks[id(layer.weight)] = layer.weight.numel()
+    head = 0
     if kind == "causal":
-        head = model.get_output_embeddings()
-    else:
-        head = None
-    if head is None:
-        of_head = 0
-    else:
-        of_head = blocks.pop(id(head.weight), 0)
+        head = blocks.pop(id(model.get_output_embeddings().weight), 0)
     multiplied = sum(blocks.values())
-    whole = weights = sum(weight.numel() for weight in model.parameters()) * compute.itemsize
+    largest = max(blocks.values(), default=0)
+    weights = loaded = sum(weight.nbytes for weight in model.parameters())
+    temporary = 0
     if quantization == "nf4":
         weights -= int(multiplied * (compute.itemsize - NF4_BYTES))
+        loaded += weights
+        temporary = 2 * largest  # a layer in bfloat16
     if training and lora_r:
         names = lora.split_names(target_modules)
         model = lora.attach(
@@ -124,16 +120,16 @@ def measure(
     text = config.get_text_config()
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    largest = max(blocks.values(), default=0)
+    trained = 0
+    if training:
+        trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     return Footprint(
         weights=weights,
-        loaded=whole + (quantization == "nf4") * weights,
-        peak=_run(model, rows, length, training=training) + (quantization == "nf4") * largest * 2,
-        trained=sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-        if training
-        else 0,
+        loaded=loaded,
+        peak=_run(model, rows, length, training=training) + temporary,
+        trained=trained,
         multiplied=multiplied,
-        head=of_head,
+        head=head,
         largest=largest,
         cache=2 * text.num_hidden_layers * heads * size * compute.itemsize,
         width=text.hidden_size,
@@ -143,19 +139,15 @@ def measure(
 
 def _run(model: Any, rows: int, length: int, *, training: bool) -> int:
     """Return the largest number of bytes of live tensors beside the model's own in a pass of the layers."""
+    plain = model
     if hasattr(model, "get_base_model"):
         plain = model.get_base_model()
-    else:
-        plain = model
     backbone = getattr(plain, "base_model", plain)
+    model.config.use_cache = False
     ids_BL = torch.zeros((rows, length), dtype=torch.int64, device="meta")
-    if hasattr(model.config, "use_cache"):
-        options = {"use_cache": False}
-    else:
-        options = {}
     live = _LiveBytes(model)
     with live, torch.set_grad_enabled(training):
-        hidden_BLD = backbone(input_ids=ids_BL, **options).last_hidden_state
+        hidden_BLD = backbone(input_ids=ids_BL).last_hidden_state
         if training:
             hidden_BLD.float().sum().backward()
     # Gradients are counted with the optimizer, where they are kept in float32.

@@ -10,6 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import transformers
+
+from ratchet.errors import ModelError
 from ratchet.models.decoder.sampling import Sampling, derive_key
 
 CPU_CACHE = 2**30
@@ -21,7 +24,17 @@ def make_engine_args(base: Path, *, dtype: str, longest: int, gpus: float | None
 
     dtype: `float32` or `bfloat16`. longest: tokens of the longest text plus max_new_tokens. gpus: number of GPUs of an
     engine, over which each layer is divided (tensor parallelism).
+
+    Raises ModelError if the model has fewer positions than `longest`: vLLM would truncate the answer.
     """
+    positions = getattr(
+        transformers.AutoConfig.from_pretrained(base), "max_position_embeddings", None
+    )
+    if positions is not None and longest > positions:
+        raise ModelError(
+            f"model {base}: {longest} tokens asked for, the longest text with max_new_tokens; expected at most its"
+            f" {positions} positions; lower max_new_tokens or max_length"
+        )
     found: dict[str, Any] = {
         "dtype": dtype,
         "max_model_len": longest,

@@ -113,7 +113,9 @@ def _write_temporary(path: Path, content: bytes, durable: bool) -> Iterator[Path
     """Yield a file with the content, beside `path`; it is removed at the end."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
     try:
-        with os.fdopen(_open_new(temporary), "wb") as file:
+        if not path.parent.is_dir():
+            make_folder(path.parent)
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             if durable:
@@ -127,12 +129,3 @@ def _write_temporary(path: Path, content: bytes, durable: bool) -> Iterator[Path
     finally:
         with suppress(OSError):
             os.unlink(temporary)
-
-
-def _open_new(path: Path) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    try:
-        return os.open(path, flags, 0o666)
-    except FileNotFoundError:
-        make_folder(path.parent)
-        return os.open(path, flags, 0o666)

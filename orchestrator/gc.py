@@ -12,16 +12,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ratchet.errors import DamagedError
 from ratchet.orchestrator.job_interface.clean_output import print_clean
-from ratchet.orchestrator.run_log import RunLog, list_all_runs, list_sweeps
+from ratchet.orchestrator.run_log import RunLog, list_all_runs
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.backend import Backend
 from ratchet.orchestrator.store.open_runs import list_open_runs
-from ratchet.orchestrator.store.parallel import map_parallel
 
 THREADS = 16
 """Number of threads that read steps, chosen for shared disks and buckets with a latency of some milliseconds."""
@@ -89,9 +89,16 @@ def find_garbage(store: Store, *, keep: int, grace: float) -> list[Garbage]:
         if item.place is store.backend:
             gone.add(item.name)
     stay = [step for step in store.list_names("steps") if step not in gone]
-    in_use = kept.objects.union(
-        map_parallel(THREADS, lambda step: _find_address(store, step), stay, "steps")
-    )
+
+    def find_address(step_id: str) -> str:
+        try:
+            commit = store.lookup(step_id)
+        except DamagedError:  # its end cannot be read, which a run reports
+            return ""
+        return commit.manifest if commit else ""
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        in_use = kept.objects.union(pool.map(find_address, stay))
     return garbage + _list_old(store, "objects", in_use, before)
 
 
@@ -113,25 +120,15 @@ def _list_old(store: Store, kind: str, kept: set[str], before: float) -> list[Ga
     return found
 
 
-def _find_address(store: Store, step_id: str) -> str:
-    """Return the address of a step's object. Empty: it has none, or its end cannot be read, which a run reports."""
-    try:
-        commit = store.lookup(step_id)
-    except DamagedError:
-        return ""
-    return commit.manifest if commit else ""
-
-
 def _find_kept(store: Store, keep: int) -> Kept:
     """Find what must not be removed. keep: number of finished runs, and of sweeps, to keep."""
     kept = Kept()
     open_runs = list_open_runs(
         store
     )  # before the plans: a driver that begins later uses what is young or kept
-    store.pull("sweeps")
     for run_log in _select_runs(store, keep):
         kept.add_plan(run_log)
-    for number, sweep in enumerate(sweep for sweep in list_sweeps(store) if sweep.trials()):
+    for number, sweep in enumerate(list_all_runs(store, "sweeps")):
         if number < keep or _is_pinned(sweep.folder):
             for trial in _list_trial_runs(sweep.folder):
                 kept.add_plan(trial)

@@ -35,10 +35,12 @@ class RunLog:
         self.run_id = folder.name
 
     @classmethod
-    def begin(cls, store: Store, recipe: str, about: Mapping[str, Any]) -> RunLog:
-        """Create the folder of a new run. about: command, parameters, settings, versions."""
+    def begin(
+        cls, store: Store, recipe: str, about: Mapping[str, Any], folder: str = "runs"
+    ) -> RunLog:
+        """Create the folder of a new run or sweep. about: command, parameters, versions. folder: `runs` or `sweeps`."""
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        run_log = cls(store.local("runs", f"{stamp}-{recipe}-{secrets.token_hex(4)}"))
+        run_log = cls(store.local(folder, f"{stamp}-{recipe}-{secrets.token_hex(4)}"))
         make_folder(run_log.folder, new=True)  # the runs of two drivers never mix
         run_log.write("about.json", {"recipe": recipe, "started": time.time(), **about})
         return run_log
@@ -106,16 +108,15 @@ class RunLog:
         return self.folder / "errors" / f"{step.replace('/', '.')}.txt"
 
 
-def list_all_runs(store: Store) -> list[RunLog]:
-    """Return all runs, newest first, including runs without an about.json."""
-    store.pull("runs")
-    runs = store.local("runs")
-    found = sorted(runs.iterdir(), reverse=True) if runs.is_dir() else []
-    made: list[RunLog] = []
-    for path in found:
+def list_all_runs(store: Store, folder: str = "runs") -> list[RunLog]:
+    """Return all runs or sweeps, newest first, including those without an about.json. folder: `runs` or `sweeps`."""
+    store.pull(folder)
+    found: list[RunLog] = []
+    root = store.local(folder)
+    for path in sorted(root.glob("*"), reverse=True):
         if path.is_dir():
-            made.append(RunLog(path))
-    return made
+            found.append(RunLog(path))
+    return found
 
 
 def list_run_logs(store: Store, recipe: str | None = None) -> Iterator[RunLog]:
@@ -143,19 +144,6 @@ def find_run_log(store: Store, run: str = "") -> RunLog:
     raise StoreError(
         f"store {store.where}: {wanted} in it; expected the id of a run (`ratchet status` lists them), of which the"
         f" newest are {newest}"
-    )
-
-
-def list_sweeps(store: Store) -> list[RunLog]:
-    """Return the sweeps of a store, the last changed first."""
-    store.pull("sweeps")
-    found = []
-    for path in store.local("sweeps").glob("*/about.json"):
-        found.append(RunLog(path.parent))
-    return sorted(
-        found,
-        key=lambda run_log: max(path.stat().st_mtime for path in run_log.folder.glob("[!.]*")),
-        reverse=True,
     )
 
 

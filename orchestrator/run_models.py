@@ -11,13 +11,15 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface.job import infer_direction
 from ratchet.orchestrator.job_interface.settings import expect_one_of
+from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.run_log import RunLog, list_run_logs
+from ratchet.orchestrator.step import Output, Row, Source, Step, Summary
 from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store.manifest import Manifest
 
 NAME = re.compile(r"\d{4,}(-[\w-]*)?(:.*)?")
 """Pattern of the names of models of runs."""
@@ -123,6 +125,96 @@ class RunModel:
         return CODE[loader].format(folder=repr(str(folder)))
 
 
+def build_models(plan: Plan, summary: Summary, run_log: RunLog) -> list[RunModel]:
+    """Return all models in the results of a run: first those with a row, in the order of the table, then the other
+    ones that the run ended with, then those of its other steps."""
+    about = run_log.read("about.json") or {}
+    rows: dict[tuple[str, str | None], Row] = {}
+    for row in summary.rows:
+        if row.model:
+            rows.setdefault((row.model.step.name, row.model.part), row)
+    best = {}
+    for name, output in summary.best.items():
+        best[output.step.name, output.part] = name
+    kinds: dict[tuple[str, str | None], str] = {}
+    for planned in plan.steps.values():
+        for part, kind in _list_parts(planned.manifest).items():
+            kinds[planned.step.name, part] = kind
+    found = []
+    for place in dict.fromkeys([*rows, *best, *kinds]):
+        step = place[0]
+        part = str(place[1])
+        planned = plan.steps[step]
+        if place not in kinds or planned.commit is None or planned.manifest is None:
+            continue
+        label = ""
+        metrics: dict[str, float] = {}
+        data: dict[str, str] = {}
+        if place in rows:
+            label = rows[place].label
+            metrics, data = _read_columns(plan, rows[place])
+        model = RunModel(
+            run_id=run_log.run_id,
+            recipe=str(about.get("recipe")),
+            started=float(about.get("started", 0.0)),
+            step=step,
+            part=part,
+            step_id=planned.step_id,
+            object=planned.commit.manifest,
+            kind=kinds[place],
+            bytes=sum(file.bytes for file in planned.manifest.of_part(part)),
+            inputs=dict(describe_inputs(planned.step)),
+            base=_find_base(planned.step),
+            row=label,
+            metrics=metrics,
+            data=data,
+            best_as=best.get(place, ""),
+            changed=bool(planned.numbers.get("changed", True)),
+        )
+        found.append(model)
+    return found
+
+
+def _list_parts(manifest: Manifest | None) -> dict[str, str]:
+    """Return the folders with a model in a result -> kind of the model."""
+    paths = [file.path for file in manifest.files] if manifest else []
+    found: dict[str, str] = {}
+    for sign, kind in SIGNS.items():
+        for path in paths:
+            part, _, name = path.partition("/")
+            if name == sign:
+                found.setdefault(part, kind)
+    return found
+
+
+def _find_base(step: Step) -> str:
+    """Return the name of the base model at the start of a chain of steps."""
+    base = step.inputs.get("base")
+    while isinstance(base, Output):
+        base = base.step.inputs.get("base")
+    if isinstance(base, Source):
+        return base.label or base.path.name
+    return ""
+
+
+def _read_columns(plan: Plan, row: Row) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the numbers of a row, and the digests of the data that they were measured on, both by column."""
+    metrics: dict[str, float] = {}
+    data: dict[str, str] = {}
+    for title, metric in reversed(row.metrics):  # the first of several seeds counts
+        planned = plan.steps[metric.step.name]
+        if metric.name in planned.numbers:
+            metrics[title] = planned.numbers[metric.name]
+        asked = planned.step.inputs.get("completions")
+        if isinstance(asked, Output):
+            planned = plan.steps[asked.step.name]
+        inputs = planned.commit.fingerprint.get("inputs", {}) if planned.commit else {}
+        for key in MEASURED_ON:
+            if isinstance(inputs.get(key), str):
+                data[title] = inputs[key]
+    return {title: metrics[title] for title in row.columns if title in metrics}, data
+
+
 def list_models(store: Store, run: str = "") -> Iterator[RunModel]:
     """Yield the models of the runs whose ids begin with `run`, newest run first (see `read_models`)."""
     for run_log in list_run_logs(store):
@@ -131,28 +223,20 @@ def list_models(store: Store, run: str = "") -> Iterator[RunModel]:
 
 
 def read_models(store: Store, run_log: RunLog) -> list[RunModel]:
-    """Return the models that exist: first those with a row, in the order of the table, then other best models."""
-    plan = run_log.read("plan.json") or {}
-    places = []
-    for row in plan.get("rows", ()):
-        if row["model"]:
-            places.append(row["model"])
-    places += reversed(plan.get("best", {}).values())
-    found: dict[tuple[str, str], RunModel] = {}
-    for place in places:
-        key = (place["step"], place["part"])
-        model = None if key in found else _read(store, run_log, plan, *key)
-        if model is not None:
-            found[key] = model
-    return list(found.values())
+    """Return the models of a run that have a row in the table or that the run ended with, if they exist."""
+    return [model for model in _read_all(store, run_log) if model.row or model.best_as]
 
 
 def read_best(store: Store, run_log: RunLog) -> list[RunModel]:
     """Return the models that a run ended with, if they exist."""
-    found: list[RunModel] = []
-    for model in read_models(store, run_log):
-        if model.best_as:
-            found.append(model)
+    return [model for model in read_models(store, run_log) if model.best_as]
+
+
+def _read_all(store: Store, run_log: RunLog) -> list[RunModel]:
+    found = []
+    for about in (run_log.read("plan.json") or {}).get("models", ()):
+        if store.lookup(about["step_id"]) is not None:
+            found.append(RunModel(**about))
     return found
 
 
@@ -167,116 +251,25 @@ def find_model(store: Store, name: str) -> RunModel:
         raise InputError(
             f"model {name}: no such run in {store.where}; {expect_one_of(known, name)}"
         )
-    found = matching[0]
     models: list[RunModel] = []
     for run_log in matching:
-        models = read_models(store, run_log)
-        if models:
-            found = run_log
-            break
-    plan = found.read("plan.json") or {}
-    best = plan.get("best", {})
+        models = models or _read_all(store, run_log)
+    if not models:
+        raise InputError(
+            f"model {name}: run {matching[0].run_id} has no model in the store; expected one that it made and that"
+            " `gc` has not removed; `ratchet models` lists those there are"
+        )
+    shown = [model for model in models if model.row or model.best_as]
+    best = [model for model in shown if model.best_as]
     if not own:
-        if not models:
-            raise InputError(
-                f"model {name}: run {found.run_id} of {plan.get('recipe')} has no model in the store; expected one that"
-                " it made and that `gc` has not removed; `ratchet models` lists those there are"
-            )
-        for wanted in best:
-            for model in models:
-                if model.best_as == wanted:
-                    return model
-        return models[-1]
-    places = [(best[own]["step"], best[own]["part"])] if own in best else []
-    for step in plan.get("steps", ()):
-        if own == step["name"]:
-            places += [(own, "model"), (own, "adapter")]
-        elif own.startswith(f"{step['name']}/"):
-            places.append((step["name"], own.removeprefix(f"{step['name']}/")))
-    for place in places:
-        made = _read(store, found, plan, *place)
-        if made is not None:
-            return made
-    names = [one.name.partition(":")[2] for one in models] or ["those of a run that made models"]
+        return (best or shown[-1:] or models)[0]
+    for model in best + models:
+        names = [model.best_as, f"{model.step}/{model.part}"]
+        if model.part in ("model", "adapter"):
+            names.append(model.step)
+        if own in names:
+            return model
+    known = [model.name.partition(":")[2] for model in shown]
     raise InputError(
-        f"model {name}: run {found.run_id} has no finished '{own}'; {expect_one_of(names, own)}"
+        f"model {name}: run {models[0].run_id} has no finished '{own}'; {expect_one_of(known, own)}"
     )
-
-
-def _read(
-    store: Store, run_log: RunLog, plan: Mapping[str, Any], step: str, part: str
-) -> RunModel | None:
-    """Return the model in the folder `part` of a step's result; None if there is none."""
-    steps = {one["name"]: one for one in plan["steps"]}
-    if (
-        step not in steps
-        or not steps[step]["object"]
-        or store.lookup(steps[step]["step_id"]) is None
-    ):
-        return None
-    manifest = store.manifest(steps[step]["object"])
-    files = manifest.of_part(part)
-    names = set()
-    for file in files:
-        names.add(file.path.removeprefix(f"{part}/"))
-    kind = next((kind for sign, kind in SIGNS.items() if sign in names), "")
-    if not kind:
-        return None
-    about = run_log.read("about.json") or {}
-    place = {"step": step, "part": part}
-    unlisted: dict[str, Any] = {"label": "", "columns": {}}
-    row = next((row for row in plan.get("rows", ()) if row["model"] == place), unlisted)
-    metrics, data = _read_columns(store, steps, row["columns"])
-    return RunModel(
-        run_id=run_log.run_id,
-        recipe=str(plan.get("recipe")),
-        started=float(about.get("started", 0.0)),
-        step=step,
-        part=part,
-        step_id=steps[step]["step_id"],
-        object=steps[step]["object"],
-        kind=kind,
-        bytes=sum(file.bytes for file in files),
-        inputs=dict(steps[step]["inputs"]),
-        base=find_base(steps, step),
-        row=row["label"],
-        metrics=metrics,
-        data=data,
-        changed=bool(manifest.result.get("metrics", {}).get("changed", True)),
-        best_as=next((name for name, found in plan.get("best", {}).items() if found == place), ""),
-    )
-
-
-def find_base(steps: Mapping[str, Mapping[str, Any]], step: str) -> str:
-    """Return the base model at the start of a chain of steps. steps: the steps of plan.json by name."""
-    while True:
-        base = str(dict(steps[step]["inputs"]).get("base", ""))
-        step = base.partition("[")[0]
-        if step not in steps:
-            return base
-
-
-def _read_columns(
-    store: Store, steps: Mapping[str, Mapping[str, Any]], columns: Mapping[str, list[list[str]]]
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the numbers of a row, and the digests of the data that they were measured on, both by column."""
-    metrics: dict[str, float] = {}
-    data: dict[str, str] = {}
-    for title, cell in columns.items():
-        step, name = cell[0]
-        made = steps.get(step, {})
-        if not made.get("object") or store.lookup(made["step_id"]) is None:
-            continue
-        value = store.manifest(made["object"]).result.get("metrics", {}).get(name)
-        if isinstance(value, int | float):
-            metrics[title] = value
-        asked = steps.get(dict(made["inputs"]).get("completions", step), {})
-        commit = store.lookup(asked["step_id"]) if asked.get("step_id") else None
-        inputs = commit.fingerprint.get("inputs", {}) if commit else {}
-        digests = []
-        for key in MEASURED_ON:
-            if isinstance(inputs.get(key), str):
-                digests.append(inputs[key])
-        if digests:
-            data[title] = digests[0]
-    return metrics, data

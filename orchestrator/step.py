@@ -341,23 +341,6 @@ def list_goals(summary: Summary) -> list[Step]:
     return goals + [output.step for output in outputs if isinstance(output, Output)]
 
 
-def describe_summary(summary: Summary) -> dict[str, Any]:
-    """Return the rows and best models of a summary as JSON values for plan.json, with steps by name."""
-
-    def locate(output: Output | None) -> dict[str, str | None] | None:
-        if output is None:
-            return None
-        return {"step": output.step.name, "part": output.part}
-
-    rows = []
-    for row in summary.rows:
-        columns: dict[str, list[list[str]]] = {}
-        for title, metric in row.metrics:
-            columns.setdefault(title, []).append([metric.step.name, metric.name])
-        rows.append({"label": row.label, "columns": columns, "model": locate(row.model)})
-    return {"rows": rows, "best": {name: locate(output) for name, output in summary.best.items()}}
-
-
 def _reference(name: str, key: str, value: Any) -> Reference:
     if value is None or isinstance(value, Output | Source):
         return value

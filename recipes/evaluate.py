@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from annotated_types import Ge, MinLen
 
 from ratchet.errors import InputError
-from ratchet.jobs.comparison import measure_embedders
 from ratchet.jobs.retrieval import evaluate_retrieval
 from ratchet.orchestrator.step import Row, Step, Summary, step
 from ratchet.recipes.parts.comparison import (
@@ -77,14 +76,6 @@ def evaluate(
                 f"{own}/evaluate_reranked", evaluate_retrieval.JOB, **given
             )
     columns = compare_with_first(found, asked["queries"])
-    if folders:
-        given = {"models": tuple(folders.values()), "queries": asked["queries"]}
-        measured = step("measure", measure_embedders.JOB, **given)
-        for number, name in enumerate(folders):
-            columns[name] |= {
-                "ms per query": measured.metric(f"{number}/milliseconds", count=f"{number}/queries")
-            }
-            columns[name] |= {"MB": measured.metric(f"{number}/megabytes")}
     return Summary(
         [Row(name, columns[name], steps=[*own.parents, own]) for name, own in found.items()]
     )

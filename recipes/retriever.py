@@ -49,7 +49,7 @@ def retriever(
     A large model needs a lower learning rate: --set finetune_embedder.learning_rate=1e-4
 
     data        the data to train on: pairs as JSONL, CSV or Parquet (pairs.parquet?query=title&positive=body),
-                FlagEmbedding JSONL, a BEIR folder, Eedi's CSVs, hf://owner/name?split=train, or a .yaml list of these
+                FlagEmbedding JSONL, a BEIR folder, Eedi's CSVs, or hf://owner/name?split=train
     valid       data that selects checkpoints, in any of these formats; empty: a part of data
     test        data that is only evaluated, in any of these formats; empty: a part of data
     base        the embedder to finetune: a folder or a hub id

@@ -92,12 +92,7 @@ def theorems(
         corpus=prepared["test"],
         allow_unchanged=True,
     )["model"]
-    held_out = evaluate(
-        "valid", prepared["valid"], merged, None, selection=finetuned["selection.json"]
-    )
-    last = make_row(
-        "finetuned", evaluate("finetuned", prepared["test"], merged, None), finetuned, held_out
-    )
+    last = make_row("finetuned", evaluate("finetuned", prepared["test"], merged, None), finetuned)
     return Summary([*rows, replace(last, model=merged)], best={"embedder": merged})
 
 
@@ -110,19 +105,13 @@ def find_given(**paths: str) -> dict[str, Any]:
     return found
 
 
-def evaluate(
-    name: str, statements: Output, model: Source | Output, max_length: int | None, **inputs: Any
-) -> Step:
+def evaluate(name: str, statements: Output, model: Source | Output, max_length: int | None) -> Step:
     """Embed statements, rank all of them for each statement, and return the evaluation."""
     vectors = step(f"{name}/embed", embed.JOB, model=model, texts=statements, max_length=max_length)
-    return step(
-        f"{name}/evaluate", evaluate_papers.JOB, statements=statements, embeddings=vectors, **inputs
-    )
+    return step(f"{name}/evaluate", evaluate_papers.JOB, statements=statements, embeddings=vectors)
 
 
-def make_row(
-    label: str, evaluation: Step, finetuned: Step | None = None, held_out: Step | None = None
-) -> Row:
+def make_row(label: str, evaluation: Step, finetuned: Step | None = None) -> Row:
     """Return a row of the summary table."""
     if finetuned:
         columns = {"loss": finetuned.metric("loss")}
@@ -130,8 +119,6 @@ def make_row(
         columns = {}
     for name in ("mrr", "map", "p@1", "r@10", "r@100", "r@1000"):
         columns[name.upper()] = evaluation.metric(name)
-    if held_out:
-        columns["merging cost"] = held_out.metric("merging_cost")
     if finetuned is None:
         return Row(label, columns, steps=[evaluation], baseline=True)
     return Row(label, columns, steps=[finetuned, evaluation])

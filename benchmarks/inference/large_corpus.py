@@ -6,7 +6,7 @@
 unit vectors in shards. `prepare` runs the job, and `datasets` loads and sorts the same corpus file with the Hugging
 Face library. `make-pairs` writes `--documents` pairs, each with its own passage, and `prepare-pairs` runs the job on
 them. `mine` searches all vectors for the queries, shard by shard as a worker does, and writes the training file as the
-driver does. `index` builds an index that finds 95 % of the 200 nearest documents, and `mine-approximate` searches it.
+driver does.
 `evaluate` ranks the whole corpus for each query. `train` starts training on as many mined queries as there are
 documents: it reads them, draws the order of an epoch, and makes the first batch with its texts. `train-sft` does the
 same with as many tokenized samples of 60 tokens. Two peaks of the process's memory are printed: the kernel's
@@ -29,9 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import faiss
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,9 +58,6 @@ def main() -> None:
         "--queries", type=int, default=20_000, help=f"training queries; a shard has {SHARD_ROWS:,}"
     )
     parser.add_argument("--dim", type=int, default=384)
-    parser.add_argument(
-        "--rank", type=int, default=0, help="random vectors of a lower rank and noise; 0: without"
-    )
     parser.add_argument("--storage-dtype", default="float16", help="of the vectors, as in `embed`")
     parser.add_argument("--negatives", type=int, default=4, help="of each query of `train`")
     parser.add_argument("--stages", default=",".join(STAGES))
@@ -92,7 +87,6 @@ def main() -> None:
             "documents",
             "queries",
             "dim",
-            "rank",
             "storage_dtype",
             "negatives",
             "folder",
@@ -191,7 +185,7 @@ def write_random(given: argparse.Namespace, texts: Path, folder: Path) -> None:
         if not (target := folder / f"{path.stem}.arrow").exists():
             ids = read_ids(path)
             rng = np.random.default_rng([number, len(ids)])
-            block_ND = unit(rng, len(ids), given.dim, given.rank)
+            block_ND = unit(rng, len(ids), given.dim)
             write_vectors(target, ids, block_ND.astype(given.storage_dtype))
 
 
@@ -249,34 +243,14 @@ def load_datasets(given: argparse.Namespace) -> None:
 
 
 def mine(given: argparse.Namespace) -> None:
-    from ratchet.jobs.retrieval.mining import Worker, write_jsonl
+    from ratchet.data.scored_lists import write_flag_embedding
+    from ratchet.jobs.retrieval.mining import Worker
 
     inputs, context = MineInputs(*list_inputs(given)), make_context(given, given.stage)
-    index = given.folder / "index" / "index.faiss" if given.stage == "mine-approximate" else None
-    worker = Worker(MineConfig(), inputs, "cpu", index)
+    worker = Worker(MineConfig(), inputs, "cpu")
     for source in list_shards(inputs.queries):
         print(worker(source, context.out / source.name, lambda *_: None), flush=True)
-    write_jsonl(context.out, inputs.corpus)
-
-
-def build_index(given: argparse.Namespace) -> None:
-    from ratchet.jobs.retrieval.mining import IndexBuilder
-
-    print_since = Clock()
-    inputs, context = MineInputs(*list_inputs(given)), make_context(given, "index")
-    builder, target = (
-        IndexBuilder(MineConfig(min_recall=0.95), inputs, "cpu"),
-        context.out / "index.faiss",
-    )
-    print(
-        builder(
-            inputs.corpus,
-            target,
-            lambda rows, *_: print_since(f"{rows:,}") if rows % 2**20 == 0 else None,
-        )
-    )
-    index: Any = faiss.read_index(str(target))
-    print(f"{index.nlist} lists, of which {index.nprobe} are searched per query")
+    write_flag_embedding(context.out, inputs.corpus)
 
 
 def list_inputs(given: argparse.Namespace) -> tuple[Path, Path, Path, Path]:
@@ -388,8 +362,6 @@ STAGES: dict[str, Callable[[argparse.Namespace], None]] = {
     "datasets": load_datasets,
     "vectors": write_embeddings,
     "mine": mine,
-    "index": build_index,
-    "mine-approximate": mine,
     "evaluate": evaluate,
     "train": train,
     "train-sft": train_sft,

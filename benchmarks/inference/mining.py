@@ -3,14 +3,11 @@ mine_hard_negatives.
 
     python -m benchmarks.inference.mining --data EEDI    # the real texts, embedded by MiniLM once
     python -m benchmarks.inference.mining --queries 4000 --rows 200000     # random unit vectors
-    python -m benchmarks.inference.mining --queries 4096 --rows 1000000 --rank 12 --recall 0.95 --rounds 1 --skip-peer
 
 All run in one process on the same vectors, in alternating rounds. The table shows median seconds, the ratio to
 Ratchet's, and how many neighbours are the same as Ratchet's at the same rank. mine_hard_negatives gets precomputed
 vectors (its encoder is replaced by a look-up), so that only its search and its filtering are timed; it returns texts,
-the others row numbers. `--recall` adds an index with this recall (models/search/inverted_lists.py), which Ratchet
-searches list by list, and FAISS query by query; building the index is not timed. `--rank` draws vectors of this rank
-plus noise; for vectors without structure, an index has to search most of its lists.
+the others row numbers.
 """
 
 from __future__ import annotations
@@ -29,13 +26,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ratchet.models.search.inverted_lists import (
-    VECTORS_PER_LIST,
-    build_lists,
-    choose_probes,
-    count_lists,
-    search_lists,
-)
 from ratchet.models.search.top_k import top_k
 
 Found = np.ndarray | None
@@ -54,10 +44,6 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, default=2587, help="random vectors: rows of the corpus")
     parser.add_argument("--dim", type=int, default=384, help="random vectors: dimensions")
-    parser.add_argument(
-        "--rank", type=int, default=0, help="random vectors: their rank, but for noise; 0: full"
-    )
-    parser.add_argument("--recall", type=float, help="also search an index that finds so much")
     parser.add_argument("--k", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--skip-peer", action="store_true", help="without mine_hard_negatives")
@@ -68,9 +54,7 @@ def main() -> None:
         query, corpus = vectors[: len(query_texts)], vectors[len(query_texts) :]
     else:
         rng = np.random.default_rng(0)
-        query, corpus = (
-            unit(rng, rows, given.dim, given.rank) for rows in (given.queries, given.rows)
-        )
+        query, corpus = (unit(rng, rows, given.dim) for rows in (given.queries, given.rows))
         query_texts, corpus_texts = (
             [f"query {i}" for i in range(len(query))],
             [f"row {i}" for i in range(len(corpus))],
@@ -83,10 +67,6 @@ def main() -> None:
         "faiss IndexFlatIP": lambda: by_faiss(query, corpus, k),
         "torch matmul + topk": lambda: by_torch(query, corpus, k),
     }
-    if given.recall:
-        index = make_index(query, corpus, k, given.recall)
-        ways["index, list by list"] = lambda: search_lists(index, query, k)[1]
-        ways["index, faiss"] = lambda: index.search(query, k)[1]
     if importlib.util.find_spec("datasets") is None:
         print("mine_hard_negatives is left out: it needs the package datasets")
     elif not given.skip_peer:
@@ -120,26 +100,9 @@ def main() -> None:
         print(f"{name:26} {median:9.3f} {min(seconds[name]):9.3f} {median / ours:6.2f}x  {same}")
 
 
-def unit(rng: np.random.Generator, rows: int, dim: int, rank: int = 0) -> np.ndarray:
+def unit(rng: np.random.Generator, rows: int, dim: int) -> np.ndarray:
     vectors = rng.standard_normal((rows, dim), dtype=np.float32)
-    if rank:
-        axes = np.random.default_rng(1).standard_normal((rank, dim), dtype=np.float32) / rank**0.5
-        vectors = rng.standard_normal((rows, rank), dtype=np.float32) @ axes + 0.1 * vectors
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
-def make_index(query: np.ndarray, corpus: np.ndarray, k: int, recall: float) -> Any:
-    start = time.perf_counter()
-    lists = count_lists(len(corpus))
-    index = build_lists(
-        corpus[: VECTORS_PER_LIST * lists], np.array_split(corpus, 16), lists, seed=0
-    )
-    built, asked = time.perf_counter() - start, query[:256]
-    found, expected = choose_probes(index, asked, corpus[top_k(asked, [(0, corpus)], k)[1]], recall)
-    print(
-        f"index: built in {built:.1f} s; {index.nprobe} of {lists} lists per query find {found / expected:.3f}"
-    )
-    return index
 
 
 def by_faiss(query: np.ndarray, corpus: np.ndarray, k: int) -> np.ndarray:

@@ -74,7 +74,7 @@ def step(given: argparse.Namespace, device: str, peak: float) -> None:
     shape, length = (TINY, 32) if given.tiny else (QWEN, 256)
     config = Config(
         epochs=1,
-        batch_size=(given.batch,),
+        batch_size=given.batch,
         lora_r=8,
         lora_alpha=16.0,
         lora_dropout=0.05,

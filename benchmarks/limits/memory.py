@@ -239,7 +239,6 @@ def finetune_embedder(
 
 
 def merge(base: Path, data: Path, out: Path, settings: dict[str, Any], given: Any) -> Parts:
-    from ratchet.jobs.retrieval import merge as job
     from ratchet.models import merging
 
     def work() -> None:
@@ -248,13 +247,7 @@ def merge(base: Path, data: Path, out: Path, settings: dict[str, Any], given: An
         merging.merge(base, base / "adapter", target)
         merging.check(base, base / "adapter", target, [TEXT] * 8)  # a batch
 
-    return (
-        nothing,
-        work,
-        lambda: job.estimate_needs(
-            job.Config(), job.Inputs(base, base / "adapter", data), given, {}
-        ),
-    )
+    return nothing, work, lambda: None
 
 
 def merge_alone(base: Path, data: Path, out: Path, settings: dict[str, Any], given: Any) -> Parts:

@@ -95,16 +95,11 @@ def overhead(folder: Path, trials: int) -> None:
         "1",
     ]
     whole = ratchet(folder, "sweep", str(recipe), *options)
-    (file,) = (folder / "store").glob("sweeps/*/events.jsonl")
-    events = [json.loads(line) for line in file.read_text().splitlines()]
-    began = [event["t"] for event in events if event["event"] == "started"]
-    ended = [event["t"] for event in events if event["event"] == "ended"]
-    again = [start - end for start, end in zip(began[1:], ended, strict=False)]
-    lives = [end - start for start, end in zip(began[1:], ended[1:], strict=True)]
+    (file,) = (folder / "store").glob("sweeps/*/trials.json")
+    lives = [trial["seconds"] for trial in json.loads(file.read_text())["trials"]]
     alone = ratchet(folder, "run", str(recipe), "--set", "fit.rate=2.0")
     print(f"a sweep of {trials} trials, whole                     {whole:8.2f} s")
-    print(f"from a trial's end to the next one's start  {statistics.median(again):8.2f} s")
-    print(f"a trial from start to end, all but the first {statistics.median(lives):7.2f} s")
+    print(f"a trial from start to end, all but the first {statistics.median(lives[1:]):7.2f} s")
     print(f"one such run by itself                      {alone:8.2f} s")
 
 

@@ -216,7 +216,7 @@ def our_step(given: argparse.Namespace, way: str) -> dict[str, float]:
     kind = "float32" if way.endswith("float32") else "bfloat16"
     config = Config(
         epochs=1,
-        batch_size=(given.batch,),
+        batch_size=given.batch,
         lora_r=32,
         lora_alpha=64.0,
         temperature=TEMPERATURE,

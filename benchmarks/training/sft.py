@@ -1,6 +1,6 @@
 """Finetuning a decoder on answers: tokens per second and peak memory of Ratchet and of TRL's SFTTrainer.
 
-    python -m benchmarks.training.sft [--data gsm8k/train.jsonl] [--steps 4] [--rounds 2] [--packing]
+    python -m benchmarks.training.sft [--data gsm8k/train.jsonl] [--steps 4] [--rounds 2]
 
 Both get the same samples (GSM8K's JSONL; without `--data` generated Countdown tasks) and the same model (Qwen2's
 architecture, 8 layers of 512 dimensions, a head of 32,768 rows, random weights, a tokenizer trained on the samples).
@@ -32,7 +32,7 @@ LONGEST = 512
 
 
 def main() -> None:
-    given = arguments(__doc__ or "", WAYS, batch=16, negatives=0, flags=("--packing",))
+    given = arguments(__doc__ or "", WAYS, batch=16, negatives=0)
     if given.way:
         print(json.dumps((ours if given.way.startswith("ours") else peer)(given)))
     else:
@@ -96,9 +96,7 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
         folder = Path(name)
         samples = prepared(given, folder)
         kind: Any = "float32" if given.way.endswith("float32") else "bfloat16"
-        config = Config(
-            batch_size=given.batch, epochs=1, dtype=kind, max_length=LONGEST, packing=given.packing
-        )
+        config = Config(batch_size=given.batch, epochs=1, dtype=kind, max_length=LONGEST)
         torch.distributed.init_process_group(
             "gloo", init_method=f"file://{folder}/store", rank=0, world_size=1
         )
@@ -154,7 +152,6 @@ def peer(given: argparse.Namespace) -> dict[str, float]:
             logging_steps=1,
             disable_tqdm=True,
             max_length=LONGEST,
-            packing=given.packing,
             completion_only_loss=True,
             gradient_checkpointing=False,
         )

@@ -59,11 +59,10 @@ SCORES = ("pos_scores", "neg_scores")
 """Columns of a teacher's scores, one for each positive and for each negative."""
 MAX_SCORE = 3e38
 """Bound on the absolute value of scores, which are stored as float32."""
-OTHERS = ("ignore", "instruction", "name", "split", "template", "weight")
+OTHERS = ("ignore", "instruction", "name", "split", "template")
 """Options of any format. ignore: columns that are not read, separated by commas; instruction: task of all queries;
-name: prefix of ids; split: which files of a folder; template: query text from several columns; weight: factor on the
-number of training queries."""
-WEIGHT = re.compile(r"\d{1,3}(\.\d+)?|\.\d+")
+name: prefix of ids; split: which files of a folder, or rows of the column `split`; template: query text from several
+columns."""
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 
 Options = Mapping[str, Sequence[str]]
@@ -71,15 +70,14 @@ Options = Mapping[str, Sequence[str]]
 
 def parse_options(text: str, where: str) -> Options:
     """Parse the query string behind a path, such as `query=title&positive=body`. Raises DataError, beginning with
-    `where`, for unknown options, those without a value or with several, and a weight out of bounds."""
+    `where`, for unknown options, and those without a value or with several."""
     given = parse_qs(text, keep_blank_values=True)
     for key, values in given.items():
         several = len(values) > 1 and key != "negative"
-        no_weight = key == "weight" and not WEIGHT.fullmatch(values[0])
-        if key not in (*COLUMNS, *OTHERS) or "" in values or several or no_weight:
+        if key not in (*COLUMNS, *OTHERS) or "" in values or several:
             raise DataError(
                 f"{where}: '{key}={'&'.join(values)}' given behind the path; expected some of"
-                f" {', '.join((*COLUMNS, *OTHERS))}, each with one value (weight: 0 to 999); correct it"
+                f" {', '.join((*COLUMNS, *OTHERS))}, each with one value; correct it"
             )
     return given
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,7 +16,7 @@ def escape(name: str) -> str:
 
 
 def write_run(
-    path: Path, rankings: Iterable[tuple[str, Sequence[tuple[str, float]]]], tag: str
+    path: Path, rankings: Iterable[tuple[str, Iterable[tuple[str, float]]]], tag: str
 ) -> None:
     """Write a run file. rankings: (query id, [(document id, score), ...] best first). Lines: `qid Q0 docid rank score
     tag`."""
@@ -26,7 +26,7 @@ def write_run(
                 file.write(f"{escape(query)} Q0 {escape(document)} {rank} {score:.9g} {tag}\n")
 
 
-def write_qrels(path: Path, graded: Iterable[tuple[str, Sequence[tuple[str, int]]]]) -> None:
+def write_qrels(path: Path, graded: Iterable[tuple[str, Iterable[tuple[str, int]]]]) -> None:
     """Write a qrels file. graded: (query id, [(document id, grade), ...]). Lines: `qid 0 docid grade`."""
     with path.open("w", encoding="utf-8") as file:
         for query, documents in graded:

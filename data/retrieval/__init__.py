@@ -55,8 +55,6 @@ class RetrievalData:
     """Description of what was dropped or merged while reading -> its count."""
     numbered: bool = False
     """Whether the reader numbered the queries, since the data has no ids of them."""
-    weights: Sequence[float] = ()
-    """By `Query.source`: the fraction of the data set's training queries that is drawn."""
     share: float = 1.0
     """The fraction of the rows that was read: below 1 for a sample."""
     estimate: int | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +25,6 @@ def unite(parts: Sequence[Part]) -> RetrievalData:
     notes: Counter[str] = Counter()
     corpus: list[Document] = []
     queries: list[Query] = []
-    weights: list[float] = []
     unread: set[str] = set()
     first: dict[str, tuple[int, str]] = {}
     """Text -> the first data set that has it, and its id there."""
@@ -34,7 +32,6 @@ def unite(parts: Sequence[Part]) -> RetrievalData:
     rows = 0
     estimated_rows = 0.0
     for number, (place, data, split, options) in enumerate(parts):
-        weights.append(float(options.get("weight", ["1"])[0]))
         unread.update(data.unread)
         notes.update(data.notes)
         rows += len(data.queries)
@@ -84,7 +81,6 @@ def unite(parts: Sequence[Part]) -> RetrievalData:
         corpus,
         queries,
         +notes,
-        weights=weights,
         share=rows / estimated_rows,
         estimate=estimate,
         unread=sorted(unread),
@@ -103,20 +99,3 @@ def _rename(query: Query, renamed: Mapping[str, str], prefix: str) -> Query:
         grades=tuple(grades.values()),
         negatives=tuple(renamed.get(name, prefix + name) for name in query.negatives),
     )
-
-
-def weigh(queries: Sequence[Query], weights: Sequence[float], seed: int) -> list[Query]:
-    """Draw weight x N of the N queries of each data set, rounded. Above 1, queries are repeated. The order is kept."""
-    times = [1] * len(queries)
-    for source, weight in enumerate(weights):
-        own = [number for number, query in enumerate(queries) if query.source == source]
-        wanted = round(weight * len(own))
-        whole, rest = divmod(wanted, max(1, len(own)))
-        for number in own:
-            times[number] = whole
-        for number in random.Random(f"{seed}/{source}").sample(own, rest):
-            times[number] += 1
-    drawn = []
-    for query, count in zip(queries, times, strict=True):
-        drawn += [query] * count
-    return drawn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,9 @@ from ratchet.models.vllm import make_sampling_params
 if TYPE_CHECKING:
     from ratchet.jobs.answers.generate import Config, Inputs
 
+TALK_COLUMNS = ("answers", "truncated", "prompt_tokens", "new_prompt_tokens", "generated_tokens")
+"""Columns of COMPLETIONS that are attributes of conversations, one value per completion."""
+
 
 class Worker:
     """Answers shards of samples with transformers. Writes ratchet.data.tasks.answers.COMPLETIONS."""
@@ -38,46 +41,37 @@ class Worker:
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         samples = read_samples(source)
-        rows: list[dict[str, Any]] = []
         total = self.config.num_completions * sum(len(sample.turns) for sample in samples)
         done = tokens = 0
 
         def progress(answers: int, new_tokens: int) -> None:
             nonlocal done, tokens
-            done = done + answers
-            tokens = tokens + new_tokens
+            done += answers
+            tokens += new_tokens
             report(len(samples) * done // total, tokens)
 
-        for batch in self._make_batches(samples):
-            rows += self._complete(batch, progress)
-        write_table(target, pa.Table.from_pylist(rows, COMPLETIONS))
-        return {"rows": len(rows), "tokens": tokens}
-
-    def _make_batches(self, samples: list[Sample]) -> list[list[Sample]]:
-        """Return all samples as one batch, or with `measure_latency` one batch per group."""
         groups: dict[str, list[Sample]] = {}
         for sample in samples:
-            groups.setdefault(sample.group if self.config.measure_latency else "", []).append(
-                sample
+            group = sample.group if self.config.measure_latency else "all"
+            groups.setdefault(group, []).append(sample)
+        rows: list[dict[str, Any]] = []
+        for group_samples in groups.values():
+            start = time.perf_counter()
+            talks = start_conversations(group_samples, self.config.num_completions)
+            converse(
+                self.decoder,
+                talks,
+                self.sampling,
+                batch_tokens=self.batch_tokens,
+                max_prompt_length=self.config.max_prompt_length,
+                progress=progress,
             )
-        return list(groups.values())
-
-    def _complete(
-        self, samples: Sequence[Sample], progress: Callable[[int, int], None]
-    ) -> list[dict[str, Any]]:
-        """Return rows of COMPLETIONS. All conversations finish a turn before the next begins."""
-        start = time.perf_counter()
-        talks = start_conversations(samples, self.config.num_completions)
-        limits: dict[str, Any] = {
-            "batch_tokens": self.batch_tokens,
-            "max_prompt_length": self.config.max_prompt_length,
-        }
-        converse(self.decoder, talks, self.sampling, progress=progress, **limits)
-        if self.config.measure_latency:
-            seconds = (time.perf_counter() - start) / len(samples)
-        else:
             seconds = None
-        return _make_rows(samples, talks, self.decoder.tokenizer, seconds)
+            if self.config.measure_latency:
+                seconds = (time.perf_counter() - start) / len(group_samples)
+            rows += _make_rows(group_samples, talks, self.decoder.tokenizer, seconds)
+        write_table(target, pa.Table.from_pylist(rows, COMPLETIONS))
+        return {"rows": len(rows), "tokens": tokens}
 
 
 class ShardClient:
@@ -93,12 +87,8 @@ class ShardClient:
         prompts = tokenize_prompts(talks, self.conversations, self.config.max_prompt_length)
         found: list[Request] = []
         for talk, ids in zip(talks, prompts, strict=True):
-            found.append(
-                (
-                    np.array(ids, np.int32),
-                    make_sampling_params(self.sampling, self.conversations.ends, talk.next_name),
-                )
-            )
+            how = make_sampling_params(self.sampling, self.conversations.ends, talk.next_name)
+            found.append((np.array(ids, np.int32), how))
         return found
 
     def write(
@@ -127,24 +117,16 @@ def _make_sampling(config: Config, inputs: Inputs) -> Sampling:
 
 
 def read_samples(shard: Path) -> list[Sample]:
-    found: list[Sample] = []
-    for row in pq.read_table(shard).to_pylist():
-        found.append(row_to_sample(row))
-    return found
+    return [row_to_sample(row) for row in pq.read_table(shard).to_pylist()]
 
 
 def start_conversations(samples: Sequence[Sample], num_completions: int) -> list[ConversationState]:
     """Return the conversations of each sample, one per completion, without answers."""
     found: list[ConversationState] = []
     for sample in samples:
+        questions = [question for question, _ in sample.turns]
         for number in range(num_completions):
-            found.append(
-                ConversationState(
-                    f"{sample.id}/{number}",
-                    sample.system,
-                    [question for question, _ in sample.turns],
-                )
-            )
+            found.append(ConversationState(f"{sample.id}/{number}", sample.system, questions))
     return found
 
 
@@ -158,22 +140,10 @@ def _make_rows(
     each = len(talks) // max(1, len(samples))
     found: list[dict[str, Any]] = []
     for number, sample in enumerate(samples):
-        row: dict[str, Any] = {
-            "shared_tokens": count_shared_tokens(sample, tokenizer),
-            "seconds": seconds,
-        }
-        for name, value in sample_to_row(sample).items():
-            if name in COMPLETIONS.names:
-                row[name] = value
-        own = talks[number * each : (number + 1) * each]
-        for name in (
-            "answers",
-            "truncated",
-            "prompt_tokens",
-            "new_prompt_tokens",
-            "generated_tokens",
-        ):
-            row[name] = [getattr(talk, name) for talk in own]
+        row = sample_to_row(sample)
+        row |= {"shared_tokens": count_shared_tokens(sample, tokenizer), "seconds": seconds}
+        for name in TALK_COLUMNS:
+            row[name] = [getattr(talk, name) for talk in talks[number * each : (number + 1) * each]]
         found.append(row)
     return found
 

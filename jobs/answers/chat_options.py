@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Parents, Result
+from ratchet.orchestrator.job_interface import Parents
 
 if TYPE_CHECKING:  # they import torch, numpy and pyarrow
     from ratchet.data.tasks.task import Sample
@@ -83,20 +83,16 @@ def describe_samples(samples: Iterable[Sample]) -> dict[str, int | str]:
     """Return the metrics from which plans know what chat templates have to render: `turns` if there are several,
     `system` if there are system messages, and `special_tokens` of any model in the targets."""
     turns = 1
-    system = False
     tokens = set[str]()
+    found: dict[str, int | str] = {}
     for sample in samples:
         turns = max(turns, len(sample.turns))
-        system = system or bool(sample.system)
+        if sample.system:
+            found["system"] = 1
         for _, target in sample.turns:
             tokens.update(SPECIAL.findall(target))
-    found: dict[str, int | str]
     if turns > 1:
-        found = {"turns": turns}
-    else:
-        found = {}
-    if system:
-        found["system"] = 1
+        found["turns"] = turns
     if tokens:
         found["special_tokens"] = " ".join(sorted(tokens))
     return found
@@ -122,28 +118,32 @@ def _check_target(where: str, target: str, conversations: Conversations) -> None
         )
 
 
-def check_chat(config: Any, inputs: Any, parents: Parents, *, trains: bool = False) -> Result:
+def check_chat(inputs: Any, parents: Parents, *, trains: bool = False) -> None:
     """Raise ModelError at plan time for arguments that the chat template of the job's model does not use, and for a
     template that cannot render the samples; with `trains` also for one with which labels are not the answers, and
     InputError for answers that have a token that ends answers in them."""
+    from ratchet.data.tables import read_shards
+
     model = getattr(inputs, "model", None) or getattr(inputs, "base", None)
-    if hasattr(inputs, "samples"):
-        field = "samples"
-    else:
-        field = "valid"
+    field = "samples" if hasattr(inputs, "samples") else "valid"
     samples = getattr(inputs, field)
-    made = parents.get(field, Result())
-    if samples is None:
-        arguments, _ = _parse(str(made.metrics.get("chat", "{}")))
-    else:
+    if model is None or (samples is None and field not in parents):
+        return
+    tokens = ""
+    if samples is not None:
         arguments, _ = read_chat(samples)
-    known = samples is not None or field in parents
-    if model is None or not known:
-        return Result()
+        table = read_shards(samples, ["system", "questions"])
+        turns = max(map(len, table["questions"].to_pylist()), default=1)
+        system = any(table["system"].to_pylist())
+    else:
+        made = parents[field].metrics
+        arguments, _ = _parse(str(made.get("chat", "{}")))
+        turns = int(made.get("turns", 1))
+        system = "system" in made
+        tokens = str(made.get("special_tokens", ""))
     from ratchet.models.decoder import decoder
 
     conversations = decoder.load_conversations(model, arguments)
-    turns, system, tokens = _read_shape(samples, made)
     turns = min(turns, MOST_TURNS)
     conversations.check_turns(turns, system)
     if trains:
@@ -153,19 +153,3 @@ def check_chat(config: Any, inputs: Any, parents: Parents, *, trains: bool = Fal
         _check_target("the data", tokens, conversations)
         if inputs.train is not None:
             check_answers(inputs.train, conversations)
-    return Result()
-
-
-def _read_shape(samples: Path | None, made: Result) -> tuple[int, bool, str]:
-    """Return the metrics of `describe_samples`, of samples, or of the step that makes them."""
-    if samples is None:
-        return (
-            int(made.metrics.get("turns", 1)),
-            "system" in made.metrics,
-            str(made.metrics.get("special_tokens", "")),
-        )
-    from ratchet.data.tables import read_shards
-
-    table = read_shards(samples, ["system", "questions"])
-    turns = max(map(len, table["questions"].to_pylist()), default=1)
-    return turns, any(table["system"].to_pylist()), ""

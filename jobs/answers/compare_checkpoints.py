@@ -51,19 +51,14 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     history = json.loads((inputs.training / "history.json").read_text())
     training = {row["step"]: row for row in history["tables"]["steps"]}
     norms = history["curves"]["gradient norm against step"]["y"]
-    if inputs.before:
-        checkpoints = [("start", 0, inputs.before)]
-    else:
-        checkpoints = []
-    checkpoints += [
-        (str(step), step, folder)
-        for step, folder in zip(config.steps, inputs.evaluations, strict=True)
-    ]
-    summaries = []
-    for _, _, folder in checkpoints:
-        if folder:
-            summaries.append(json.loads((folder / "summary.json").read_text()))
-    if len({summary["questions"] for summary in summaries}) > 1:
+    steps = list(config.steps)
+    folders = list(inputs.evaluations)
+    if inputs.before is not None:
+        steps.insert(0, 0)
+        folders.insert(0, inputs.before)
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in folders]
+    questions = summaries[0]["questions"]
+    if any(summary["questions"] != questions for summary in summaries):
         raise InputError(
             "compare_checkpoints.evaluations: different numbers of questions given; expected evaluations on the same"
             " samples"
@@ -71,53 +66,46 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     names = [name for name in summaries[0]["metrics"] if name.startswith("pass@")]
     # The failure labels of a user's verifier are known only from the answers that have them.
     failures = list(dict.fromkeys(name for summary in summaries for name in summary["failures"]))
-    held_out = [name for name in history["tables"]["steps"][0] if name.startswith("valid/")]
     rows: list[dict[str, Any]] = []
-    for (label, step, _), summary in zip(checkpoints, summaries, strict=True):
+    best = 0  # selected on the held-out samples, not on the test questions that were answered above
+    held_out: list[dict[str, float]] = []
+    for step, summary in zip(steps, summaries, strict=True):
+        label = str(step) if step else "start"
         row = {"step": label, "train_loss": training[label]["loss"]}
-        for name in held_out:
-            row[name] = training[label][name]
+        values = {}
+        for name, value in training[label].items():
+            if name.startswith("valid/"):
+                row[name] = values[name.removeprefix("valid/")] = value
         row["gradient_norm"] = norms[step - 1] if step else None
         for name in names:
             row[name] = summary["metrics"][name]
         for name in failures:
             row[name] = summary["failures"].get(name, 0)
+        row["note"] = ""
         rows.append(row)
+        held_out.append(values)
+        if is_better(history["metric"], values, held_out[best]):
+            best = len(rows) - 1
     accuracy = [row["pass@1"] for row in rows]
-    questions = summaries[0]["questions"]
-    collapsed = find_collapses(accuracy, questions)
-    best = 0  # selected on the held-out samples, not on the test questions that were answered above
-    for number, row in enumerate(rows):
-        if number in collapsed:
-            row["note"] = "collapsed"
-        else:
-            row["note"] = ""
-        values = {}
-        than = {}
-        for name in held_out:
-            values[name.removeprefix("valid/")] = row[name]
-            than[name.removeprefix("valid/")] = rows[best][name]
-        if is_better(history["metric"], values, than):
-            best = number
-    rows[best]["note"] = (rows[best]["note"] + " best").strip()
-    x = [float(step) for _, step, _ in checkpoints]
-    curves = {}
-    for name in names:
-        y = [row[name] for row in rows]
-        curves[f"pass@k against step | {name}"] = {"x": x, "y": y}
-    for name in failures:
-        y = [round(row[name] / questions, 6) for row in rows]
-        curves[f"share of questions failed against step | {name}"] = {"x": x, "y": y}
     described = []
-    for i in collapsed:
+    for i in find_collapses(accuracy, questions):
+        rows[i]["note"] = "collapsed"
         described.append(
             f"from {rows[i - 1]['step']} to {rows[i]['step']}: pass@1 {accuracy[i - 1]:.3f} to {accuracy[i]:.3f}"
         )
+    rows[best]["note"] = f"{rows[best]['note']} best".strip()
+    curves = {}
+    for name in (*names, *failures):
+        title = f"pass@k against step | {name}"
+        y = [row[name] for row in rows]
+        if name in failures:
+            title = f"share of questions failed against step | {name}"
+            y = [round(value / questions, 6) for value in y]
+        curves[title] = {"x": [float(step) for step in steps], "y": y}
     (context.out / "checkpoints.json").write_text(json.dumps(rows, indent=2) + "\n")
     metrics = {"best_checkpoint": rows[best]["step"], **{name: rows[best][name] for name in names}}
-    return Result(
-        {**metrics, "collapses": "; ".join(described) or "none"}, {"checkpoints": rows}, curves
-    )
+    metrics["collapses"] = "; ".join(described) or "none"
+    return Result(metrics, {"checkpoints": rows}, curves)
 
 
 JOB = Job(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,9 +37,9 @@ class Inputs:
 
 
 def list_metrics(config: Config) -> list[str]:
-    scores = ("em", "f1", "lenient", "score", "questions", "questions_per_group", "latency")
-    tokens = ("prompt_tokens", "generated_tokens", "prompt_tokens_api")
-    return [*(f"pass@{k}" for k in config.k), *scores, *tokens]
+    names = [f"pass@{k}" for k in config.k]
+    names += ["em", "f1", "lenient", "score", "questions", "questions_per_group", "latency"]
+    return [*names, "prompt_tokens", "generated_tokens", "prompt_tokens_api"]
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -48,171 +48,138 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from ratchet.data.tables import list_shards, write_table
     from ratchet.data.tasks import read_task
-    from ratchet.data.tasks.answers import VERIFICATIONS
-    from ratchet.data.tasks.task import read_task_file, write_task_name
+    from ratchet.data.tasks.answers import TRUNCATED, VERIFICATIONS, count_failures
+    from ratchet.data.tasks.task import CORRECT, read_task_file, write_task_name
 
-    statistics = _Statistics(read_task(inputs.completions))
+    task = read_task(inputs.completions)
+    found = Answers()
     shards = list_shards(inputs.completions)
     for number, path in enumerate(shards, 1):
-        rows = []
-        for row in pq.read_table(path).to_pylist():
-            rows.append(statistics.add(row))
-        write_table(
-            context.out / "verifications" / path.name, pa.Table.from_pylist(rows, VERIFICATIONS)
-        )
+        rows = [found.add(task, row) for row in pq.read_table(path).to_pylist()]
+        table = pa.Table.from_pylist(rows, VERIFICATIONS)
+        write_table(context.out / "verifications" / path.name, table)
         context.progress(Progress(number, len(shards), "shards"))
-    if not statistics.questions:
+    if not found.questions:
         raise ArtifactError(
             f"step {context.step}: no answers in {inputs.completions}; expected at least one; check the samples"
         )
     write_task_name(context.out, **read_task_file(inputs.completions))
-    metrics = statistics.metrics(config.k)
-    failures = statistics.failures()
-    summary = {"metrics": metrics, "failures": failures, "questions": len(statistics.questions)}
+    metrics = found.compute_metrics(config.k)
+    last = count_failures(found.questions)
+    names = dict.fromkeys((*task.failures, TRUNCATED, *sorted(found.labels)))
+    names.pop(CORRECT, None)
+    failures = {name: last[name] for name in names}
+    summary = {"metrics": metrics, "failures": failures, "questions": len(found.questions)}
     (context.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    return Result(metrics, statistics.tables(failures), cases=statistics.cases)
+    by_label = []
+    for name in (CORRECT, *names):
+        share = round(found.labels[name] / found.labels.total(), 4)
+        by_label.append({"label": name, "answers": found.labels[name], "share": share})
+    unsolved = []
+    for name, count in failures.items():
+        share = round(count / len(found.questions), 4)
+        unsolved.append({"failure": name, "questions": count, "share": share})
+    tables = {"answers by label": by_label, "unsolved questions by last failure": unsolved}
+    return Result(metrics, tables, cases=found.cases)
 
 
-class _Statistics:
-    """Statistics over the verifications of all questions."""
+class Answers:
+    """Sums over the verified answers of all samples."""
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    def __init__(self) -> None:
         self.questions: list[list[str]] = []
         """The labels of each question's completions, in the order of the completions."""
         self.labels: Counter[str] = Counter()
-        self.scores: dict[str, float] = dict.fromkeys(task.scores, 0.0)
+        self.scores: Counter[str] = Counter()
+        """Name of a score -> sum over all answers."""
         self.groups: set[str] = set()
-        self.totals: dict[str, float] = defaultdict(float)
-        """Name of a metric of tokens, or `latency` (seconds) -> sum over samples."""
-        self.timed = True
+        self.tokens: Counter[str] = Counter()
+        """Name of a metric of tokens -> sum over samples, each averaged over its completions."""
+        self.seconds: list[float | None] = []
         self.cases: dict[str, list[dict[str, Any]]] = {}
 
-    def add(self, row: dict[str, Any]) -> dict[str, Any]:
+    def add(self, task: Task, row: dict[str, Any]) -> dict[str, Any]:
         """Verify the completions of a sample and return a row of VERIFICATIONS."""
         gold = json.loads(row["gold"])
-        verified = [
-            self._verify(gold, *own) for own in zip(row["answers"], row["truncated"], strict=True)
-        ]
-        self.questions += [[own[q].label for own in verified] for q in range(len(verified[0]))]
-        for own in verified:
-            for verification in own:
-                self.labels[verification.label] += 1
-                for name, value in verification.scores.items():
-                    self.scores[name] += value
-        self._count_tokens(row)
-        self._add_cases(row, verified)
         labels = []
         scores = []
-        for own in verified:
-            labels.append([one.label for one in own])
-            scores.append([self._list_scores(one) for one in own])
+        for answers, truncated in zip(row["answers"], row["truncated"], strict=True):
+            verified = verify(task, gold, answers, truncated)
+            labels.append([one.label for one in verified])
+            scores.append([[one.scores.get(name, 0.0) for name in task.scores] for one in verified])
+            for own in scores[-1]:
+                self.scores.update(dict(zip(task.scores, own, strict=True)))
+            for label in dict.fromkeys(labels[-1]):
+                self._add_case(row, answers, label)
+        for own_labels in zip(*labels, strict=True):  # those of one question
+            self.questions.append(list(own_labels))
+            self.labels.update(own_labels)
+        self._add_tokens(row)
         return {"id": row["id"], "group": row["group"], "verifications": labels, "scores": scores}
 
-    def _list_scores(self, verification: Verification) -> list[float]:
-        return [verification.scores.get(name, 0.0) for name in self.task.scores]
-
-    def _verify(self, gold: Any, answers: list[str], truncated: list[bool]) -> list[Verification]:
-        """Verify a completion. A wrong answer in a truncated turn gets the label `TRUNCATED`."""
-        from ratchet.data.tasks.answers import TRUNCATED
-        from ratchet.data.tasks.task import CORRECT
-
-        found = self.task.verify(gold, answers)
-        cut = truncated[-len(found) :]
-        made: list[Verification] = []
-        for v, c in zip(found, cut, strict=True):
-            made.append(replace(v, label=TRUNCATED) if c and v.label != CORRECT else v)
-        return made
-
-    def _count_tokens(self, row: dict[str, Any]) -> None:
-        """Add the token counts, averaged over completions. Tokens that a group's samples share are counted once."""
-        num_completions = len(row["answers"])
+    def _add_tokens(self, row: dict[str, Any]) -> None:
+        """Add the token counts. Tokens that a group's samples share are counted once."""
+        each = len(row["answers"])
         if row["group"] in self.groups:
-            shared = row["shared_tokens"]
-        else:
-            shared = 0
+            self.tokens["prompt_tokens"] -= row["shared_tokens"]
         self.groups.add(row["group"])
-        self.totals["prompt_tokens"] += sum(row["new_prompt_tokens"]) / num_completions - shared
-        self.totals["generated_tokens"] += sum(row["generated_tokens"]) / num_completions
-        self.totals["prompt_tokens_api"] += sum(row["prompt_tokens"]) / num_completions
-        self.totals["latency"] += row["seconds"] or 0.0
-        self.timed = self.timed and row["seconds"] is not None
+        self.tokens["prompt_tokens"] += sum(row["new_prompt_tokens"]) / each
+        self.tokens["generated_tokens"] += sum(row["generated_tokens"]) / each
+        self.tokens["prompt_tokens_api"] += sum(row["prompt_tokens"]) / each
+        self.seconds.append(row["seconds"])
 
-    def _add_cases(self, row: dict[str, Any], verified: Sequence[Sequence[Verification]]) -> None:
+    def _add_case(self, row: dict[str, Any], answers: Sequence[str], label: str) -> None:
+        """Add an answer to the cases of its label, unless there are enough, or one of this sample."""
         from ratchet.data.tasks.task import CORRECT
 
-        for answers, verifications in zip(row["answers"], verified, strict=True):
-            for label in dict.fromkeys(one.label for one in verifications):
-                cases = self.cases.setdefault(label, [])
-                if len(cases) < MAX_CASES and all(case["title"] != row["id"] for case in cases):
-                    prompt = {"text": _shorten("\n\n".join(row["questions"])), "good": False}
-                    answer = {
-                        "text": _shorten("\n\n".join(answers)) or "(nothing)",
-                        "good": label == CORRECT,
-                    }
-                    gold = {"text": _shorten(row["gold"]), "good": True}
-                    cases.append(
-                        {
-                            "title": row["id"],
-                            "columns": {"prompt": [prompt], label: [answer], "gold": [gold]},
-                        }
-                    )
+        cases = self.cases.setdefault(label, [])
+        if len(cases) == MAX_CASES or any(case["title"] == row["id"] for case in cases):
+            return
+        texts = {
+            "prompt": ("\n\n".join(row["questions"]), False),
+            label: ("\n\n".join(answers) or "(nothing)", label == CORRECT),
+            "gold": (row["gold"], True),
+        }
+        columns = {}
+        for name, (text, good) in texts.items():
+            columns[name] = [{"text": _shorten(text), "good": good}]
+        cases.append({"title": row["id"], "columns": columns})
 
-    def metrics(self, ks: Sequence[int]) -> dict[str, float | int | str]:
+    def compute_metrics(self, ks: Sequence[int]) -> dict[str, float | int | str]:
         from ratchet.data.tasks.answers import pass_at_k
         from ratchet.data.tasks.task import CORRECT
 
         num_completions = len(self.questions[0])
         correct = [own.count(CORRECT) for own in self.questions]
         found: dict[str, float | int | str] = {}
-        for k in (k for k in ks if k <= num_completions):
-            found[f"pass@{k}"] = round(
-                sum(pass_at_k(num_completions, c, k) for c in correct) / len(correct), 6
-            )
-        found |= {
-            name: round(total / self.labels.total(), 6) for name, total in self.scores.items()
-        }
-        means = {}
-        for name, total in self.totals.items():
-            means[name] = round(total / len(self.groups), 4)
-        latency = means.pop("latency")
-        found |= {
-            "questions": len(self.questions),
-            "questions_per_group": round(len(correct) / len(self.groups), 4),
-        }
-        return found | means | ({"latency": latency} if self.timed else {})
-
-    def failures(self) -> dict[str, int]:
-        """Return failure -> questions without a correct completion whose last one has it, in the task's order."""
-        from ratchet.data.tasks.answers import TRUNCATED, count_failures
-        from ratchet.data.tasks.task import CORRECT
-
-        counts = count_failures(self.questions)
-        known = (*self.task.failures, TRUNCATED)
-        found: dict[str, int] = {}
-        for name in (*known, *sorted({*self.labels} - {CORRECT, *known})):
-            found[name] = counts[name]
+        for k in ks:
+            if k <= num_completions:
+                solved = sum(pass_at_k(num_completions, count, k) for count in correct)
+                found[f"pass@{k}"] = round(solved / len(correct), 6)
+        for name, total in self.scores.items():
+            found[name] = round(total / self.labels.total(), 6)
+        found["questions"] = len(correct)
+        found["questions_per_group"] = round(len(correct) / len(self.groups), 4)
+        for name, total in self.tokens.items():
+            found[name] = round(total / len(self.groups), 4)
+        seconds = [one for one in self.seconds if one is not None]
+        if len(seconds) == len(self.seconds):
+            found["latency"] = round(sum(seconds) / len(self.groups), 4)
         return found
 
-    def tables(self, failures: dict[str, int]) -> dict[str, list[dict[str, Any]]]:
-        from ratchet.data.tasks.task import CORRECT
 
-        labels = {name: self.labels[name] for name in (CORRECT, *failures)}
+def verify(
+    task: Task, gold: Any, answers: Sequence[str], truncated: Sequence[bool]
+) -> list[Verification]:
+    """Verify a completion. A wrong answer in a truncated turn gets the label `TRUNCATED`."""
+    from ratchet.data.tasks.answers import TRUNCATED
+    from ratchet.data.tasks.task import CORRECT
 
-        def share(
-            label: str, counted: str, counts: dict[str, int], total: int
-        ) -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = []
-            for name, n in counts.items():
-                found.append({label: name, counted: n, "share": round(n / total, 4)})
-            return found
-
-        return {
-            "answers by label": share("label", "answers", labels, self.labels.total()),
-            "unsolved questions by last failure": share(
-                "failure", "questions", failures, len(self.questions)
-            ),
-        }
+    found = task.verify(gold, answers)
+    for number, is_cut in enumerate(truncated[-len(found) :]):
+        if is_cut and found[number].label != CORRECT:
+            found[number] = replace(found[number], label=TRUNCATED)
+    return found
 
 
 def _shorten(text: str) -> str:

@@ -89,17 +89,14 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     from ratchet.data.tasks.task import read_task_name
 
     check_settings(config, inputs)
-    if "samples" in parents:
-        made = parents["samples"].metrics.get("task")
-    else:
-        made = None
+    task = None
     if inputs.samples is not None:
         task = read_task_name(inputs.samples)
-    else:
-        task = made
+    elif "samples" in parents:
+        task = parents["samples"].metrics.get("task")
     if task is not None:
         check_same_task(config, inputs, str(task))
-    check_chat(config, inputs, parents)
+    check_chat(inputs, parents)
     return Result(
         note=PROMPT.describe(config.max_prompt_length, inputs.model, config.max_new_tokens)
     )
@@ -133,16 +130,13 @@ def check_engine(config: Config, inputs: Inputs) -> None:
     if config.engine != "vllm":
         return
     require_extra("generate.engine: 'vllm' given", "vllm", "vllm")
-    if config.quantization != "none":
-        raise InputError(
-            f"generate.quantization: {config.quantization} given; expected none with engine 'vllm', which serves merged"
-            " weights; or set engine=transformers"
-        )
-    if config.measure_latency:
-        raise InputError(
-            "generate.measure_latency: True given; expected False with engine 'vllm', which answers all groups at once;"
-            " or set engine=transformers"
-        )
+    for name, usable in (("quantization", "none"), ("measure_latency", False)):
+        given = getattr(config, name)
+        if given != usable:
+            raise InputError(
+                f"generate.{name}: {given} given; expected {usable} with engine 'vllm', which serves merged weights and"
+                " answers all groups at once; or set engine=transformers"
+            )
     if 0 < config.temperature < 0.01:
         raise InputError(
             f"generate.temperature: {config.temperature} given; expected 0, or at least 0.01 with engine 'vllm', which"
@@ -189,41 +183,38 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.models.decoder import decoder
     from ratchet.models.decoder.multi_turn import tokenize_prompts
 
-    check_same_task(
-        config, inputs, read_task_name(inputs.samples)
-    )  # at plan time the model may not have existed
+    # At plan time the model and the samples may not have existed.
+    check_same_task(config, inputs, read_task_name(inputs.samples))
+    check_engine(config, inputs)
     config = replace(config, max_prompt_length=find_prompt_length(config, inputs.model))
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
+    # Lengths are checked before any answer: a higher limit is another step, and answers would be lost.
     conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
-    for path in (
-        shards
-    ):  # check lengths before any answer: a higher limit is another step, and answers would be lost
-        tokenize_prompts(
-            start_conversations(read_samples(path), 1), conversations, config.max_prompt_length
-        )
+    for path in shards:
+        talks = start_conversations(read_samples(path), 1)
+        tokenize_prompts(talks, conversations, config.max_prompt_length)
     config = resolve_dtype(context, config)
-    check_engine(config, inputs)  # at plan time the samples may not have existed
     if config.engine == "vllm":
         model = inputs.model
         if inputs.adapter is not None:
             model = context.work / "merged"
             decoder.merge(inputs.model, inputs.adapter, model)
-        counts = map_with_vllm(
-            context, shards, model, config.dtype, ShardClient(config, inputs), total
-        )
+        client = ShardClient(config, inputs)
+        counts = map_with_vllm(context, shards, model, config.dtype, client, total)
     else:
         counts = map_model(context, shards, Worker, config, inputs, total)
     write_task_name(context.out, **read_task_file(inputs.samples))
-    (context.out / "sampling.json").write_text(
-        json.dumps(asdict(config), indent=2, sort_keys=True) + "\n"
+    settings = json.dumps(asdict(config), indent=2, sort_keys=True)
+    (context.out / "sampling.json").write_text(settings + "\n")
+    return Result(
+        {
+            "samples": counts["rows"],
+            "num_completions": config.num_completions,
+            "tokens": counts.get("tokens", 0),
+            "dtype": config.dtype,
+        }
     )
-    numbers = {
-        "samples": counts["rows"],
-        "num_completions": config.num_completions,
-        "tokens": counts.get("tokens", 0),
-    }
-    return Result({**numbers, "dtype": config.dtype})
 
 
 JOB = Job(

@@ -23,7 +23,7 @@ from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.answers.lengths import GRPO_PROMPT
 from ratchet.jobs.answers.sft import LABELS
-from ratchet.jobs.model_checks import check_decoder_model, check_length
+from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
 from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
 from ratchet.orchestrator.job_interface import (
@@ -112,13 +112,12 @@ def check_settings(config: Config, inputs: Inputs) -> None:
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
     training.require("grpo", config, [("checkpoints", increasing, "increasing training steps")])
     check_steps(config, config.steps)
-    if config.method == "lora":
-        adapter = inputs.current_best
-    else:
-        adapter = None
+    adapter = inputs.current_best if config.method == "lora" else None
     training.check_config("grpo", make_options(config, adapter is not None), inputs.base, adapter)
     if inputs.base is not None:
         check_decoder_model(inputs.base)
+        if config.method == "lora":
+            check_target_modules("grpo", inputs.base, "causal", config.target_modules)
         length = find_prompt_length(config, inputs.base) + config.max_new_tokens
         check_length("grpo: max_prompt_length + max_new_tokens", inputs.base, length)
     if inputs.train is not None:
@@ -147,7 +146,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the inputs at plan time. Raises InputError for an adapter as `current_best` with method=full."""
     check_settings(config, inputs)
     training.check_no_adapter("grpo", config.method, inputs, parents)
-    check_chat(config, inputs, parents)
+    check_chat(inputs, parents)
     return Result(
         note=GRPO_PROMPT.describe(config.max_prompt_length, inputs.base, config.max_new_tokens)
     )
@@ -165,20 +164,10 @@ def estimate_needs(
     length = find_prompt_length(config, folder) + config.max_new_tokens
     rows = config.batch_size * config.num_completions
     options = make_options(config, False)
-    tokens = needs.graph_tokens(options, resources, rows, length)
-    # Generation costs one more forward pass per token, and the KL divergence another one.
-    counts = {
-        "rows": config.steps * rows,
-        "row_tokens": length,
-        "passes": 2 + (config.kl_weight > 0),
-        "labels": min(tokens, LABELS),  # their logits take at least as much memory as TRL's tiles
-    }
-    found = needs.estimate_training(
-        folder, "causal", options, resources, length=length, tokens=tokens, **counts
-    )
-    # With a single worker nothing is sharded.
-    return found and replace(
-        found, remedies=tuple(one for one in found.remedies if "zero_stage" not in one)
+    tokens = needs.graph_tokens(resources, rows, length)
+    labels = min(tokens, LABELS)  # their logits take at least as much memory as TRL's tiles
+    return needs.estimate_training(
+        folder, "causal", options, resources, length=length, tokens=tokens, labels=labels
     )
 
 
@@ -218,7 +207,7 @@ JOB = Job(
     ),
     check=check,
     needs=estimate_needs,
-    outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),
+    outputs=("adapter", "model", "checkpoint-*", "history.json"),
     metrics=lambda own: [
         *training.list_training_metrics(make_options(own, False)),
         "samples",

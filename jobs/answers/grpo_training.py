@@ -118,7 +118,7 @@ class GrpoTrainer(Trainer, TrainerCallback):
             float(logs["grad_norm"]),
             **self.task.describe_step(logs),
         )
-        due = self._is_save_due(self._is_overdue(), self.preemption.is_due())
+        due = self._is_save_due(len(self.history.loss))
         control.should_save = self._end_step() or due
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:

@@ -6,7 +6,7 @@ are in the same split, and so are equal questions. Each target is verified by th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -66,36 +66,27 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read, verify and split all samples, so that a bad row is an error before the run starts."""
     from ratchet.data.tasks.splits import describe_repeated
 
-    known = {"task": config.task, **describe_chat(config, make_task(config, inputs).stop)}
+    known: dict[str, float | int | str] = {"task": config.task}
+    known |= describe_chat(config, make_task(config, inputs).stop)
     if inputs.data is None:  # another step makes it
-        if "data" in parents:
-            made = parents["data"].metrics.get("tasks")
-        else:
-            made = None
-        return Result(known if made is None else {"train": int(made), **known})
-    if (
-        inputs.test is not None
-        and inputs.test.exists()
-        and inputs.data.exists()
-        and inputs.test.samefile(inputs.data)
-    ):
+        if "data" in parents and "tasks" in parents["data"].metrics:
+            known["train"] = parents["data"].metrics["tasks"]
+        return Result(known)
+    if inputs.test is not None and inputs.test.resolve() == inputs.data.resolve():
         raise InputError(
             f"{inputs.data}: given as data and as test; expected test rows that are not trained on; give the test file,"
             " or leave test out to hold out a part of data"
         )
     splits = split_samples(config, inputs)
-    train = sum(map(len, splits.groups["train"]))
-    return Result(
-        {"train": train, **known, **describe_samples(list_samples(splits))},
-        note=describe_repeated(splits),
-    )
-
-
-def list_samples(splits: Splits) -> Iterator[Sample]:
-    """Yield the samples of all splits."""
+    samples = []
     for groups in splits.groups.values():
-        for group in groups:
-            yield from group
+        samples += list_samples(groups)
+    known |= {"train": sum(map(len, splits.groups["train"])), **describe_samples(samples)}
+    return Result(known, note=describe_repeated(splits))
+
+
+def list_samples(groups: Iterable[list[Sample]]) -> list[Sample]:
+    return [sample for group in groups for sample in group]
 
 
 def make_task(config: Config, inputs: Inputs) -> Task:
@@ -152,32 +143,23 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tasks.splits import describe_repeated
     from ratchet.data.tasks.task import SAMPLES, sample_to_row, write_task_name
 
-    found = split_samples(config, inputs, partial(_report_progress, context))
-    splits = found.groups
+    splits = split_samples(config, inputs, partial(_report_progress, context))
     task = make_task(config, inputs)
     chat = describe_chat(config, task.stop)
-    for name, chosen in splits.items():
-        rows = []
-        for group in chosen:
-            for sample in group:
-                rows.append(sample_to_row(sample))
-        write_shards(context.out / name, rows, SAMPLES, config.shard_rows)
+    metrics: dict[str, float | int | str] = {"task": config.task}
+    table = []
+    everything = []
+    for name, groups in splits.groups.items():
+        samples = list_samples(groups)
+        write_shards(context.out / name, map(sample_to_row, samples), SAMPLES, config.shard_rows)
         write_task_name(context.out / name, config.task, **task.source)
         if chat:
             (context.out / name / CHAT_FILE).write_text(chat["chat"] + "\n")
-    counts = {name: sum(map(len, chosen)) for name, chosen in splits.items()}
-    return Result(
-        {
-            "task": config.task,
-            **counts,
-            "also_in_test": found.also_in_test,
-            **chat,
-            **describe_samples(list_samples(found)),
-        },
-        {"splits": [_describe(name, chosen) for name, chosen in splits.items()]},
-        note=describe_repeated(found),
-        cases={"samples": [_make_case(sample) for sample in splits["train"][0][:1]]},
-    )
+        metrics[name] = len(samples)
+        table.append(_summarize(name, len(groups), samples))
+        everything += samples
+    metrics |= {"also_in_test": splits.also_in_test, **chat, **describe_samples(everything)}
+    return Result(metrics, {"splits": table}, note=describe_repeated(splits))
 
 
 def _report_progress(context: Context, samples: Iterator[Sample]) -> Iterator[Sample]:
@@ -187,32 +169,16 @@ def _report_progress(context: Context, samples: Iterator[Sample]) -> Iterator[Sa
             context.progress(Progress(number, None, "samples"))
 
 
-def _describe(name: str, groups: list[list[Sample]]) -> dict[str, Any]:
-    samples = []
-    for group in groups:
-        for sample in group:
-            samples.append(sample)
-    lengths = []
-    for sample in samples:
-        for _, target in sample.turns:
-            lengths.append(len(target))
+def _summarize(name: str, groups: int, samples: list[Sample]) -> dict[str, Any]:
+    lengths = [len(target) for sample in samples for _, target in sample.turns]
     return {
         "split": name,
-        "groups": len(groups),
+        "groups": groups,
         "samples": len(samples),
         "turns": len(lengths),
         "mean_target_characters": round(sum(lengths) / max(1, len(lengths)), 1),
         "max_target_characters": max(lengths, default=0),
     }
-
-
-def _make_case(sample: Sample) -> dict[str, Any]:
-    question, target = sample.turns[0]
-    columns = {
-        "prompt": [{"text": question, "good": False}],
-        "target": [{"text": target, "good": True}],
-    }
-    return {"title": f"sample {sample.id}", "columns": columns}
 
 
 SHAPE = ("turns", "system", "special_tokens")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
 
@@ -17,7 +17,7 @@ from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.answers.lengths import SAMPLE
-from ratchet.jobs.model_checks import check_decoder_model, check_length
+from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
 from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
 from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Resources, Result, Unit
@@ -41,8 +41,6 @@ class Config(training.FinetuneConfig):
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
     """Maximum length of a sample of `train` and `valid`. Longer samples are not truncated, but left out and counted
     (metrics `too_long` and `valid/too_long`). None: 2048, or as many as the model has positions."""
-    packing: bool = False
-    """Pack samples into rows of up to `max_length` tokens, without attention between samples: no padding, same loss."""
     checkpoints: tuple[Annotated[int, Ge(1)], ...] = ()
     """Training steps after which the model is evaluated and saved, besides the best model. Empty: see `eval_steps`."""
     ce_weight: Annotated[float, Interval(ge=0, le=1)] = 1.0
@@ -102,30 +100,9 @@ def check_settings(config: Config, inputs: Inputs) -> None:
 
         check_decoder_model(inputs.base)
         decoder.check_head(inputs.base)
+        if config.method == "lora":
+            check_target_modules("sft", inputs.base, "causal", config.target_modules)
         check_length("sft.max_length", inputs.base, SAMPLE.resolve(config.max_length, inputs.base))
-        if config.packing:
-            check_packing(config, inputs.base)
-
-
-def check_packing(config: Config, base: Path) -> None:
-    """Raise InputError for a model in which the samples of a packed row would not be apart."""
-    from ratchet.models.decoder.decoder import get_sliding_window
-    from ratchet.models.model_kind import read_config
-    from ratchet.models.reranker.prefix_sharing import ARCHITECTURES
-
-    kind = read_config(base).get("model_type")
-    if kind not in ARCHITECTURES:
-        raise InputError(
-            f"sft.packing: true given, for the architecture {kind}; expected false, since packed samples may mix in it"
-            f" (they do not in {', '.join(ARCHITECTURES)}); set packing=false"
-        )
-    window = get_sliding_window(base)
-    if window is not None and window < SAMPLE.resolve(config.max_length, base):
-        raise InputError(
-            f"sft.packing: true given, for a model whose layers attend to {window} tokens back; expected false where"
-            " rows are longer, since packed rows have a mask without a window; set packing=false, or max_length to"
-            f" {window} or less"
-        )
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
@@ -133,7 +110,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     for checkpoints or a warm-up after the last training step, assuming that no sample is too long."""
     check_settings(config, inputs)
     training.check_no_adapter("sft", config.method, inputs, parents)
-    check_chat(config, inputs, parents, trains=True)
+    check_chat(inputs, parents, trains=True)
     samples = needs.count(parents, "train", "train")
     if samples is not None:
         check_steps(config, -(-samples // config.batch_size) * config.epochs)
@@ -155,15 +132,11 @@ def estimate_needs(
 ) -> Needs | None:
     folder = needs.find_model_folder("base", inputs, parents)
     length = SAMPLE.resolve(config.max_length, folder)
-    tokens = needs.graph_tokens(config, resources, config.batch_size, length)
-    rows = needs.count(parents, "train", "train")
-    options: dict[str, Any] = {
-        "tokens": tokens,
-        "rows": rows,
-        "row_tokens": length,
-        "labels": min(tokens, LABELS),
-    }
-    return needs.estimate_training(folder, "causal", config, resources, length=length, **options)
+    tokens = needs.graph_tokens(resources, config.batch_size, length)
+    labels = min(tokens, LABELS)
+    return needs.estimate_training(
+        folder, "causal", config, resources, length=length, tokens=tokens, labels=labels
+    )
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -175,8 +148,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             f"sft.ce_weight: {config.ce_weight} given, without a teacher; expected 1; give the output of"
             " teacher_logprobs as teacher, or raise ce_weight"
         )
-    if config.packing:  # at plan time the model may not have existed
-        check_packing(config, inputs.base)
     lengths = context.work / "lengths.json"
     config = replace(config, learning_rate=config.learning_rate or LEARNING_RATES[config.method])
     result, _ = run_finetuning(context, config, SftTask, inputs, lengths=lengths)
@@ -195,6 +166,6 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
-    outputs=("adapter", "model", "checkpoint-*", "history.json", "selection.json"),
+    outputs=("adapter", "model", "checkpoint-*", "history.json"),
     metrics=list_metrics,
 )

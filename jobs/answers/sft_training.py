@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -25,14 +24,13 @@ from ratchet.errors import InputError
 from ratchet.jobs.answers.chat_options import check_answers
 from ratchet.jobs.answers.held_out_answers import HeldOutAnswers, load_decoder
 from ratchet.jobs.answers.lengths import SAMPLE
-from ratchet.jobs.distributed.shard_map import count_rows
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.task import Batch, FinetuneTask
 from ratchet.jobs.training.worker import WorkerInfo, gather_objects
 from ratchet.models.decoder.conversation import Tokens
 from ratchet.models.loading import eval_mode
 from ratchet.models.losses import causal_lm_loss
-from ratchet.models.losses.causal_lm_loss import TeacherLogprobs, pack_rows
+from ratchet.models.losses.causal_lm_loss import TeacherLogprobs
 from ratchet.models.zero3_sync import Zero3Sync
 from ratchet.orchestrator.job_interface import Resources
 
@@ -54,11 +52,11 @@ TOKENS = pa.schema(
 
 
 @dataclass(frozen=True)
-class PackedRows:
+class Microbatch:
     """What `loss` takes."""
 
-    rows: list[list[int]]
-    """Samples of each row. Empty: a worker without samples, which takes part in the pass with weight 0."""
+    samples: list[int]
+    """Empty: a worker without samples, which takes part in the pass with weight 0."""
     labels: int
     """Number of labels of the batch, over all workers."""
 
@@ -87,7 +85,6 @@ class SftTask(FinetuneTask):
         self.zero3_sync = Zero3Sync(
             self.decoder.causal.base_model, self.device, needed=config.zero_stage == 3
         )
-        self.max_length = SAMPLE.resolve(config.max_length, inputs.base)
         self.train, too_long = self._tokenize(inputs.train)
         self.valid, left_out = self._tokenize(inputs.valid)
         self.teacher: Teacher | None = None
@@ -95,16 +92,17 @@ class SftTask(FinetuneTask):
             self.teacher = Teacher(inputs.teacher, self.train)
         if worker.rank == 0:
             size_N = self.train.size_N
-            target_N = self.train.labels_N
-            counts = {"samples": len(size_N), "too_long": too_long, "longest": int(size_N.max())}
-            counts["valid/too_long"] = left_out
-            tokens = []
-            for name, length_N in (
-                ("prompt", size_N - target_N),
-                ("target", target_N),
-                ("sample", size_N),
-            ):
-                tokens.append(summarize_tokens(name, length_N.tolist()))
+            counts = {
+                "samples": len(size_N),
+                "too_long": too_long,
+                "longest": int(size_N.max()),
+                "valid/too_long": left_out,
+            }
+            tokens = [
+                summarize_tokens("prompt", (size_N - self.train.labels_N).tolist()),
+                summarize_tokens("target", self.train.labels_N.tolist()),
+                summarize_tokens("sample", size_N.tolist()),
+            ]
             lengths.write_text(json.dumps([counts, tokens]))
         self.steps = self.count_steps(len(self.train), -(-len(self.train) // config.batch_size))
 
@@ -112,30 +110,27 @@ class SftTask(FinetuneTask):
         """Return one microbatch per forward pass. All workers have equally many; some may be empty."""
         samples = split_epoch(len(self.train), self.steps[epoch], self.config.seed, epoch)[step]
         labels = int(self.train.labels_N[samples].sum())
-        own = samples[
-            distribute(self.train.size_N[samples], self.worker.world_size)[self.worker.rank]
-        ]
+        size_n = self.train.size_N[samples]
+        own = samples[distribute(size_n, self.worker.world_size)[self.worker.rank]]
         microbatches = []
-        for rows in self._make_passes(self.train.size_N[own].tolist()):
-            microbatches.append(PackedRows([[int(own[i]) for i in row] for row in rows], labels))
+        for rows in self._make_passes(self.train.size_N[own]):
+            microbatches.append(Microbatch(own[rows].tolist(), labels))
         missing = max(gather_objects(len(microbatches))) - len(microbatches)
-        microbatches += [PackedRows([], labels)] * missing
+        microbatches += [Microbatch([], labels)] * missing
         return Batch(microbatches, int(self.train.size_N[own].sum()))
 
-    def loss(self, microbatch: PackedRows) -> Tensor:
+    def loss(self, microbatch: Microbatch) -> Tensor:
         """Return this worker's share of the mean loss over the batch's labels."""
         weight = 0.0
-        if microbatch.rows:
+        if microbatch.samples:
             weight = self.worker.world_size / microbatch.labels
-        rows = microbatch.rows or [[0]]
+        samples = microbatch.samples or [0]
         teacher = None
         if self.teacher is not None:
-            teacher = []
-            for row in rows:
-                teacher.append([self.teacher[i] for i in row])
+            teacher = [self.teacher[sample] for sample in samples]
         loss = causal_lm_loss.compute_loss(
             self.decoder,
-            [[self.train[i] for i in row] for row in rows],
+            [self.train[sample] for sample in samples],
             teacher,
             ce_weight=self.config.ce_weight,
             temperature=self.config.teacher_temperature,
@@ -144,15 +139,13 @@ class SftTask(FinetuneTask):
         return loss * weight
 
     def evaluate(self) -> Evaluation:
-        own_N = np.arange(len(self.valid))[self.worker.rank :: self.worker.world_size]
+        own = np.arange(len(self.valid))[self.worker.rank :: self.worker.world_size]
         total = 0.0
         with eval_mode(self.decoder.model), torch.no_grad():
-            for group in self._make_passes(self.valid.size_N[own_N].tolist()):
-                rows = []
-                for row in group:
-                    rows.append([self.valid[own_N[i]] for i in row])
-                total += float(causal_lm_loss.compute_loss(self.decoder, rows))
-            self.zero3_sync.finish(lambda: self.loss(PackedRows([], 1)))
+            for rows in self._make_passes(self.valid.size_N[own]):
+                samples = [self.valid[sample] for sample in own[rows]]
+                total += float(causal_lm_loss.compute_loss(self.decoder, samples))
+            self.zero3_sync.finish(lambda: self.loss(Microbatch([], 1)))
             correct, questions = self.answers.verify()
             blank = torch.zeros((1, 1), dtype=torch.int64, device=self.decoder.device)
             self.zero3_sync.finish(lambda: self.decoder.causal(input_ids=blank).logits)
@@ -169,52 +162,34 @@ class SftTask(FinetuneTask):
 
     def _tokenize(self, folder: Path) -> tuple[TokenTable, int]:
         """Return the tokens of the samples, and the number of samples that are too long and left out."""
-
-        def tokenize(path: Path) -> pa.Table:
+        limit = SAMPLE.resolve(self.config.max_length, self.inputs.base)
+        tables = []
+        too_long = 0
+        for path in list_shards(folder):
             rows = pq.read_table(path, columns=SAMPLES.names).to_pylist()
-            found = zip(
-                rows,
-                self.decoder.conversations.tokenize_samples(map(TALK, rows), exact=True),
-                strict=True,
-            )
+            tokenized = self.decoder.conversations.tokenize_samples(map(TALK, rows), exact=True)
             fitting = []
-            for row, tokens in found:
-                if len(tokens.ids) <= self.max_length:
-                    fitting.append((row["id"], tokens))
-            made = []
-            for name, tokens in fitting:
-                made.append({"id": name, "labels": tokens.labels, **vars(tokens)})
-            return pa.Table.from_pylist(made, TOKENS)
-
-        shards = list_shards(folder)
-        table = pa.concat_tables(map(tokenize, shards))
-        too_long = count_rows(shards, SAMPLES.names) - len(table)
+            for row, tokens in zip(rows, tokenized, strict=True):
+                if len(tokens.ids) <= limit:
+                    fitting.append({"id": row["id"], "labels": tokens.labels, **vars(tokens)})
+            too_long += len(rows) - len(fitting)
+            tables.append(pa.Table.from_pylist(fitting, TOKENS))
+        table = pa.concat_tables(tables)
         if not len(table):
             raise InputError(
-                f"sft.max_length: {self.max_length} given, and all {too_long} samples of {folder} are longer; expected"
-                " some that fit; raise it"
+                f"sft.max_length: {limit} given, and all {too_long} samples of {folder} are longer; expected some that"
+                " fit; raise it"
             )
         return TokenTable(table), too_long
 
-    def _make_passes(self, sizes: Sequence[int]) -> list[list[list[int]]]:
-        """Return forward passes, each a list of rows, each a list of indices into `sizes` (tokens per sample)."""
-        if self.config.packing:
-            rows = pack_rows(sizes, self.max_length)
-        else:
-            rows = [[i] for i in range(len(sizes))]
-        lengths = []
-        for row in rows:
-            lengths.append(sum(sizes[i] for i in row))
-        groups = self.group_rows(lengths)
-        most = self.resources.micro_batch_size
-        if most is not None:
-            groups = [
-                group[at : at + most] for group in groups for at in range(0, len(group), most)
-            ]
-        found: list[list[list[int]]] = []
-        for group in groups:
-            found.append([rows[i] for i in group])
-        return found
+    def _make_passes(self, sizes: np.ndarray) -> list[np.ndarray]:
+        """Return forward passes, each a list of indices into `sizes` (tokens per sample)."""
+        passes = []
+        most = self.resources.micro_batch_size or len(sizes)
+        for group in self.group_rows(sizes):
+            for at in range(0, len(group), most):
+                passes.append(group[at : at + most])
+        return passes
 
 
 class TokenTable:

@@ -77,7 +77,7 @@ def check_settings(config: Config, inputs: Inputs) -> None:
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the arguments of the chat template, and note a maximum length that is shorter than usual."""
     check_settings(config, inputs)
-    check_chat(config, inputs, parents)
+    check_chat(inputs, parents)
     return Result(note=SAMPLE.describe(config.max_length, inputs.model))
 
 
@@ -97,34 +97,33 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tables import list_shards
     from ratchet.data.tasks.task import SAMPLES, read_task_file, write_task_name
     from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
-    from ratchet.jobs.distributed.shard_map import count_rows, map_shards
+    from ratchet.jobs.distributed.shard_map import count_rows, map_model
     from ratchet.models.decoder import decoder
-    from ratchet.models.devices import name_device
 
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
     conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
     limit = SAMPLE.resolve(config.max_length, inputs.model)
     # Check lengths before the model runs: a higher limit is another step, and computed shards would be lost.
-    for rows in (pq.read_table(path).to_pylist() for path in shards):
+    for path in shards:
+        rows = pq.read_table(path).to_pylist()
         for row, tokens in zip(rows, conversations.tokenize_samples(map(TALK, rows)), strict=True):
             if len(tokens.ids) > limit:
                 raise InputError(
                     f"teacher_logprobs.max_length: sample {row['id']} has {len(tokens.ids)} tokens; expected at most"
                     f" {limit}; raise it, or remove the sample"
                 )
-    device = name_device(context.resources.gpus)
     config = resolve_dtype(context, config)
-    arguments = {
-        "config": config,
-        "inputs": inputs,
-        "batch_tokens": context.resources.batch_tokens,
-        "device": device,
-    }
-    counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
+    counts = map_model(context, shards, Worker, config, inputs, total)
     write_task_name(context.out, **read_task_file(inputs.samples))
-    numbers = {"samples": counts["rows"], "tokens": counts.get("tokens", 0)}
-    return Result({**numbers, "top_k": config.top_k, "dtype": config.dtype})
+    return Result(
+        {
+            "samples": counts["rows"],
+            "tokens": counts["tokens"],
+            "top_k": config.top_k,
+            "dtype": config.dtype,
+        }
+    )
 
 
 class Worker:

@@ -1,1 +1,1 @@
-"""Comparison of systems: paired differences of their metrics, latency and size."""
+"""Comparison of systems: paired differences of their metrics."""

@@ -38,15 +38,11 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> None:
 
 
 def list_metrics(config: Config) -> list[str]:
-    numbers = range(1, len(config.names))
-    columns = []
-    for name in config.metrics:
-        for end in ("", "/interval"):
-            columns.append(f"{name}{end}")
     found: list[str] = []
-    for number in numbers:
-        for name in (*columns, "won", "lost"):
-            found.append(f"{number}/{name}")
+    for number in range(1, len(config.names)):
+        for name in config.metrics:
+            found += [f"{number}/{name}", f"{number}/{name}/interval"]
+        found += [f"{number}/won", f"{number}/lost"]
     return found
 
 

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import ray
 import torch
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ratchet.errors import InputError
 from ratchet.models.devices import multiplies_bfloat16
@@ -30,7 +29,8 @@ C = TypeVar("C")
 def resolve_dtype(context: Context, config: C) -> C:
     """Return the config with `dtype` auto replaced by float32 or bfloat16. Ray must be running.
 
-    auto is bfloat16 if all machines that currently have room for a worker multiply bfloat16 natively."""
+    auto is bfloat16 if the machine of the step, or all machines that currently have room for a worker with GPUs,
+    multiply bfloat16 natively."""
     given: Any = config
     if given.dtype != "auto":
         return config
@@ -63,28 +63,12 @@ def check_dtype(context: Context) -> None:
 
 
 def _is_bfloat16_native(resources: Resources) -> bool:
-    """Return whether all machines with room for a worker multiply bfloat16 natively; wait for one if there is none."""
-    nodes = {}
-    for node, machine in list_nodes().items():
-        if machine.count_fitting(resources):
-            nodes[node] = machine
-    if resources.gpus:
-        kinds = []
-        for machine in nodes.values():
-            kinds.append(machine.accelerators or frozenset())
-        return not GPUS_WITHOUT_BFLOAT16 & frozenset({resources.accelerator}).union(*kinds)
-    if list(nodes) == [ray.get_runtime_context().get_node_id()]:
+    """Return whether the GPUs of all machines with room for a worker multiply bfloat16 natively; without GPUs, whether
+    this machine does."""
+    if not resources.gpus:
         return multiplies_bfloat16(torch.device("cpu"))
-    probe: Any = ray.remote(num_cpus=0)(lambda: multiplies_bfloat16(torch.device("cpu")))
-    if not nodes:
-        anywhere = probe.options(
-            num_cpus=resources.cpus, label_selector=resources.selector() or None
-        )
-        return bool(ray.get(anywhere.remote()))
-    # Soft affinity: if a machine is lost meanwhile, its probe runs on another one.
-    pinned = []
-    for node in nodes:
-        pinned.append(
-            probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True))
-        )
-    return all(ray.get([one.remote() for one in pinned]))
+    kinds = {resources.accelerator}
+    for machine in list_nodes().values():
+        if machine.count_fitting(resources):
+            kinds |= machine.accelerators or frozenset()
+    return not GPUS_WITHOUT_BFLOAT16 & kinds

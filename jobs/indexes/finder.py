@@ -37,26 +37,21 @@ class Finder:
 
     def find(self, query: str, k: int = 10) -> list[Found]:
         """Return the k best documents for a query, the best first."""
-        depth = min(len(self.ids), k if self.words is None else max(k, CANDIDATES))
-        scores, rows = (
-            found[0] for found in self.index.search(self.encoder.encode([query], "query"), depth)
-        )
+        depth = k
+        if self.words is not None:
+            depth = max(k, CANDIDATES)
+        query_1D = self.encoder.encode([query], "query")
+        scores, rows = self.index.search(query_1D, min(len(self.ids), depth))
         best = {}
-        for row, score in zip(rows, scores, strict=True):
+        for row, score in zip(rows[0].tolist(), scores[0].tolist(), strict=True):
             if row >= 0:
-                best[int(row)] = float(score)
+                best[row] = score
         if self.words is not None:
             (score_N,) = self.words.score([query])
-            by_words = []
-            for row in np.argsort(-score_N, kind="stable")[:depth]:
-                if score_N[row] > 0:
-                    by_words.append(int(row))
-            points = []
-            for ranking in (list(best), by_words):
-                points.append([score_ranks([str(row) for row in ranking])])
-            best = {}
-            for row, score in fuse(points, [1.0, 1.0])[0]:
-                best[int(row)] = score
+            order = np.argsort(-score_N, kind="stable")[:depth]
+            by_words = order[score_N[order] > 0]
+            points = [[score_ranks(list(map(str, best)))], [score_ranks(list(map(str, by_words)))]]
+            best = {int(row): score for row, score in fuse(points, [1.0, 1.0])[0]}
         found: list[Found] = []
         for row, score in list(best.items())[:k]:
             found.append((self.ids[row], self.texts[row].as_py(), score))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -72,8 +72,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.fusion import choose_weights, compute_points, compute_spread, fuse
     from ratchet.data.significance import loses, number_groups, sum_by_group
     from ratchet.data.tables import RANKED, SCORES, TEACHER_SCORES, read_shards, write_shards
-    from ratchet.models.search.rank_metrics import compute_rank_metrics
-    from ratchet.models.search.ranks import Relevant
 
     held_out = _read(inputs.valid_rankings)
     queries = read_shards(inputs.valid)
@@ -81,56 +79,53 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         raise InputError(
             f"{inputs.valid_rankings[0]}: ranks other queries; expected those of {inputs.valid}, in order"
         )
-    rows = np.unique(np.linspace(0, len(queries) - 1, MOST).astype(int))
-    queries, *held_out = (table.take(rows) for table in (queries, *held_out))
-    labels = queries["positives"].to_pylist()
+    chosen = np.unique(np.linspace(0, len(queries) - 1, MOST).astype(int))
+    queries = queries.take(chosen)
+    held_out = [table.take(chosen) for table in held_out]
     group_Q = number_groups(queries)
+    labels = queries["positives"].to_pylist()
     spreads = [compute_spread(table) for table in held_out]
 
-    def score(systems: Sequence[pa.Table]) -> list[list[dict[str, float]]]:
-        with_spread = zip(systems, spreads, strict=True)
-        found: list[list[dict[str, float]]] = []
-        for one, spread in with_spread:
-            found.append(compute_points(one, config.method, spread))
-        return found
+    def score(tables: list[pa.Table]) -> list[list[dict[str, float]]]:
+        """Return the points of each system's documents."""
+        pairs = zip(tables, spreads, strict=True)
+        return [compute_points(table, config.method, spread) for table, spread in pairs]
 
     points = score(held_out)
 
     @cache
     def measure(weights: tuple[float, ...]) -> np.ndarray:
-        ranks = []
-        for own, names in zip(fuse(points, weights), labels, strict=True):
-            ranks.append(_rank(own, names))
-        relevant = Relevant.from_lists([range(len(own)) for own in ranks])
-        return compute_rank_metrics(np.concatenate(ranks), relevant, [config.k]).per_query[
-            f"map@{config.k}"
-        ]
+        """Return the MAP@k of each held-out query, [Q]."""
+        return _compute_map(fuse(points, weights), labels, config.k)
 
     def average(weights: Sequence[float]) -> float:
         return float(measure(tuple(weights)).mean())
 
     names = config.names
-    eye = np.eye(len(config.names)).tolist()
-    weights = list(config.weights) or choose_weights(len(names), average)
-    best = max(eye, key=average)
-    sums = (sum_by_group(measure(tuple(one)), group_Q) for one in (weights, best))
-    if not config.weights and not loses(*sums):
-        weights = best  # the improvement of the fusion may be due to chance
-    fused = _fuse(_read(inputs.rankings), lambda systems: fuse(score(systems), weights))
+    alone = np.eye(len(names)).tolist()
+    weights = list(config.weights)
+    if not weights:
+        weights = choose_weights(len(names), average)
+        best = max(alone, key=average)
+        sums = [sum_by_group(measure(tuple(one)), group_Q) for one in (weights, best)]
+        if not loses(*sums):
+            weights = best  # the improvement of the fusion may be due to chance
+    ranked = _read(inputs.rankings)
+
+    def make_rows() -> Iterator[dict[str, Any]]:
+        for start in range(0, len(ranked[0]), BATCH):
+            part = [table.slice(start, BATCH) for table in ranked]
+            yield from _make_rows(part, fuse(score(part), weights))
+
     schema = RANKED.append(pa.field(TEACHER_SCORES["documents"], SCORES))
-    write_shards(context.out / "ranking", fused, schema, BATCH)
+    write_shards(context.out / "ranking", make_rows(), schema, BATCH)
     metric = f"valid/map@{config.k}"
-    found = zip(names, weights, map(average, eye), strict=True)
+    metrics: dict[str, float | int | str] = {metric: round(average(weights), 6)}
     table = []
-    for name, weight, value in found:
-        table.append({"system": name, "weight": weight, metric: round(value, 6)})
-    return Result(
-        {
-            metric: round(average(weights), 6),
-            **{f"weight/{n}": w for n, w in zip(names, weights, strict=True)},
-        },
-        {"fused systems, each by itself on the held-out queries": table},
-    )
+    for name, weight, own in zip(names, weights, alone, strict=True):
+        metrics[f"weight/{name}"] = weight
+        table.append({"system": name, "weight": weight, metric: round(average(own), 6)})
+    return Result(metrics, {"fused systems, each by itself on the held-out queries": table})
 
 
 def _read(folders: Sequence[Path]) -> list[pa.Table]:
@@ -145,40 +140,40 @@ def _read(folders: Sequence[Path]) -> list[pa.Table]:
     return tables
 
 
-def _rank(fused: Sequence[tuple[str, float]], positives: Sequence[str]) -> np.ndarray:
-    """Return the ranks of the positives. Positives outside the fused list get consecutive ranks after its end."""
+def _compute_map(fused: Fused, labels: list[list[str]], k: int) -> np.ndarray:
+    """Return the MAP@k of each query, [Q]. Positives outside a fused list get consecutive ranks after its end."""
     import numpy as np
 
-    place = {}
-    for rank, (name, _) in enumerate(fused, 1):
-        place[name] = rank
-    lacking = iter(range(len(fused) + 1, len(fused) + 1 + len(positives)))
-    return np.array(
-        [place[name] if name in place else next(lacking) for name in positives], np.int64
-    )
+    from ratchet.models.search.rank_metrics import compute_rank_metrics
+    from ratchet.models.search.ranks import Relevant
+
+    ranks = []
+    for ranked, positives in zip(fused, labels, strict=True):
+        place = {name: rank for rank, (name, _) in enumerate(ranked, 1)}
+        for name in positives:
+            ranks.append(place.setdefault(name, len(place) + 1))
+    relevant = Relevant.from_lists([range(len(own)) for own in labels])
+    return compute_rank_metrics(np.array(ranks, np.int64), relevant, [k]).per_query[f"map@{k}"]
 
 
-def _fuse(
-    systems: Sequence[pa.Table], combine: Callable[[Sequence[pa.Table]], Fused]
-) -> Iterator[dict[str, Any]]:
+def _make_rows(systems: Sequence[pa.Table], fused: Fused) -> Iterator[dict[str, Any]]:
     """Yield the rows of the fused ranking. Its fused scores are also in the column of teacher scores, by which
     `evaluate_retrieval` orders. The rank of a positive is the best one of all systems, but after the end of the fused
     list; `evaluate_retrieval` replaces it if the positive is in the list."""
     from ratchet.data.tables import TEACHER_SCORES
 
-    for start in range(0, len(systems[0]), BATCH):
-        part = [table.slice(start, BATCH) for table in systems]
-        queries = part[0].select(["id", "text"]).to_pylist()
-        ranks = (one["ranks"].to_pylist() for one in part)
-        for query, found, *own in zip(queries, combine(part), *ranks, strict=True):
-            points = [value for _, value in found]
-            yield {
-                **query,
-                "documents": [name for name, _ in found],
-                "scores": points,
-                "ranks": [max(min(each), len(found) + 1) for each in zip(*own, strict=True)],
-                TEACHER_SCORES["documents"]: points,
-            }
+    queries = systems[0].select(["id", "text"]).to_pylist()
+    ranks = zip(*(table["ranks"].to_pylist() for table in systems), strict=True)
+    for query, found, own in zip(queries, fused, ranks, strict=True):
+        points = [value for _, value in found]
+        best = [min(each) for each in zip(*own, strict=True)]
+        yield {
+            **query,
+            "documents": [name for name, _ in found],
+            "scores": points,
+            "ranks": [max(rank, len(found) + 1) for rank in best],
+            TEACHER_SCORES["documents"]: points,
+        }
 
 
 JOB = Job(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -47,41 +46,33 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import pyarrow.compute as pc
 
     from ratchet.data.formats.trec import escape, write_run
-    from ratchet.data.tables import read_shards, read_texts
+    from ratchet.data.tables import iterate_rows, read_shards, read_texts
 
     ranked = read_shards(inputs.ranking, ["id", "text", "documents", "scores"])
-    listed = pc.list_flatten(pc.list_slice(ranked["documents"], 0, config.top))
+    for name in ("documents", "scores"):
+        at = ranked.column_names.index(name)
+        ranked = ranked.set_column(at, name, pc.list_slice(ranked[name], 0, config.top))
+    listed = pc.list_flatten(ranked["documents"])
     text_of = read_texts(inputs.corpus, listed)
     table, lines, trec = (context.out / name for name in FILES)
-
-    def read() -> Iterator[tuple[str, str, list[tuple[str, float]]]]:
-        for row in (row for batch in ranked.to_batches(256) for row in batch.to_pylist()):
-            yield (
-                row["id"],
-                row["text"],
-                list(zip(row["documents"], row["scores"], strict=True))[: config.top],
-            )
-
     with (
         table.open("w", encoding="utf-8", newline="") as table_file,
-        lines.open("w", encoding="utf-8") as file,
+        lines.open("w", encoding="utf-8") as lines_file,
     ):
-        rows = csv.writer(table_file, lineterminator="\n")
-        rows.writerow(config.columns)
-        for query, asked, best in read():
-            names = [name for name, _ in best]
-            rows.writerow([query, " ".join(map(escape, names))])
-            texts = zip(best, text_of.find(names), strict=True)
+        writer = csv.writer(table_file, lineterminator="\n")
+        writer.writerow(config.columns)
+        for row in iterate_rows(ranked):
+            names = row["documents"]
+            scores = row["scores"]
+            writer.writerow([row["id"], " ".join(map(escape, names))])
             documents = []
-            for (name, score), text in texts:
+            for name, score, text in zip(names, scores, text_of.find(names), strict=True):
                 documents.append({"id": name, "score": score, "text": text})
-            file.write(
-                json.dumps(
-                    {"id": query, "query": asked, "documents": documents}, ensure_ascii=False
-                )
-                + "\n"
-            )
-    write_run(trec, ((query, best) for query, _, best in read()), config.tag)
+            line = {"id": row["id"], "query": row["text"], "documents": documents}
+            lines_file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    rows = iterate_rows(ranked)
+    rankings = ((row["id"], zip(row["documents"], row["scores"], strict=True)) for row in rows)
+    write_run(trec, rankings, config.tag)
     return Result({"queries": len(ranked), "documents": len(listed)})
 
 

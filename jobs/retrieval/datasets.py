@@ -1,4 +1,4 @@
-"""Retrieval data sets as inputs of `prepare`: paths, data sets of the Hugging Face hub, and YAML lists of these."""
+"""Retrieval data sets as inputs of `prepare`: paths, and data sets of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -11,37 +11,27 @@ from urllib.parse import parse_qsl, urlencode
 
 from ratchet.errors import DataError, InputError
 from ratchet.extras import require_extra
-from ratchet.files import read_text
 from ratchet.models.model_files import is_hub_reachable
 from ratchet.orchestrator.job_interface import Source
 
-KEYS = {"data": "data", "weight": "weight", "task": "instruction", "name": "name"}
-"""Key of an entry in a YAML list -> name of the option behind a path."""
 HUB = "hf://"
-LISTS = (".yaml", ".yml")
 
 
 def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
     """Return the inputs of `prepare` and its setting `reading` for the recipe parameters data, valid and test.
 
-    Each is a path, optionally with options behind it (`pairs.parquet?query=title`), `hf://owner/name?split=train`, or a
-    `.yaml` file with a list of these. Only `data` is split and trained on. Raises DataError for a list that cannot be
-    read, and for a hub data set that is not in the cache and cannot be downloaded."""
-    found = []
+    Each is a path, optionally with options behind it (`pairs.parquet?query=title`), or `hf://owner/name?split=train`.
+    Only `data` is split and trained on. Raises DataError for a hub data set that is not in the cache and cannot be
+    downloaded."""
+    values: dict[str, Any] = {"data": (), "valid": (), "test": ()}
+    reading = []
     for name, given in (("data", data), ("valid", valid), ("test", test)):
         if given or (name == "data" and not test):
-            entries = [(given, "")]
-        else:
-            entries = []
-        if given.endswith(LISTS):
-            entries = _read_list(Source.find(given, name).path)
-        found += [(name, *_find(entry, others, name)) for entry, others in entries]
-    values = {
-        name: tuple(source for field, source, _ in found if field == name)
-        for name in ("data", "valid", "test")
-    }
-    reading = tuple(options for *_, options in found)
-    return values | {"reading": reading if any(reading) else ()}
+            source, options = _find(given, name)
+            values[name] = (source,)
+            reading.append(options)
+    values["reading"] = tuple(reading) if any(reading) else ()
+    return values
 
 
 def find_queries(given: str, parameter: str, readings: Sequence[str]) -> dict[str, Any]:
@@ -49,7 +39,7 @@ def find_queries(given: str, parameter: str, readings: Sequence[str]) -> dict[st
 
     The options behind the path apply. Unless one of them is query, template or instruction, those of the data apply
     too. readings: options of the data's parts. Raises InputError if their templates or instructions differ."""
-    source, own = _find(given, "", parameter)
+    source, own = _find(given, parameter)
     if dict(parse_qsl(own)).keys() & {"query", "template", "instruction"}:
         return {"queries": source, "reading": own}
     known = set()
@@ -65,54 +55,15 @@ def find_queries(given: str, parameter: str, readings: Sequence[str]) -> dict[st
     return {"queries": source, "reading": "&".join(text for text in (own, *known) if text)}
 
 
-def _find(given: str, others: str, parameter: str) -> tuple[Source, str]:
-    """Return the source and its options: the options behind the path, followed by `others`."""
-    if os.path.exists(os.path.expanduser(given)):
-        path = given
-        _ = ""
-        own = ""
-    else:
-        path, _, own = given.partition("?")
-    options = "&".join(text for text in (own, others) if text)
+def _find(given: str, parameter: str) -> tuple[Source, str]:
+    """Return the source and its options, which stand behind the path."""
+    path = given
+    options = ""
+    if not os.path.exists(os.path.expanduser(given)):
+        path, _, options = given.partition("?")
     if path.startswith(HUB):
         return _fetch(path.removeprefix(HUB), options, parameter)
     return Source.find(path, parameter), options
-
-
-def _read_list(path: Path) -> list[tuple[str, str]]:
-    """Return (data, other options) of each entry of a YAML list. Paths are relative to the folder of the file."""
-    import yaml
-
-    found = []
-    try:
-        node = yaml.compose(read_text(path), Loader=yaml.BaseLoader)
-    except (yaml.YAMLError, RecursionError) as error:
-        line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
-        raise DataError(
-            f"{path}:{line}: {' '.join(str(error).split())[:200]}; expected YAML; correct it"
-        ) from None
-    for entry in node.value if isinstance(node, yaml.SequenceNode) and node.value else [node]:
-        if isinstance(entry, yaml.MappingNode):
-            items = {}
-            for key, value in entry.value:
-                items[key.value] = value.value
-        else:
-            items = {}
-        wrong = []
-        for key, value in items.items():
-            if key not in KEYS or not isinstance(value, str):
-                wrong.append(key)
-        data = items.pop("data", "")
-        if wrong or not data or str(data).endswith(LISTS):
-            raise DataError(
-                f"{path}:{entry.start_mark.line + 1 if entry else 1}: {str((wrong or [data or 'no data'])[0])[:60]!r}"
-                " given; expected entries with data (a path or hf://owner/name, not another list), and if needed"
-                " weight, task and name, each a text; correct it"
-            )
-        if not data.startswith(HUB):
-            data = str(path.parent / os.path.expanduser(data))
-        found.append((data, urlencode({KEYS[key]: value for key, value in items.items()})))
-    return found
 
 
 def _fetch(name: str, options: str, parameter: str) -> tuple[Source, str]:

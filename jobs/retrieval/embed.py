@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ratchet.data.formats.examples import read_examples
 from ratchet.jobs import needs
-from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
-from ratchet.jobs.model_checks import check_embedder_model, read_size
-from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, resolve_encoding_config
+from ratchet.jobs.inference import InferenceConfig, check_inference, check_quantization
+from ratchet.jobs.model_checks import check_embedder_model
+from ratchet.jobs.prompt_settings import (
+    EncodingSettings,
+    describe_prompts,
+    list_instructions,
+    resolve_encoding_config,
+)
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
-from ratchet.models.model_files import check_folder
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
     Context,
@@ -54,12 +57,9 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    if inputs.model is not None:
-        check_folder(inputs.model)
-    check_quantization("embed", config.quantization, inputs.model)
+    check_inference("embed", config, inputs, "embedder")
     if inputs.model is not None:
         check_embedder_model(inputs.model, find_encoding_config(config, inputs), inputs.adapter)
-    check_adapter("embed", inputs.adapter, inputs.model, "embedder")
     return describe_prompts(config, inputs, parents)
 
 
@@ -79,50 +79,30 @@ def estimate_needs(
     folder = needs.find_model_folder("model", inputs, parents)
     if folder is None:
         return None
-    limit = config.max_length or read_encoding_config(folder).max_length
-    if inputs.examples:
-        length = limit
-    else:
-        length = needs.bound_length(limit, parents, "texts")
-    if config.role == "passage":
-        names = ("documents",)
-    else:
-        names = ("test/queries",)
-    rows = needs.count(parents, "texts", *names, "test/statements")
-    own = needs.estimate_inference(
-        folder, "backbone", config, inputs, resources, parents, length=length, rows=rows
+    length = config.max_length or read_encoding_config(folder).max_length
+    if not inputs.examples:
+        length = needs.bound_length(length, parents, "texts")
+    return needs.estimate_inference(
+        folder, "backbone", config, inputs, resources, parents, length=length
     )
-    size = 4 * config.npy + (4 if config.storage_dtype == "float32" else 2)
-    disk = (rows or 0) * read_size(folder, "hidden_size") * size / 1e9
-    if disk > 0.05:
-        return replace(own or Needs(0.0, 0.0), disk=disk)
-    return own
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    from ratchet.data.rankings import summarize_tokens
     from ratchet.data.tables import list_shards
     from ratchet.data.vectors import read_dim
     from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
     from ratchet.jobs.distributed.shard_map import count_rows, map_model
-    from ratchet.jobs.inference import check_quantization
 
+    # At plan time the model may not have existed.
+    check_quantization("embed", config.quantization, inputs.model)
     shards = list_shards(inputs.texts)
     rows = count_rows(shards, ["id", "text"])
     config = resolve_dtype(context, config)
-    # At plan time the model may not have existed.
-    check_quantization("embed", config.quantization, inputs.model)
     counts = map_model(context, shards, Worker, config, inputs, rows, "arrow")
     dim = read_dim(context.out)
     if config.npy:
         _write_npy(context.out, rows, dim)
-    lengths = {}
-    for name, number in counts.items():
-        if "/" in name:
-            lengths[int(name.removeprefix("length/"))] = number
-    table = [summarize_tokens(config.role, list(lengths), list(lengths.values()))]
-    metrics = {"rows": rows, "dim": dim, "tokens": counts.get("tokens", 0), "dtype": config.dtype}
-    return Result(metrics, {"tokens per text": table})
+    return Result({"rows": rows, "dim": dim, "tokens": counts["tokens"], "dtype": config.dtype})
 
 
 class Worker:
@@ -145,35 +125,24 @@ class Worker:
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         from ratchet.data.tables import read_queries
         from ratchet.data.vectors import write_vectors
-        from ratchet.jobs.prompt_settings import list_instructions
 
         texts = read_queries(source, ("id", "text"))
-        lengths: Counter[int] = Counter()
+        counts = {"rows": 0, "tokens": 0}
 
         def count(length_B: np.ndarray) -> None:
-            lengths.update(length_B.tolist())
-            report(lengths.total(), _sum(lengths))
+            counts["rows"] += len(length_B)
+            counts["tokens"] += int(length_B.sum())
+            report(counts["rows"], counts["tokens"])
 
-        rows = texts["text"].to_pylist()
-        own = list_instructions(self.config, texts)
         vectors_ND = self.encoder.encode(
-            rows, self.config.role, own, batch_tokens=self.batch_tokens, progress=count
+            texts["text"].to_pylist(),
+            self.config.role,
+            list_instructions(self.config, texts),
+            batch_tokens=self.batch_tokens,
+            progress=count,
         )
         write_vectors(target, texts["id"], vectors_ND.astype(self.config.storage_dtype))
-        return _count(lengths)
-
-
-def _count(lengths: Counter[int]) -> dict[str, int]:
-    """Return the counts of a shard: texts, tokens, and the number of texts of each length in tokens. Their sums over
-    all shards are the exact distribution of lengths, whose size depends on the longest text only."""
-    texts = {}
-    for length, number in sorted(lengths.items()):
-        texts[f"length/{length}"] = number
-    return {"rows": lengths.total(), "tokens": _sum(lengths), **texts}
-
-
-def _sum(lengths: Counter[int]) -> int:
-    return sum(length * number for length, number in lengths.items())
+        return counts
 
 
 def _write_npy(folder: Path, rows: int, dim: int) -> None:

@@ -152,10 +152,10 @@ class EmbedderTask(FinetuneTask):
             order = np.random.default_rng([self.config.seed, 0xFFFF]).permutation(
                 len(self.triplets)
             )
-            drawn = order[: self.config.num_fixed_examples].tolist()
-            fixed = tuple(
-                self._get_example(query, int(self.triplets.positives(query)[0])) for query in drawn
-            )
+            drawn = []
+            for query in order[: self.config.num_fixed_examples].tolist():
+                drawn.append(self._get_example(query, int(self.triplets.positives(query)[0])))
+            fixed = tuple(drawn)
         if self.config.num_examples or fixed:
             return fixed
         return None
@@ -225,23 +225,22 @@ class EmbedderTask(FinetuneTask):
         """Return the mask of the passages that are no negatives of a query, bool [Q, P]. None: all are."""
         config = self.config
         data = self.triplets
-        masks = []
+        mask_QP = None
         if config.false_negative_mask:
             known_text_Q = []
             for query in batch.query_Q:
                 never = data.text_of_row[data.list_no_negatives(int(query))]
                 known_text_Q.append(np.append(never, data.text_of_query[query]))
-            masks.append(
-                false_negative_mask(data.text_of_row[batch.passage_P], positive_Q, known_text_Q)
-            )
+            texts = data.text_of_row[batch.passage_P]
+            mask_QP = false_negative_mask(texts, positive_Q, known_text_Q)
         if not config.in_batch_negatives:
             others_QP = torch.ones((len(batch.query_Q), len(batch.passage_P)), dtype=torch.bool)
             for i, own in enumerate(batch.own_Q):
                 others_QP[i, torch.from_numpy(own)] = False
-            masks.append(others_QP)
-        if not masks:
-            return None
-        return torch.stack(masks).any(0)
+            if mask_QP is None:
+                return others_QP
+            mask_QP |= others_QP
+        return mask_QP
 
     def _prepare(self, epoch: int, step: int) -> WorkerBatch:
         data = self.triplets

@@ -25,10 +25,6 @@ class Config:
     neighbors: Annotated[int, Ge(1), Unit("queries")] = 20
     """For `knn`: number of training queries that vote. The weight of a vote is that query's inner product minus that
     of the nearest one that does not vote (after Dudani 1976, "The distance-weighted k-nearest-neighbor rule")."""
-    num_cases: Annotated[int, Ge(0)] = 6
-    """Number of queries that the report shows with their retrieved documents, if `before` is given."""
-    case_documents: Annotated[int, Ge(0)] = 5
-    """Number of documents that the report shows per query."""
     tag: str = "ratchet"
     """Name of the system in `run.trec` and in the report."""
 
@@ -61,17 +57,9 @@ class Inputs:
     """Another evaluation of the same queries, to show in the report how their documents changed."""
     scored: Path | None = None
     """For `reranked`: the `ranking/` of another evaluation with a reranker's scores, as written by `rerank`."""
-    selection: Path | None = None
-    """The `selection.json` of the finetuning step whose merged model is evaluated on its held-out queries. Adds the
-    metric `merging_cost`: the selecting metric before merging minus after merging."""
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> None:
-    if config.case_documents > config.top:
-        raise InputError(
-            f"evaluate_retrieval.case_documents: {config.case_documents} given; expected at most top, which is"
-            f" {config.top}"
-        )
     if not config.tag or any(letter.isspace() for letter in config.tag):
         raise InputError(
             f"evaluate_retrieval.tag: '{config.tag}' given; expected one word, since it is a column of run.trec"
@@ -79,26 +67,14 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> None:
 
 
 def list_metrics(config: Config) -> list[str]:
-    by_rank = []
+    names = ["mrr", "map", "queries"]
     for kind in ("map", "r", "ndcg", "p", "hit"):
         for k in config.k:
-            by_rank.append(f"{kind}@{k}")
-    groups = []
-    for group in ("seen", "unseen"):
-        for name in (*by_rank, "mrr", "map", "queries"):
-            groups.append(f"{group}/{name}")
-    return [
-        *by_rank,
-        "mrr",
-        "map",
-        *groups,
-        "queries",
-        "queries_without_relevant",
-        "first_rank/*",
-        "*/interval",
-        "merging_cost",
-        "merging_cost/queries",
-    ]
+            names.append(f"{kind}@{k}")
+    found = [*names, "queries_without_relevant", "first_rank/*", "*/interval"]
+    for name in names:
+        found += [f"seen/{name}", f"unseen/{name}"]
+    return found
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -108,17 +84,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from ratchet.data.formats.trec import write_qrels, write_run
     from ratchet.data.significance import list_half_widths, number_groups
-    from ratchet.data.tables import list_shards, read_shards, write_table
+    from ratchet.data.tables import iterate_rows, list_shards, read_shards, write_table
     from ratchet.jobs.distributed.shard_map import count_rows, map_shards
-    from ratchet.jobs.retrieval.ranking import (
-        WITH_INTERVAL,
-        Worker,
-        compute_by_seen,
-        list_scalars,
-        show_cases,
-        write_reranked,
-    )
-    from ratchet.jobs.training.merging_cost import compute_merging_cost, list_cutoffs
+    from ratchet.jobs.retrieval import ranking as work
     from ratchet.models.search.rank_metrics import compute_rank_metrics
     from ratchet.models.search.ranks import Relevant
 
@@ -129,76 +97,56 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         )
     queries = read_shards(inputs.queries)
     ranking = context.out / "ranking"
-    unscored = 0
+    counts = {"unscored": 0}
     if config.system == "reranked":
-        write_reranked(config, inputs, queries, ranking)
+        work.write_reranked(config, inputs, queries, ranking)
     else:
         shards = list_shards(inputs.queries)
         total = count_rows(shards, ["id", "text", "positives", "grades"])
-        if context.resources.gpus:
-            device = "cuda"
-        else:
-            device = "cpu"
+        device = "cuda" if context.resources.gpus else "cpu"
         arguments = {"config": config, "inputs": inputs, "device": device}
-        unscored = map_shards(context, shards, Worker, arguments, ranking, total_rows=total)[
-            "unscored"
-        ]
+        counts = map_shards(context, shards, work.Worker, arguments, ranking, total_rows=total)
 
     ranked = read_shards(ranking)
-    names, positives, grades = (queries[name].to_pylist() for name in ("id", "positives", "grades"))
-    flat_grades = queries["grades"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    ends_Q = np.cumsum(pc.list_value_length(queries["positives"]).to_numpy())
-    relevant = Relevant(
-        np.append(0, ends_Q), np.arange(len(flat_grades)), flat_grades
-    )  # metrics do not use its rows
-    ranks_R = (
-        ranked["ranks"].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.int64)
-    )
-    metrics = compute_rank_metrics(ranks_R, relevant, list_cutoffs(inputs.selection, config.k))
-    columns = zip(*(ranked[name] for name in ("id", "documents", "scores")), strict=True)
-    rankings = (
-        (name.as_py(), list(zip(own.as_py(), scores.as_py(), strict=True)))
-        for name, own, scores in columns
-    )
+    rows = iterate_rows(ranked.select(["id", "documents", "scores"]))
+    rankings = ((row["id"], zip(row["documents"], row["scores"], strict=True)) for row in rows)
     write_run(context.out / "run.trec", rankings, config.tag)
-    graded = (
-        (n, list(zip(p, g, strict=True))) for n, p, g in zip(names, positives, grades, strict=True)
-    )
+    rows = iterate_rows(queries.select(["id", "positives", "grades"]))
+    graded = ((row["id"], zip(row["positives"], row["grades"], strict=True)) for row in rows)
     write_qrels(context.out / "qrels.trec", graded)
+
+    grades_R = pc.list_flatten(queries["grades"]).to_numpy()
+    ends_Q = np.cumsum(pc.list_value_length(queries["positives"]).to_numpy())
+    # Metrics do not use the rows of the relevant documents.
+    relevant = Relevant(np.append(0, ends_Q), np.arange(len(grades_R)), grades_R)
+    ranks_R = pc.list_flatten(ranked["ranks"]).to_numpy().astype(np.int64)
+    metrics = compute_rank_metrics(ranks_R, relevant, sorted(config.k))
     # The reciprocal rank is NaN for a query without a relevant document.
     first = []
     for one in metrics.per_query["mrr"]:
         first.append(None if np.isnan(one) else round(1 / one))
-    shown = pc.list_slice(ranked["documents"], 0, config.case_documents).to_pylist()
-    per_query = {"id": names, "first_rank": pa.array(first, pa.int64()), "top": shown}
+    shown = pc.list_slice(ranked["documents"], 0, work.SHOWN).to_pylist()
+    per_query = {"id": queries["id"], "first_rank": pa.array(first, pa.int64()), "top": shown}
     if "seen" in queries.column_names:
-        per_query |= {"seen": queries["seen"]}
-    write_table(
-        context.out / "per_query.parquet", pa.table(per_query | dict(metrics.per_query.items()))
-    )
-    group_Q = number_groups(queries)
-    if "seen" in per_query:
-        groups = compute_by_seen(metrics, per_query["seen"].to_numpy(), group_Q)
-    else:
-        groups = {}
-    intervals = list_half_widths(metrics.per_query, WITH_INTERVAL, group_Q)
+        per_query["seen"] = queries["seen"]
+    write_table(context.out / "per_query.parquet", pa.table(per_query | metrics.per_query))
     if metrics.empty == metrics.queries:  # new queries without labels
         return Result({"queries": metrics.queries, "queries_without_relevant": metrics.empty})
-    cost = compute_merging_cost(inputs.selection, metrics.values, metrics.queries)
-    if unscored:
-        note = f"{unscored:,} of {metrics.queries:,} queries share no word with the corpus"
-    else:
-        note = ""
-    return Result(
-        {**list_scalars(metrics), **intervals, **groups, **cost},
-        {
-            f"{config.tag}: metrics by cut-off": metrics.list_by_cutoff(
-                ("map", "ndcg", "r", "p", "hit"), config.k
-            )
-        },
-        cases=show_cases(config, inputs, queries, first, shown),
-        note=note,
-    )
+
+    group_Q = number_groups(queries)
+    found = work.list_scalars(metrics)
+    found |= list_half_widths(metrics.per_query, work.WITH_INTERVAL, group_Q)
+    if "seen" in per_query:
+        found |= work.compute_by_seen(metrics, queries["seen"].to_numpy(), group_Q)
+    kinds = ("map", "ndcg", "r", "p", "hit")
+    tables = {f"{config.tag}: metrics by cut-off": metrics.list_by_cutoff(kinds, config.k)}
+    note = ""
+    if counts["unscored"]:
+        note = (
+            f"{counts['unscored']:,} of {metrics.queries:,} queries share no word with the corpus"
+        )
+    cases = work.show_cases(config, inputs, queries, first, shown)
+    return Result(found, tables, cases=cases, note=note)
 
 
 JOB = Job(

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt
 from ratchet.data.formats.examples import read_examples
 from ratchet.errors import DataError, InputError
 from ratchet.jobs import needs
-from ratchet.jobs.model_checks import check_embedder_model, read_size
+from ratchet.jobs.model_checks import check_embedder_model, check_target_modules, read_size
 from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, resolve_encoding_config
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import read_encoding_config
@@ -58,15 +58,15 @@ def check_settings(config: Config, inputs: Inputs) -> None:
     training.check_config(job, config, inputs.base, inputs.current_best)
     training.check_retrieval_metric(job, config.metric)
     has_negatives = config.num_negatives > 0 or config.in_batch_negatives
-    are_trained = config.num_fixed_examples <= config.num_examples
+    distills = config.distillation != "none"
     rules = [
         ("num_negatives", has_negatives, "1 or more where in_batch_negatives is off"),
+        ("distillation", has_negatives or not distills, "none where there are no negatives"),
         (
-            "distillation",
-            has_negatives or config.distillation == "none",
-            "none where there are no negatives",
+            "num_fixed_examples",
+            config.num_fixed_examples <= config.num_examples,
+            "0 up to num_examples, so that training uses as many",
         ),
-        ("num_fixed_examples", are_trained, "0 up to num_examples, so that training uses as many"),
     ]
     training.require(job, config, rules)
     if inputs.base is None:
@@ -82,6 +82,8 @@ def check_settings(config: Config, inputs: Inputs) -> None:
         examples = fixed
     found = resolve_encoding_config(job, config, start, adapter, examples, uses_task=known)
     check_embedder_model(start, found, adapter)
+    if config.method == "lora":
+        check_target_modules(job, inputs.base, "backbone", config.target_modules)
     each = found.example_query_max_length + found.example_answer_max_length
     left = found.max_length - config.num_examples * (each + TEMPLATE_TOKENS) - TEMPLATE_TOKENS
     if config.num_examples and left < (config.query_max_length or 1):
@@ -98,12 +100,7 @@ def check_dims(job: str, config: Config, base: Path) -> None:
     if not dims:
         return
     size = read_size(base, "hidden_size")
-    folder = read_encoding_config(base).projection
-    if folder:
-        from ratchet.models.embedder.projection import read_dim
-
-        size = read_dim(base / folder)
-    if list(dims) != sorted(set(dims)) or (size and dims[-1] >= size):
+    if list(dims) != sorted(set(dims)) or dims[-1] >= size:
         raise InputError(
             f"{job}.matryoshka_dims: {','.join(map(str, dims))} given; expected rising numbers below the {size}"
             " dimensions of the vectors, which are always trained; change them"
@@ -137,21 +134,10 @@ def estimate_needs(
         length = needs.bound_length(limit, parents, "corpus")
     texts = config.batch_size * (2 + config.num_negatives)
     kept = CPU_GRAPH // (read_size(folder, "num_hidden_layers") * read_size(folder, "hidden_size"))
-    tokens = needs.graph_tokens(config, resources, texts, length, on_cpu=kept)
-    queries = needs.count(parents, "mined", "queries", "train/queries")
-    if texts * length <= tokens * (resources.workers or 1):
-        passes = 1
-    else:
-        passes = 2
-    own = (2 + config.num_negatives) * length
-    options: dict[str, Any] = {
-        "tokens": tokens,
-        "passes": passes,
-        "rows": queries,
-        "row_tokens": own,
-        "vectors": texts,
-    }
-    return needs.estimate_training(folder, "backbone", config, resources, length=length, **options)
+    tokens = needs.graph_tokens(resources, texts, length, on_cpu=kept)
+    return needs.estimate_training(
+        folder, "backbone", config, resources, length=length, tokens=tokens, vectors=texts
+    )
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -163,8 +149,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.jobs.training.finetuning import run_finetuning
     from ratchet.jobs.training.teacher_gate import drop_refused_teacher
 
-    config = drop_refused_teacher(config, inputs.mined)
-    config = resolve_dtype(context, config)
+    config = resolve_dtype(context, drop_refused_teacher(config, inputs.mined))
     pool_rows = None
     cross_validated = None
     if inputs.valid is not None:
@@ -172,17 +157,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         ranked = None
         if inputs.ranking is not None:
             ranked = read_shards(inputs.ranking, ["id", "documents"])
-        pool_rows = choose_pool(
-            read_shards(inputs.valid), corpus, ranked, config.eval_pool, config.seed
-        )
+
+        def choose(held_out: Any, ranked: Any = None) -> Any:
+            return choose_pool(held_out, corpus, ranked, config.eval_pool, config.seed)
+
+        pool_rows = choose(read_shards(inputs.valid), ranked)
         if needs_cross_validation(config, inputs):
-
-            def choose_fold_pool(held_out: Any) -> Any:
-                return choose_pool(held_out, corpus, None, config.eval_pool, config.seed)
-
-            cross_validated = cross_validate(
-                context, config, EmbedderTask, inputs, choose_fold_pool
-            )
+            cross_validated = cross_validate(context, config, EmbedderTask, inputs, choose)
     result, _ = run_finetuning(
         context, config, EmbedderTask, inputs, pool_rows=pool_rows, cross_validated=cross_validated
     )
@@ -197,6 +178,6 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
-    outputs=("adapter", "model", "checkpoint-*", "selection.json"),
+    outputs=("adapter", "model", "checkpoint-*"),
     metrics=lambda config: [*training.list_training_metrics(config), "valid/documents"],
 )

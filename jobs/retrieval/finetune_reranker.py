@@ -12,7 +12,7 @@ from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.model_checks import check_reranker_model
+from ratchet.jobs.model_checks import check_reranker_model, check_target_modules
 from ratchet.jobs.prompt_settings import RerankerSettings, describe_prompts, resolve_reranker_config
 from ratchet.jobs.training import config as training
 from ratchet.models.pass_size import GROUPS_PER_PASS
@@ -34,7 +34,16 @@ def check_settings(config: Config, inputs: Inputs) -> None:
     training.check_config("finetune_reranker", config, inputs.base, inputs.current_best)
     training.check_retrieval_metric("finetune_reranker", config.metric)
     if inputs.base is not None:
-        check_reranker_model(inputs.base, resolve_reranker_config(config, inputs.base))
+        given = resolve_reranker_config(config, inputs.base)
+        check_reranker_model(inputs.base, given)
+        if config.method == "lora":
+            answers = given.kind == "yes_no"
+            check_target_modules(
+                "finetune_reranker",
+                inputs.base,
+                "causal" if answers else "classifier",
+                config.target_modules,
+            )
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
@@ -54,21 +63,8 @@ def estimate_needs(
     group = (1 + config.num_negatives) * length
     own = -(-config.batch_size // (resources.workers or 1))
     tokens = min(own, resources.micro_batch_size or GROUPS_PER_PASS) * group
-    queries = needs.count(parents, "mined", "queries", "train/queries")
-    if given.kind == "yes_no":
-        kind = "causal"
-    else:
-        kind = "classifier"
-    return needs.estimate_training(
-        folder,
-        kind,
-        config,
-        resources,
-        length=length,
-        tokens=tokens,
-        rows=queries,
-        row_tokens=group,
-    )
+    kind = "causal" if given.kind == "yes_no" else "classifier"
+    return needs.estimate_training(folder, kind, config, resources, length=length, tokens=tokens)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -92,11 +88,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if inputs.valid is not None and inputs.ranking is not None:
         ranks = read_shards(inputs.ranking, ["ranks"])["ranks"].to_pylist()
         before = evaluate_lists(config.metric, read_shards(inputs.valid), ranks)
-        is_new = str(result.metrics["kept"]) not in ("base", "current_best")
-        tried = []
-        for one in history.sums if is_new else [history.start_sums]:
-            tried.append(one["all"])
-        p_value = compute_p_value(np.array(before.sums["all"]), np.array(tried))
+        tried = [history.start_sums]
+        if result.metrics["kept"] not in ("base", "current_best"):
+            tried = history.sums
+        sums = np.array([one["all"] for one in tried])
+        p_value = compute_p_value(np.array(before.sums["all"]), sums)
         after = float(result.metrics[f"valid/{config.metric}"])
         gate = TeacherGate(config.metric, before.metrics[config.metric], after, p_value)
     gate.write(context.out / "teacher_gate")
@@ -112,6 +108,6 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     max_workers=lambda config: training.count_feedable_workers(config.batch_size),
-    outputs=("adapter", "model", "checkpoint-*", "selection.json", "teacher_gate"),
+    outputs=("adapter", "model", "checkpoint-*", "teacher_gate"),
     metrics=training.list_training_metrics,
 )

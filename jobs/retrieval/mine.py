@@ -14,16 +14,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import (
-    MAP_RESOURCES,
-    Context,
-    Job,
-    Needs,
-    Parents,
-    Resources,
-    Result,
-    Seed,
-)
+from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Parents, Result, Seed
 
 SMALL = 3
 """In a smaller corpus the default window may be empty: all negatives are then drawn at random."""
@@ -50,11 +41,6 @@ class Config:
     """Maximum similarity of a negative. None: no limit."""
     min_score: float | None = None
     """Minimum similarity of a negative. None: no limit."""
-    min_recall: Annotated[float, Interval(gt=0, le=1)] | None = None
-    """Recall of the documents up to the window's end that an approximate search (FAISS IVF) must reach. A sample of
-    queries determines how many lists are searched for it; the metric `recall` is measured on other queries. Useful for
-    millions of documents and many thousand queries. The index is built in memory, and takes up to twice the
-    disk space of the vectors. None: exact search."""
     seed: Seed = 42
     """Seed of the random draws. The draw for a query does not depend on the other queries."""
 
@@ -104,55 +90,36 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return Result(parents["queries"].metrics if "queries" in parents else {})
 
 
-def estimate_needs(
-    config: Config, inputs: Inputs, resources: Resources, parents: Parents
-) -> Needs | None:
-    if config.min_recall is None or inputs.corpus_embeddings is None:
-        return None
-    vectors = sum(file.stat().st_size for file in inputs.corpus_embeddings.glob("*.arrow"))
-    return Needs(0.0, 0.0, disk=2 * vectors / 1e9)
-
-
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    from ratchet.data import tables
+    from ratchet.data.scored_lists import write_flag_embedding
+    from ratchet.data.tables import list_shards
     from ratchet.jobs.distributed.shard_map import count_rows, map_shards
-    from ratchet.jobs.retrieval.mining import Candidates, IndexBuilder, Worker, write_jsonl
+    from ratchet.jobs.retrieval.mining import Worker, average_scores, write_suspects
 
-    shards = tables.list_shards(inputs.queries)
+    shards = list_shards(inputs.queries)
     total = count_rows(shards, ["id", "text", "positives"])
     arguments = {
         "config": config,
         "inputs": inputs,
         "device": "cuda" if context.resources.gpus else "cpu",
     }
-    recall: dict[str, float] = {}
-    if config.min_recall:
-        folder = context.work / "index"
-        source = tables.list_shards(inputs.corpus)[:1]
-        built = map_shards(context, source, IndexBuilder, arguments, folder, suffix="faiss")
-        recall["recall"] = round(built["found"] / built["expected"], 4)
-        arguments["index"] = folder / f"{source[0].stem}.faiss"
     counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
-    positive, negative, hardest = write_jsonl(context.out, inputs.corpus)
     if not counts["negatives"]:
         raise InputError(
             f"step {context.step}: no query of {total:,} got a negative; expected documents that are no positives of a"
             " query; add documents, or set mine.candidates=corpus, or relax the limits of mine"
         )
+    write_flag_embedding(context.out, inputs.corpus)
+    write_suspects(context.out, inputs.corpus)
     return Result(
         {
             "queries": total,
-            "candidates": len(Candidates(config, inputs)),
+            "candidates": counts["candidates"] // len(shards),  # each shard has the same
             "negatives": counts["negatives"],
             "random_fill": counts["random_fill"],
             "suspected_false_negatives": counts["suspects"],
-            **recall,
-            "positive_similarity": positive,
-            "negative_similarity": negative,
-        },
-        cases={
-            "negatives that are most similar to their query compared with the positives": hardest
-        },
+            **average_scores(context.out),
+        }
     )
 
 
@@ -163,14 +130,12 @@ JOB = Job(
     run=run,
     resources=MAP_RESOURCES,
     check=check,
-    needs=estimate_needs,
     metrics=lambda config: (
         "queries",
         "candidates",
         "negatives",
         "random_fill",
         "suspected_false_negatives",
-        *(("recall",) if config.min_recall else ()),
         "positive_similarity",
         "negative_similarity",
     ),

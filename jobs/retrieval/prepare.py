@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Interval
 
@@ -49,7 +49,7 @@ class Config:
     """Seed of the split."""
     reading: tuple[str, ...] = ()
     """Reading options of each path of `data`, `valid` and `test`, in this order: the same as behind a path, such as
-    `query=title&positive=body&weight=0.5`. Empty: none."""
+    `query=title&positive=body`. Empty: none."""
     needs_negatives: bool = False
     """Raise an error if the data give no query a negative."""
     shard_rows: Annotated[int, Ge(1), Unit("rows")] = 4096
@@ -90,26 +90,23 @@ def list_outputs(config: Config) -> tuple[str, ...]:
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read and split the data, so that a bad row is an error, with file and line, before the run starts. Only the first
     rows of large files are read, and their counts are estimates."""
-    from ratchet.jobs.retrieval.splits import (
-        describe_decision,
-        describe_repeated,
-        describe_unread,
-        load_data,
-        split_data,
-    )
+    from ratchet.jobs.retrieval.splits import describe, describe_decision, load_data, split_data
 
     check_settings(config, inputs)
     data = load_data(config, inputs, sampled=True)
     splits = split_data(data, config)
-    counts = {}
+    counts = {"documents": data.num_documents, "longest_text": find_longest(data), **data.notes}
     for name, found in splits.items():
         counts[f"{name}/queries"] = round(len(found) / data.share)
-    longest = max(len(one.text) for ones in (data.corpus, data.queries) for one in ones)
-    counts |= {"documents": data.num_documents, "longest_text": longest, **data.notes}
-    notes = [describe_unread(data), describe_repeated(splits)]
+    notes = [describe(data, splits)]
     if data.share == 1:
         notes.append(describe_decision(splits))
     return Result(counts, note="; ".join(filter(None, notes)))
+
+
+def find_longest(data: RetrievalData) -> int:
+    """Return the number of characters of the longest text."""
+    return max(len(one.text) for ones in (data.corpus, data.queries) for one in ones)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -117,72 +114,58 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from ratchet.data import tables
     from ratchet.data.retrieval.splits import find_seen
-    from ratchet.jobs.retrieval.splits import (
-        describe_repeated,
-        describe_unread,
-        load_data,
-        split_data,
-    )
+    from ratchet.jobs.retrieval.splits import describe, load_data, split_data
 
     data = load_data(config, inputs)
     splits = split_data(data, config)
-    documents, longest, repeated = _copy_corpus(context, config, data)
-    scored = splits["train"] and all(query.teacher for query in splits["train"])
-    if scored:
+    # By id, descending: all steps order documents with equal scores by row, so metrics do not depend on the order of
+    # the data, and are those of trec_eval.
+    corpus = sorted(data.corpus, key=lambda document: document.id, reverse=True)
+    documents = ({"id": document.id, "text": document.text} for document in corpus)
+    tables.write_shards(context.out / "corpus", documents, tables.CORPUS, config.shard_rows)
+    context.progress(Progress(len(corpus), len(corpus), "documents"))
+    scores: list[str] = []
+    if splits["train"] and all(query.teacher for query in splits["train"]):
         scores = [tables.TEACHER_SCORES["positives"], tables.TEACHER_SCORES["negatives"]]
-    else:
-        scores = []
     instructions = [name for name in tables.INSTRUCTIONS if f"{name}s" in data.notes]
     statistics = []
     for name, queries in splits.items():
         if name == "train":
+            columns = tables.GROUPED
             seen = [True] * len(queries)
         else:
+            columns = tables.HELD_OUT
             seen = find_seen(splits["train"], queries).tolist()
+        schema = pa.schema([*columns, *((score, tables.SCORES) for score in scores)])
+        schema = tables.add_carried(schema, instructions)
         rows = (
-            {**query._asdict(), "seen": own, **dict(zip(scores, query.teacher or (), strict=False))}
+            {
+                **query._asdict(),
+                "seen": own,
+                **dict[str, Any](zip(scores, query.teacher or (), strict=False)),
+            }
             for query, own in zip(queries, seen, strict=True)
         )
-        if name == "train":
-            columns = tables.GROUPED
-        else:
-            columns = tables.HELD_OUT
-        schema = pa.schema([*columns, *((score, tables.SCORES) for score in scores)])
-        tables.write_shards(
-            context.out / name, rows, tables.add_carried(schema, instructions), config.shard_rows
-        )
-        statistics.append(_statistics(name, queries, sum(seen)))
+        tables.write_shards(context.out / name, rows, schema, config.shard_rows)
+        statistics.append(_summarize(name, queries, sum(seen)))
     context.progress(Progress(len(data.queries), len(data.queries), "queries"))
-    counts = {f"{name}/queries": len(queries) for name, queries in splits.items()}
-    counts["longest_text"] = longest
-    notes = [describe_unread(data), describe_repeated(splits)]
+    metrics: dict[str, float | int | str] = {
+        "documents": len(corpus),
+        "queries": len(data.queries),
+        **{f"{name}/queries": len(queries) for name, queries in splits.items()},
+        "longest_text": find_longest(data),
+        **data.notes,
+    }
+    note = describe(data, splits)
+    repeated = len(corpus) - len({document.text for document in corpus})
     if repeated:
-        counts["documents with the text of another one"] = repeated
-        notes.append(
-            f"{repeated:,} of {documents:,} documents have the text of another one: equal scores rank by id"
-        )
-    return Result(
-        {"documents": documents, "queries": len(data.queries), **counts, **data.notes},
-        {"splits": statistics},
-        note="; ".join(filter(None, notes)),
-    )
+        metrics["documents with the text of another one"] = repeated
+        said = f"{repeated:,} of {len(corpus):,} documents have the text of another one: equal scores rank by id"
+        note = "; ".join(filter(None, (note, said)))
+    return Result(metrics, {"splits": statistics}, note=note)
 
 
-def _copy_corpus(context: Context, config: Config, data: RetrievalData) -> tuple[int, int, int]:
-    """Write the documents as shards, by id, descending. All steps order documents with equal scores by row, so that
-    metrics do not depend on the order of the data, and are those of trec_eval. Return (number of documents, characters
-    of the longest text, number of documents with the text of another one)."""
-    from ratchet.data import tables
-
-    corpus = sorted(data.corpus, key=lambda document: document.id, reverse=True)
-    rows = ({"id": document.id, "text": document.text} for document in corpus)
-    tables.write_shards(context.out / "corpus", rows, tables.CORPUS, config.shard_rows)
-    context.progress(Progress(len(corpus), len(corpus), "documents"))
-    longest = max(len(one.text) for ones in (data.queries, corpus) for one in ones)
-    return len(corpus), longest, len(corpus) - len({document.text for document in corpus})
-
-
-def _statistics(name: str, queries: Sequence[Query], seen: int) -> dict[str, float | int | str]:
+def _summarize(name: str, queries: Sequence[Query], seen: int) -> dict[str, float | int | str]:
     from ratchet.data.rankings import summarize_counts
 
     row: dict[str, float | int | str] = {

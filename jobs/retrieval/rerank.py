@@ -18,10 +18,14 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import Ge
 
 from ratchet.jobs import needs
-from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
+from ratchet.jobs.inference import InferenceConfig, check_inference, check_quantization
 from ratchet.jobs.model_checks import check_reranker_model
-from ratchet.jobs.prompt_settings import RerankerSettings, describe_prompts, resolve_reranker_config
-from ratchet.models.model_files import check_folder
+from ratchet.jobs.prompt_settings import (
+    RerankerSettings,
+    describe_prompts,
+    list_instructions,
+    resolve_reranker_config,
+)
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
     Context,
@@ -59,13 +63,10 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    check_adapter("rerank", inputs.adapter, inputs.model, "reranker")
+    check_inference("rerank", config, inputs, "reranker")
     if inputs.model is not None:
-        check_folder(inputs.model)
-        check_reranker_model(
-            inputs.model, resolve_reranker_config(config, inputs.model, inputs.adapter)
-        )
-    check_quantization("rerank", config.quantization, inputs.model)
+        given = resolve_reranker_config(config, inputs.model, inputs.adapter)
+        check_reranker_model(inputs.model, given)
     return describe_prompts(config, inputs, parents)
 
 
@@ -76,10 +77,7 @@ def estimate_needs(
     if folder is None:
         return None
     reranker_config = resolve_reranker_config(config, folder)
-    if reranker_config.kind == "yes_no":
-        kind = "causal"
-    else:
-        kind = "classifier"
+    kind = "causal" if reranker_config.kind == "yes_no" else "classifier"
     length = needs.bound_length(reranker_config.max_length, parents, "corpus", texts=2)
     return needs.estimate_inference(folder, kind, config, inputs, resources, parents, length=length)
 
@@ -89,7 +87,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tables import list_shards
     from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
     from ratchet.jobs.distributed.shard_map import count_rows, map_model
-    from ratchet.jobs.inference import check_quantization
     from ratchet.jobs.training import teacher_gate
 
     check_lists(inputs.lists)
@@ -101,17 +98,18 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             for path in [*shards, *inputs.lists.glob("*.jsonl")]:
                 shutil.copyfile(path, context.out / path.name)
             gate.write(context.out)
-            why = f"the teacher is not used: {str(gate).removeprefix('no: ')}"
+            counts = {"queries": rows, "pairs": 0, "tokens": 0}
+            why = str(gate).removeprefix("no: ")
             return Result(
-                {"queries": rows, "pairs": 0, "tokens": 0, "teacher_gate": str(gate)}, note=why
+                {**counts, "teacher_gate": str(gate)}, note=f"the teacher is not used: {why}"
             )
-    config = resolve_dtype(context, config)
     # At plan time the model may not have existed.
     check_quantization("rerank", config.quantization, inputs.model)
+    config = resolve_dtype(context, config)
     counts = map_model(context, shards, Worker, config, inputs, rows)
     write_flag_embedding(context.out, inputs.corpus)
-    made = {"queries": rows, "pairs": counts.get("pairs", 0), "tokens": counts.get("tokens", 0)}
     accuracy, note = describe_teacher(counts)
+    made = {"queries": rows, "pairs": counts["pairs"], "tokens": counts["tokens"]}
     return Result({**made, **accuracy, "dtype": config.dtype}, note=note)
 
 
@@ -120,7 +118,6 @@ class Worker:
 
     def __init__(self, inputs: Inputs, config: Config, batch_tokens: int, device: str) -> None:
         from ratchet.data.scored_lists import Lists
-        from ratchet.jobs.prompt_settings import resolve_reranker_config
         from ratchet.models.reranker import reranker
 
         self.reranker = reranker.load(
@@ -137,7 +134,6 @@ class Worker:
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         from ratchet.data.scored_lists import write_scores
-        from ratchet.jobs.prompt_settings import list_instructions
 
         table, texts = self.lists.read(source)
         pairs = max(1, sum(map(len, texts)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ratchet.data.scored_lists import Lists
+    from ratchet.models.reranker.remote import RemoteReranker
 
 SMALLEST = 1e-6
 
@@ -97,32 +99,24 @@ def _ask(
     server = RemoteReranker(config.url, config.model, config.api, key, config.timeout)
     for source, target in targets.items():
         table, texts = lists.read(source)
-        answers = Answers(target.with_suffix(".answers.jsonl"))
-
-        def ask(
-            row: int,
-            query: str,
-            passages: list[str],
-            answers: Answers = answers,
-            before: int = done,
-        ) -> np.ndarray:
-            if row not in answers.known:
-                answers.keep(row, server.score(query, passages))
-            context.progress(Progress(before + len(answers.known), rows))
-            return answers.known[row]
-
+        queries = table["text"].to_pylist()
+        answers = Answers(target.with_suffix(".answers.jsonl"), server)
+        scores = []
         with ThreadPoolExecutor(config.concurrency) as pool:
-            asked = zip(range(len(table)), table["text"].to_pylist(), texts, strict=True)
             waiting = []
-            for one in asked:
-                waiting.append(pool.submit(ask, *one))
+            for row, (query, passages) in enumerate(zip(queries, texts, strict=True)):
+                waiting.append(pool.submit(answers.ask, row, query, passages))
             try:
-                scores = [future.result() for future in waiting]
+                for future in waiting:
+                    scores.append(future.result())
+                    context.progress(Progress(done + len(answers.known), rows))
             finally:
                 pool.shutdown(cancel_futures=True)
         if config.probabilities and config.api != "tei":
             scores = [_logit(own) for own in scores]
-        commit_shard(context, source, target, lambda file: write_scores(file, table, scores, 0))  # noqa: B023
+        commit_shard(
+            context, source, target, partial(write_scores, table=table, scores=scores, tokens=0)
+        )
         done += len(table)
 
 
@@ -136,29 +130,30 @@ def _logit(probability_P: np.ndarray) -> np.ndarray:
 class Answers:
     """The API's answers for a shard, stored as JSON Lines. A line that a killed process left unfinished is ignored."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, server: RemoteReranker) -> None:
         import threading
 
-        import numpy as np
-
         self.path = path
-        self.known = dict[int, np.ndarray]()
+        self.server = server
+        self.known: dict[int, list[float]] = {}
         self.lock = threading.Lock()
         if path.exists():
             for line in path.read_text().splitlines():
-                try:
+                with suppress(ValueError):
                     row, scores = json.loads(line)
-                except ValueError:
-                    continue
-                self.known[row] = np.array(scores, np.float32)
+                    self.known[row] = scores
 
-    def keep(self, row: int, scores: list[float]) -> None:
+    def ask(self, row: int, query: str, passages: list[str]) -> np.ndarray:
+        """Return the scores of a row's passages, float32, from an earlier answer if there is one."""
         import numpy as np
 
-        with self.lock, self.path.open("a") as file:
-            # The first line break ends a line that a killed process may have left unfinished.
-            file.write(f"\n{json.dumps([row, scores])}\n")
-            self.known[row] = np.array(scores, np.float32)
+        if row not in self.known:
+            scores = self.server.score(query, passages)
+            with self.lock, self.path.open("a") as file:
+                # The first line break ends a line that a killed process may have left unfinished.
+                file.write(f"\n{json.dumps([row, scores])}\n")
+                self.known[row] = scores
+        return np.array(self.known[row], np.float32)
 
 
 JOB = Job("rerank_api", config=Config, inputs=Inputs, run=run, check=check, resources=("retries",))

@@ -67,23 +67,19 @@ class RerankerTask(FinetuneTask):
         super().__init__(worker, config, inputs, resources)
         corpus = read_shards(inputs.corpus, ["id", "text"])
         self.text_of = Texts(corpus)
-        if inputs.valid:
-            self.valid_table = read_shards(inputs.valid)
-        else:
-            self.valid_table = pa.table({})
-        self.valid = self.valid_table.to_pylist()
-        self.valid_prompts = list_instructions(config, self.valid_table)
-        if inputs.ranking:
+        self.valid = pa.table({})
+        self.lists: list[dict[str, Any]] = []
+        """The ranking of each held-out query."""
+        if inputs.valid and inputs.ranking:
+            self.valid = read_shards(inputs.valid)
             self.lists = read_shards(inputs.ranking, RANKED.names).to_pylist()
-        else:
-            self.lists = []
-        if [row["id"] for row in self.lists] != [row["id"] for row in self.valid]:
-            raise InputError(
-                f"{inputs.ranking}: a ranking of other queries given; expected those of {inputs.valid}; rank these"
-            )
-        mined = read_shards(inputs.mined)
+            if [row["id"] for row in self.lists] != self.valid["id"].to_pylist():
+                raise InputError(
+                    f"{inputs.ranking}: a ranking of other queries given; expected those of {inputs.valid}; rank these"
+                )
+        self.valid_prompts = list_instructions(config, self.valid)
         self.triplets = Triplets(
-            mined,
+            read_shards(inputs.mined),
             corpus,
             seed=config.seed,
             batch_size=config.batch_size,
@@ -100,32 +96,28 @@ class RerankerTask(FinetuneTask):
         start, adapter = find_start(config, inputs)
         self.reranker_config = resolve_reranker_config(config, start, adapter)
         decodes = self.reranker_config.kind == "yes_no"
-        # PEFT copies a head that is trained. This works only if ZeRO-3 has not partitioned its weights.
-        options = {"zero_stage": None if decodes else 0, "seed": config.seed}
         self.reranker = self.load(
-            reranker.load, start, reranker_config=self.reranker_config, **options
+            reranker.load,
+            start,
+            reranker_config=self.reranker_config,
+            seed=config.seed,
+            # PEFT copies a head that is trained. This works only if ZeRO-3 has not partitioned its weights.
+            zero_stage=None if decodes else 0,
         )
-        heads = reranker.find_heads(self.reranker)
-        if decodes:
-            task = "CAUSAL_LM"
-        else:
-            task = "SEQ_CLS"
         self.model = self.reranker.model = self.make_trainable(
-            self.reranker.model, modules_to_save=heads, task=task
+            self.reranker.model,
+            modules_to_save=reranker.find_heads(self.reranker),
+            task="CAUSAL_LM" if decodes else "SEQ_CLS",
         )
         self.zero3_sync = Zero3Sync(
             self.reranker.backbone, self.device, needed=config.zero_stage == 3
         )
 
     def evaluate_start(self) -> Evaluation:
-        if (
-            self.lists
-            and self.inputs.current_best is None
-            and not reranker.can_score(self.inputs.base)
-        ):
-            return evaluate_lists(
-                self.config.metric, self.valid_table, [row["ranks"] for row in self.lists]
-            )
+        has_reranker = self.inputs.current_best is not None or reranker.can_score(self.inputs.base)
+        if self.lists and not has_reranker:
+            ranks = [row["ranks"] for row in self.lists]
+            return evaluate_lists(self.config.metric, self.valid, ranks)
         return super().evaluate_start()
 
     def evaluate_current_best(self) -> Evaluation:
@@ -212,28 +204,27 @@ class RerankerTask(FinetuneTask):
 
     def _evaluate_reranked(self, model: Any) -> Evaluation:
         """Evaluate the held-out lists, if any, reranked by `model`. Each worker scores a part of the lists."""
-        if not self.valid:
+        if not self.lists:
             return Evaluation({})
-        mine = self.split_rows(len(self.valid))
-        lists = [self.lists[q]["documents"][: self.config.depth] for q in mine]
-        texts = [self.text_of.find(documents) for documents in lists]
-        queries = [self.lists[q]["text"] for q in mine]
-        prompts = [self.valid_prompts[q] for q in mine]
-        scores = model.score(queries, texts, prompts, batch_tokens=self.resources.batch_tokens)
+        own = self.split_rows(len(self.lists))
+        documents = [self.lists[q]["documents"][: self.config.depth] for q in own]
+        scores = model.score(
+            [self.lists[q]["text"] for q in own],
+            [self.text_of.find(names) for names in documents],
+            [self.valid_prompts[q] for q in own],
+            batch_tokens=self.resources.batch_tokens,
+        )
         with torch.no_grad():
             self.zero3_sync.finish(self._run_blank)
-        ranks = []
-        places = []
-        for q, documents, own in zip(mine, lists, scores, strict=True):
-            positives = self.valid[q]["positives"]
-            ranks.append(reorder(documents, own, positives, self.lists[q]["ranks"])[1])
-            places.append(np.flatnonzero(np.isin(documents, positives)))
-        ranks = [own for part in gather_objects(ranks) for own in part]
-        scores = [own for part in gather_objects(scores) for own in part]
-        places = [own for part in gather_objects(places) for own in part]
-        return evaluate_lists(
-            self.config.metric, self.valid_table, ranks, compute_list_losses(scores, places)
-        )
+        found = []  # ranks of the positives, scores of the documents, places of positives among them
+        for q, names, score_D in zip(own, documents, scores, strict=True):
+            positives = self.valid["positives"][q].as_py()
+            _, ranks = reorder(names, score_D, positives, self.lists[q]["ranks"])
+            found.append((ranks, score_D, np.flatnonzero(np.isin(names, positives))))
+        everything = [row for part in gather_objects(found) for row in part]
+        all_ranks, all_scores, places = zip(*everything, strict=True)
+        losses_Q = compute_list_losses(all_scores, places)
+        return evaluate_lists(self.config.metric, self.valid, all_ranks, losses_Q)
 
 
 def evaluate_lists(

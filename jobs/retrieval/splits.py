@@ -10,7 +10,7 @@ from ratchet.data.formats.example_questions import read_example_questions
 from ratchet.data.formats.pairs import parse_options
 from ratchet.data.retrieval import RetrievalData
 from ratchet.data.retrieval.checks import check_data
-from ratchet.data.retrieval.mixtures import unite, weigh
+from ratchet.data.retrieval.mixtures import unite
 from ratchet.data.retrieval.splits import Splits, leave_out_labels, split_queries
 from ratchet.data.significance import MIN_VALID_GROUPS
 from ratchet.data.tables import INSTRUCTIONS
@@ -23,58 +23,51 @@ if TYPE_CHECKING:
 def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> RetrievalData:
     """Read the data, or example questions if there is none. sampled: read only the first rows of large files. Raises
     DataError for an unusable file."""
-    given = (("", inputs.data), ("valid", inputs.valid), ("test", inputs.test))
-    found = []
-    for split, own in given:
-        for path in [own] if isinstance(own, Path) else own or ():
-            found.append((path, split))
-    if config.reading and len(config.reading) != len(found):
+    paths = []
+    for split, given in (("", inputs.data), ("valid", inputs.valid), ("test", inputs.test)):
+        for path in [given] if isinstance(given, Path) else given or ():
+            paths.append((path, split))
+    if config.reading and len(config.reading) != len(paths):
         raise InputError(
-            f"prepare.reading: {len(config.reading)} given for {len(found)} paths; expected one for each path of data,"
+            f"prepare.reading: {len(config.reading)} given for {len(paths)} paths; expected one for each path of data,"
             " valid and test, in this order; '' for none"
         )
-    if len(found) > 1:
-        least = 1
-    else:
-        least = 2
+    if not paths:
+        return check_data(read_example_questions(config.questions), "example questions")
+    least = 2 if len(paths) == 1 else 1
     parts = []
-    for (path, split), text in zip(found, config.reading or [""] * len(found), strict=True):
-        parts.append(
-            (
-                str(path),
-                load_retrieval(path, text, least, sampled=sampled),
-                split,
-                parse_options(text, str(path)),
-            )
-        )
-    if parts:
-        data = unite(parts)
-        instructions = set()
-        for query in data.queries:
-            instructions.add((query.task, query.prompt))
-        for number, name in enumerate(INSTRUCTIONS):
-            texts = {one[number] for one in instructions} - {""}
-            if texts:
-                data.notes[f"{name}s"] = len(texts)
-        return data
-    return check_data(read_example_questions(config.questions), "example questions")
+    for (path, split), text in zip(paths, config.reading or [""] * len(paths), strict=True):
+        read = load_retrieval(path, text, least, sampled=sampled)
+        parts.append((str(path), read, split, parse_options(text, str(path))))
+    data = unite(parts)
+    for name in INSTRUCTIONS:
+        texts = {getattr(query, name) for query in data.queries} - {""}
+        if texts:
+            data.notes[f"{name}s"] = len(texts)
+    return data
 
 
 def split_data(data: RetrievalData, config: Config) -> Splits:
     """Return the queries of train, and of valid and test unless they have a fraction of 0."""
-    source = next(
-        (query.where.rpartition(":")[0] for query in data.queries if query.where),
-        "example questions",
-    )
-    fractions = config.test_fraction, config.validation_fraction
-    options: dict[str, Any] = {
-        "split_by": config.split_by,
-        "folds": config.folds,
-        "fold": config.fold,
-    }
+    source = "example questions"
+    for query in data.queries:
+        if query.where:
+            source = query.where.rpartition(":")[0]
+            break
+    options: dict[str, Any] = {}
     if data.share != 1:
         options["least_valid"] = 0  # the counts of a sample are multiplied
-    splits = split_queries(data.queries, *fractions, config.seed, source, **options)
+    splits = split_queries(
+        data.queries,
+        config.test_fraction,
+        config.validation_fraction,
+        config.seed,
+        source,
+        split_by=config.split_by,
+        folds=config.folds,
+        fold=config.fold,
+        **options,
+    )
     train = splits["train"]
     if config.needs_negatives and data.share == 1 and not any(query.negatives for query in train):
         raise InputError(
@@ -83,42 +76,35 @@ def split_data(data: RetrievalData, config: Config) -> Splits:
         )
     if config.unseen_fraction:
         train = leave_out_labels(train, splits["valid"], config.unseen_fraction)
-    if not train and config.unseen_fraction:
-        raise InputError(
-            f"prepare.unseen_fraction: {config.unseen_fraction} given; expected a fraction that leaves queries to"
-            " train on; lower it"
-        )
-    return splits | {"train": weigh(train, data.weights, config.seed) if data.weights else train}
+        if not train:
+            raise InputError(
+                f"prepare.unseen_fraction: {config.unseen_fraction} given; expected a fraction that leaves queries to"
+                " train on; lower it"
+            )
+    return splits | {"train": train}
+
+
+def describe(data: RetrievalData, splits: Splits) -> str:
+    """Return a note on what may surprise: columns that are not read, and training queries that are test queries too."""
+    notes = []
+    if data.unread:
+        notes.append(f"columns not read: {', '.join(data.unread)}")
+    known = {query.text for query in splits.get("test", ())}
+    repeated = [query for query in splits["train"] if query.text in known]
+    if repeated:
+        note = f"{len(repeated):,} of {len(splits['train']):,} training queries have the text of a test query"
+        if repeated[0].where:
+            note += f", such as {repeated[0].where}"
+        notes.append(note)
+    return "; ".join(notes)
 
 
 def describe_decision(splits: Splits) -> str:
     """Return a note on a valid split that is too small to decide what is kept; an empty string for others."""
     groups = len({query.group for query in splits.get("valid", ())})
-    if not 0 < groups < MIN_VALID_GROUPS:
-        return ""
-    decides = "a cross-validation of the training queries decides what is kept"
-    return f"valid has few groups of queries ({groups}): {decides}"
-
-
-def describe_unread(data: RetrievalData) -> str:
-    """Return a note on the columns that are not read; an empty string if there are none."""
-    if data.unread:
-        return f"columns not read: {', '.join(data.unread)}"
+    if 0 < groups < MIN_VALID_GROUPS:
+        return (
+            f"valid has few groups of queries ({groups}): a cross-validation of the training queries decides what is"
+            " kept"
+        )
     return ""
-
-
-def describe_repeated(splits: Splits) -> str:
-    """Return a note on the training queries that have the text of a test query; an empty string if there are none."""
-    known = {query.text for query in splits.get("test", ())}
-    repeated = []
-    for query in splits["train"]:
-        if query.text in known:
-            repeated.append(query)
-    if not repeated:
-        return ""
-    where = repeated[0].where
-    if where:
-        at = f", such as {where}"
-    else:
-        at = ""
-    return f"{len(repeated):,} of {len(splits['train']):,} training queries have the text of a test query{at}"

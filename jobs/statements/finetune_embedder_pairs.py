@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from annotated_types import Ge, Gt, MinLen
+from annotated_types import Ge, Gt
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.model_checks import check_embedder_model
+from ratchet.jobs.model_checks import check_embedder_model, check_target_modules
 from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, resolve_encoding_config
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import read_encoding_config
@@ -19,10 +19,8 @@ from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Res
 
 @dataclass(frozen=True)
 class Config(EncodingSettings, training.RankFinetuneConfig):
-    batch_size: Annotated[tuple[Annotated[int, Ge(2)], ...], MinLen(1), Unit("pairs")] = (1024,)
-    """Pairs per training step, over all workers: one number per epoch; the last number holds for all later epochs."""
-    drop_last: bool = True
-    """Leave out the last pairs of an epoch if they do not fill a batch."""
+    batch_size: Annotated[int, Ge(2), Unit("pairs")] = 1024
+    """Pairs per training step, over all workers. The last pairs of an epoch are left out if they fill no batch."""
     temperature: Annotated[float, Gt(0)] = 0.07
     """Temperature of the softmax over the similarities."""
     mask_paper: bool = True
@@ -63,6 +61,7 @@ def check_settings(config: Config, inputs: Inputs) -> None:
     )  # else the adapter may bring a template
     found = resolve_encoding_config(job, config, start, adapter, uses_task=known)
     check_embedder_model(start, found, adapter)
+    check_target_modules(job, inputs.base, "backbone", config.target_modules)
     if config.projection is None:
         return
     from ratchet.models.embedder.projection import read_dim
@@ -84,7 +83,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     if pairs is not None:
         from ratchet.data.pair_batches import check_pairs
 
-        check_pairs(pairs, config.batch_size, drop_last=config.drop_last)
+        check_pairs(pairs, config.batch_size)
     return describe_prompts(config, inputs, parents, "passage")
 
 
@@ -95,17 +94,11 @@ def estimate_needs(
     if folder is None:
         return None
     length = config.max_length or read_encoding_config(folder).max_length
-    texts = 2 * max(config.batch_size)
-    tokens = needs.graph_tokens(config, resources, texts, length)
-    pairs = needs.count(parents, "train", "train/pairs")
-    options: dict[str, Any] = {
-        "tokens": tokens,
-        "rows": pairs,
-        "row_tokens": 2 * length,
-        "passes": 2,
-        "vectors": texts,
-    }
-    return needs.estimate_training(folder, "backbone", config, resources, length=length, **options)
+    texts = 2 * config.batch_size
+    tokens = needs.graph_tokens(resources, texts, length)
+    return needs.estimate_training(
+        folder, "backbone", config, resources, length=length, tokens=tokens, vectors=texts
+    )
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -123,7 +116,7 @@ JOB = Job(
     run=run,
     check=check,
     needs=estimate_needs,
-    max_workers=lambda config: training.count_feedable_workers(min(config.batch_size)),
-    outputs=("adapter", "checkpoint-*", "selection.json"),
+    max_workers=lambda config: training.count_feedable_workers(config.batch_size),
+    outputs=("adapter", "checkpoint-*"),
     metrics=training.list_training_metrics,
 )

@@ -64,16 +64,14 @@ class PairTask(FinetuneTask):
     ) -> None:
         super().__init__(worker, config, inputs, resources)
         statements = open_mapped(inputs.train)
-        self.sampler = PairSampler(
-            statements, config.batch_size, drop_last=config.drop_last, seed=config.seed
-        )
+        self.sampler = PairSampler(statements, config.batch_size, seed=config.seed)
         if config.mask_paper and self.sampler.papers < 2:
             raise InputError(
                 f"finetune_embedder_pairs.mask_paper: true given, for {inputs.train} where only one paper has pairs;"
                 " expected at least two, so that there are negatives; give more papers, or mask_paper=false"
             )
         self.valid = read_shards(inputs.valid, STATEMENTS.names)
-        self.steps = [self.sampler.num_batches(epoch) for epoch in range(config.epochs)]
+        self.steps = [self.sampler.num_batches] * config.epochs
         self.encoder = load_encoder(self)
         self.model = self.encoder.model
         self.passes = EmbedderPasses(self, self.encoder)

@@ -18,6 +18,8 @@ from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, 
 if TYPE_CHECKING:
     import numpy as np
 
+    from ratchet.data.formats.papers import Selection
+
 LEFT_OUT = ("blank_statements", "repeated_statements", "in_other_papers")
 """Metrics: numbers of statements that are left out."""
 
@@ -28,10 +30,8 @@ class Config:
     """Fraction of the papers in the test split, used for the final metrics only. Ignored if `test` is given."""
     validation_fraction: Annotated[float, Gt(0), Lt(1)] = 0.02
     """Fraction of the remaining papers in the valid split, which selects checkpoints. Ignored if `valid` is given."""
-    max_statements: Annotated[int, Ge(2)] | None = None
-    """Maximum number of statements per paper, drawn at random. None: all statements."""
     seed: Seed = 42
-    """Seed of the samples and the split."""
+    """Seed of the split."""
     shard_rows: Annotated[int, Ge(1), Unit("rows")] = 16_384
     """Statements per shard."""
 
@@ -48,43 +48,43 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read all papers, so that a bad line is an error, with file and line, before the run starts."""
-    import numpy as np
-
-    from ratchet.data.formats.papers import SPLITS, select_statements
+    from ratchet.data.formats.papers import SPLITS
     from ratchet.data.pair_batches import count_pairs
+
+    found = select(config, inputs)
+    pairs = count_pairs(found.count_P[found.split_P == SPLITS.index("train")])
+    statements = int(found.count_P[found.split_P == SPLITS.index("test")].sum())
+    return Result({"train/pairs": pairs, "test/statements": statements}, note=found.describe())
+
+
+def select(config: Config, inputs: Inputs) -> Selection:
+    """Read all papers and split them."""
+    from ratchet.data.formats.papers import select_statements
 
     fractions = config.test_fraction, config.validation_fraction
     paths = inputs.papers, inputs.valid, inputs.test
-    found = select_statements(paths, *fractions, config.seed)
-    train = found.count_P[found.split_P == SPLITS.index("train")]
-    pairs = count_pairs(np.minimum(train, config.max_statements or train))
-    tested = found.count_P[found.split_P == SPLITS.index("test")]
-    statements = int(np.minimum(tested, config.max_statements or tested).sum())
-    return Result({"train/pairs": pairs, "test/statements": statements}, note=found.describe())
+    return select_statements(paths, *fractions, config.seed)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import numpy as np
 
-    from ratchet.data.formats.papers import SPLITS, read_papers, select_statements
+    from ratchet.data.formats.papers import SPLITS, read_papers
     from ratchet.data.pair_batches import count_pairs
 
-    fractions = config.test_fraction, config.validation_fraction
-    paths = inputs.papers, inputs.valid, inputs.test
-    found = select_statements(paths, *fractions, config.seed)
-    split = found.split_P
+    found = select(config, inputs)
     ends_P = found.ends_P
-    total = len(split)
+    total = len(found.split_P)
     writers = {}
     for name in SPLITS:
         writers[name] = SplitWriter(context.out / name, config.shard_rows, mapped=name == "train")
     empty = repeated = 0
-    for number, paper in enumerate(read_papers(*paths)):
-        empty = empty + paper.empty
-        repeated = repeated + paper.repeated
+    for number, paper in enumerate(read_papers(inputs.papers, inputs.valid, inputs.test)):
+        empty += paper.empty
+        repeated += paper.repeated
         kept = found.kept_S[ends_P[number] : ends_P[number + 1]]
         texts = list(itertools.compress(paper.statements, kept))
-        writers[SPLITS[split[number]]].add(paper.id, _sample(config, number, texts))
+        writers[SPLITS[found.split_P[number]]].add(paper.id, texts)
         if number % 1000 == 999 or number + 1 == total:
             context.progress(Progress(number + 1, total, "papers"))
     for writer in writers.values():
@@ -99,19 +99,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             "repeated_statements": repeated,
             "in_other_papers": found.dropped,
         },
-        {"splits": [_statistics(name, count) for name, count in counts.items()]},
+        {"splits": [_summarize(name, count) for name, count in counts.items()]},
         note=found.describe(),
     )
-
-
-def _sample(config: Config, number: int, texts: list[str]) -> list[str]:
-    import numpy as np
-
-    most = config.max_statements
-    if most is None or len(texts) <= most:
-        return texts
-    chosen = np.random.default_rng([config.seed, 2, number]).choice(len(texts), most, replace=False)
-    return [texts[i] for i in sorted(chosen.tolist())]
 
 
 class SplitWriter:
@@ -144,25 +134,16 @@ class SplitWriter:
         from ratchet.data.tables import write_mapped, write_table
 
         table = pa.Table.from_pylist(self.rows[: self.shard_rows], STATEMENTS)
+        file = self.folder / f"shard-{self.shards:05d}"
         if self.mapped:
-            write = write_mapped
-            suffix = "arrow"
+            write_mapped(file.with_suffix(".arrow"), table)
         else:
-            write = write_table
-            suffix = "parquet"
-        write(self.folder / f"shard-{self.shards:05d}.{suffix}", table)
+            write_table(file.with_suffix(".parquet"), table)
         self.rows = self.rows[self.shard_rows :]
-        self.shards = self.shards + 1
+        self.shards += 1
 
 
-def _statistics(name: str, counts: np.ndarray) -> dict[str, float | int | str]:
-    import numpy as np
-
-    from ratchet.data.rankings import summarize_counts
-
-    relevant = summarize_counts(
-        np.repeat(counts - 1, counts)
-    )  # for each statement, the other statements of its paper
+def _summarize(name: str, counts: np.ndarray) -> dict[str, float | int | str]:
     return {
         "split": name,
         "papers": len(counts),
@@ -170,7 +151,6 @@ def _statistics(name: str, counts: np.ndarray) -> dict[str, float | int | str]:
         "papers with fewer than 2": int((counts < 2).sum()),
         "statements per paper, mean": round(float(counts.mean()), 4),
         "most": int(counts.max()),
-        **{f"relevant per statement, {name}": value for name, value in relevant.items()},
     }
 
 

@@ -10,22 +10,21 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-from annotated_types import Ge
 
 from ratchet.errors import ArtifactError, InputError
-from ratchet.orchestrator.job_interface import Context, Job, Result, Unit
+from ratchet.orchestrator.job_interface import Context, Job, Result
 
 COUNTS_FILE = "counts.json"
 """File with the numbers of answers and of left-out answers, for `filter_queries`."""
 COUNTS = ("completions", "empty", "copies", "duplicates", "queries")
 
 
+SHARD_ROWS = 4096
+
+
 @dataclass(frozen=True)
 class Config:
-    shard_rows: Annotated[int, Ge(1), Unit("rows")] = 4096
-    """Rows per shard."""
+    pass
 
 
 @dataclass(frozen=True)
@@ -57,15 +56,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             " output of generate for samples of prepare_query_generation"
         )
     train = read_shards(inputs.train)
-    known = set()
-    for text in train["text"].to_pylist():
-        known.add(text.casefold())
+    known = {text.casefold() for text in train["text"].to_pylist()}
     schema = add_carried(QUERIES, train.column_names)
     common = {}
     for name in INSTRUCTIONS:
         if name in train.column_names and len(train):
             common[name] = Counter(train[name].to_pylist()).most_common(1)[0][0]
-    counts = Counter(completions=0, empty=0, copy=0, duplicates=0)
+    counts = Counter(completions=0, empty=0, copies=0, duplicates=0)
     rows = []
     for path in list_shards(inputs.completions):
         for row in pq.read_table(path, columns=["id", "gold", "answers"]).to_pylist():
@@ -79,28 +76,23 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
                 if label == CORRECT and (folded in known or folded in seen):
                     label = "duplicates"
                 if label != CORRECT:
-                    counts[label] += 1
+                    counts["copies" if label == "copy" else label] += 1
                     continue
                 seen.add(folded)
                 own = {"id": f"synthetic/{row['id']}/{number}", "text": query, "group": row["id"]}
                 rows.append(
                     {**own, "positives": [row["id"]], "grades": [1], "negatives": [], **common}
                 )
-    found = {
-        "completions": counts["completions"],
-        "empty": counts["empty"],
-        "copies": counts["copy"],
-    }
-    found |= {"duplicates": counts["duplicates"], "queries": len(rows)}
+    found = {**counts, "queries": len(rows)}
     if not rows:
         shown = ", ".join(f"{name} {number}" for name, number in found.items())
         raise ArtifactError(
             f"step {context.step}: no query is left ({shown}); expected at least one; use another generator, or another"
             " prepare_query_generation.prompt_template"
         )
-    write_shards(context.out, rows, schema, config.shard_rows)
+    write_shards(context.out, rows, schema, SHARD_ROWS)
     (context.out / COUNTS_FILE).write_text(json.dumps(found) + "\n")
-    return Result(dict(found))
+    return Result(found)
 
 
 JOB = Job(

@@ -8,16 +8,16 @@ in InPars-v2 (Jeronymo et al. 2023).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Ge
 
 from ratchet.errors import InputError
-from ratchet.jobs.synthetic.clean_queries import COUNTS
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Result, Unit
+from ratchet.jobs.synthetic.clean_queries import COUNTS, SHARD_ROWS
+from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,12 @@ class Config:
     """A query is kept if the embedder ranks its document at this rank or better."""
     reranker_rank: Annotated[int, Ge(1)] = 1
     """With `reranked`: a query is kept if its document is at this rank or better after reranking, too."""
-    num_cases: Annotated[int, Ge(0)] = 3
-    """Number of kept queries, and number of rejected queries, that the report shows."""
-    shard_rows: Annotated[int, Ge(1), Unit("rows")] = 4096
-    """Rows per shard."""
 
 
 @dataclass(frozen=True)
 class Inputs:
     train: Path
     """Shards of training queries. The output contains them first, unchanged."""
-    corpus: Path
-    """Shards of documents."""
     queries: Path
     """The output of `clean_queries`."""
     ranking: Path
@@ -56,9 +50,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    import pyarrow as pa
-
-    from ratchet.data.tables import read_shards, read_texts, write_shards
+    from ratchet.data.tables import read_shards, write_shards
     from ratchet.jobs.synthetic.clean_queries import COUNTS_FILE
 
     counts: dict[str, int] = json.loads((inputs.queries / COUNTS_FILE).read_text())
@@ -66,45 +58,29 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     queries = read_shards(inputs.queries).to_pylist()
     names = [query["id"] for query in queries]
     ranks = _read_ranks(inputs.ranking, names)
-    found = [rank <= config.round_trip_rank for rank in ranks]
-    confirmed = [True] * len(queries)
+    reranks = [1] * len(queries)
     if inputs.reranked is not None:
-        confirmed = []
-        for rank in _read_ranks(inputs.reranked, names):
-            confirmed.append(rank <= config.reranker_rank)
-    passed = [number for number in range(len(queries)) if found[number] and confirmed[number]]
+        reranks = _read_ranks(inputs.reranked, names)
+    found = [number for number, rank in enumerate(ranks) if rank <= config.round_trip_rank]
+    passed = [number for number in found if reranks[number] <= config.reranker_rank]
     first: dict[str, int] = {}
-    for number in sorted(passed, key=lambda number: ranks[number]):
+    for number in sorted(passed, key=ranks.__getitem__):
         # Several documents may have the same query. It is kept for the document with the best rank.
         first.setdefault(queries[number]["text"].casefold(), number)
-    kept = sorted(first.values())
-    rows = [*train.to_pylist(), *(queries[number] for number in kept)]
-    write_shards(context.out, rows, train.schema, config.shard_rows)
+    kept = [queries[number] for number in sorted(first.values())]
+    rows = [*train.to_pylist(), *kept]
+    write_shards(context.out, rows, train.schema, SHARD_ROWS)
     counts["duplicates"] += len(passed) - len(kept)
-    metrics: dict[str, float | int | str] = {
-        "kept": len(kept),
-        "failed_round_trip": found.count(False),
-        "failed_reranker": sum(
-            one and not other for one, other in zip(found, confirmed, strict=True)
-        ),
-        **counts,
-        "queries": len(rows),
-        "documents_with_queries": len({queries[number]["positives"][0] for number in kept}),
-    }
-    failed = sorted({*range(len(queries))} - {*passed})
-    shown = {
-        "kept queries": kept[: config.num_cases],
-        "queries that failed": failed[: config.num_cases],
-    }
-    named = [queries[number]["positives"][0] for numbers in shown.values() for number in numbers]
-    text_of = read_texts(inputs.corpus, pa.chunked_array([named], pa.string()))
-    cases = {}
-    for title, numbers in shown.items():
-        if numbers:
-            cases[title] = [
-                _make_case(queries[number], ranks[number], text_of) for number in numbers
-            ]
-    return Result(metrics, cases=cases)
+    return Result(
+        {
+            "kept": len(kept),
+            "failed_round_trip": len(queries) - len(found),
+            "failed_reranker": len(found) - len(passed),
+            **counts,
+            "queries": len(rows),
+            "documents_with_queries": len({query["positives"][0] for query in kept}),
+        }
+    )
 
 
 def _read_ranks(ranking: Path, names: Sequence[str]) -> list[int]:
@@ -116,18 +92,7 @@ def _read_ranks(ranking: Path, names: Sequence[str]) -> list[int]:
         raise InputError(
             f"{ranking}: ranks other queries; expected those of filter_queries.queries in the same order"
         )
-    found: list[int] = []
-    for ranks in table["ranks"].to_pylist():
-        found.append(int(ranks[0]))
-    return found
-
-
-def _make_case(query: dict[str, Any], rank: int, text_of: Mapping[str, str]) -> dict[str, Any]:
-    text = text_of[query["positives"][0]]
-    return {
-        "title": query["text"],
-        "columns": {f"document, at rank {rank}": [{"text": text, "good": rank == 1}]},
-    }
+    return [int(ranks[0]) for ranks in table["ranks"].to_pylist()]
 
 
 JOB = Job(

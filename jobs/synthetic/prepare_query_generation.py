@@ -18,6 +18,9 @@ from ratchet.jobs.answers.chat_options import CHAT_FILE, describe_chat
 from ratchet.models.embedder.encoding_config import check_template
 from ratchet.orchestrator.job_interface import Context, Job, Parents, Result, Seed, Unit
 
+SHARD_ROWS = 128
+"""Prompts per shard, the unit of generation, which is repeated if it was not finished by a killed run."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -39,8 +42,6 @@ class Config:
     """Arguments of the generator's chat template, such as `enable_thinking=false`."""
     seed: Seed = 42
     """Seed of the examples and the subset."""
-    shard_rows: Annotated[int, Ge(1), Unit("prompts")] = 128
-    """Prompts per shard. A shard is the unit of generation, and is repeated if it was not finished by a killed run."""
 
 
 @dataclass(frozen=True)
@@ -106,39 +107,31 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         )
         wanted = [name for name in wanted if name in kept]
     examples = _draw_examples(train, config)
-    known = []
-    for other, query in examples:
-        known.append((text_of[other][: config.max_characters], query))
-    answers = []
-    for _, query in examples:
-        answers.append({name for row in train if row["text"] == query for name in row["positives"]})
-
-    def make_row(name: str) -> dict[str, Any]:
+    answers: dict[str, set[str]] = {query: set() for _, query in examples}
+    for row in train:
+        if row["text"] in answers:
+            answers[row["text"]].update(row["positives"])
+    rows = []
+    for name in wanted:
         shown = []
-        for pair, own in zip(known, answers, strict=True):
-            if name not in own:
-                shown.append(pair)
+        for other, query in examples:
+            if name not in answers[query]:
+                shown.append((text_of[other][: config.max_characters], query))
         text = text_of[name]
         turn = make_prompt(template, text[: config.max_characters], shown), ""
-        return sample_to_row(Sample(name, name, "", (turn,), {"document": text}))
-
-    write_shards(context.out, map(make_row, wanted), SAMPLES, config.shard_rows)
+        rows.append(sample_to_row(Sample(name, name, "", (turn,), {"document": text})))
+    write_shards(context.out, rows, SAMPLES, SHARD_ROWS)
     write_task_name(context.out, NAME)
     chat = find_chat(config)
     if chat:
         (context.out / CHAT_FILE).write_text(chat["chat"] + "\n")
-    unlabelled = len(text_of.keys() - labelled)
     counts = {
         "documents": len(text_of),
-        "unlabelled": unlabelled,
+        "unlabelled": len(text_of.keys() - labelled),
         "prompts": len(wanted),
         "examples": len(examples),
     }
-    column = [{"text": make_row(wanted[0])["questions"][0], "good": False}]
-    return Result(
-        {"task": NAME, **counts, **chat},
-        cases={"prompts": [{"title": f"document {wanted[0]}", "columns": {"prompt": column}}]},
-    )
+    return Result({"task": NAME, **counts, **chat})
 
 
 def _draw(seed: int, name: str) -> bytes:

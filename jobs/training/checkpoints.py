@@ -53,21 +53,20 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 def read_history(folder: Path) -> TrainHistory:
     """Read the history in a checkpoint."""
-    return TrainHistory(**json.loads((folder / "history.json").read_text())["history"])
+    return TrainHistory(**json.loads((folder / "history.json").read_text()))
 
 
 def find_model_damage(context: Context, config: FinetuneConfig, checkpoint: Path) -> str:
     """Return the path of a missing or damaged file in the models of evaluations (`keeps_all`) that a run resumed from
     `checkpoint` does not write again; an empty string if there is none."""
-    if config.keeps_all:
-        evaluated = read_history(checkpoint).evaluated_at
-    else:
-        evaluated = []
-    folders = []
-    for step in evaluated:
-        folders.append(checkpoint_folder(context, step))
-    found = ((folder.name, find_damage(folder)) for folder in folders)
-    return next((f"{name}/{damage}" for name, damage in found if damage), "")
+    if not config.keeps_all:
+        return ""
+    for step in read_history(checkpoint).evaluated_at:
+        folder = checkpoint_folder(context, step)
+        damage = find_damage(folder)
+        if damage:
+            return f"{folder.name}/{damage}"
+    return ""
 
 
 class Checkpoints:
@@ -119,12 +118,7 @@ class Checkpoints:
             str(own), tag="engine", exclude_frozen_parameters=True, save_latest=False
         )
         if self.worker.rank == 0:
-            state = {
-                "workers": self.worker.world_size,
-                "dtype": self.config.dtype,
-                "history": vars(history),
-            }
-            (own / "history.json").write_text(json.dumps(state))
+            (own / "history.json").write_text(json.dumps(vars(history)))
             if self.best is not None:
                 if self.best == self.made:
                     shutil.move(self.best, own / "best")
@@ -133,16 +127,14 @@ class Checkpoints:
                 self.best = self.folder / name / "best"
         digests = gather_objects(hash_files(own))
         if self.worker.rank == 0:
+            everything: dict[str, Any] = {}
             for rank, files in enumerate(digests):
                 for file in files:
                     (fresh / file).parent.mkdir(parents=True, exist_ok=True)
                     (fresh / f"worker-{rank}" / file).rename(fresh / file)
                 shutil.rmtree(fresh / f"worker-{rank}")
-            publish(
-                fresh,
-                self.folder / name,
-                {file: digest for files in digests for file, digest in files.items()},
-            )
+                everything |= files
+            publish(fresh, self.folder / name, everything)
             for old in list_checkpoints(self.folder)[:-KEPT]:
                 shutil.rmtree(old, ignore_errors=True)
 
@@ -161,10 +153,7 @@ class Checkpoints:
         damage = find_damage(folder, self.worker.rank, self.worker.world_size)
         if self.worker.rank == 0:
             damage = damage or find_model_damage(self.context, self.config, folder)
-        found = []
-        for one in gather_objects(damage):
-            if one:
-                found.append(one)
+        found = [one for one in gather_objects(damage) if one]
         if found and self.worker.rank == 0:
             LOG.warning(
                 "step %s: checkpoint %s is not used: %s", self.context.step, folder.name, found[0]

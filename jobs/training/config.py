@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs.inference import check_quantization
-from ratchet.models.model_files import check_folder, read_header, read_weight_names
+from ratchet.models.model_files import check_folder, read_weight_names
 from ratchet.models.model_kind import read_object
 from ratchet.orchestrator.job_interface import Parents, Seed, Unit
 
@@ -181,39 +181,35 @@ def check_config(
 ) -> None:
     """Raise InputError for settings that exclude each other or need an extra that is not installed, and for an
     unusable base or current best."""
-    check_quantization(job, config.quantization, None)
+    check_quantization(job, config.quantization, base)
     full = config.method == "full"
-    last = 0
-    if config.unit == "epoch":
-        last = config.epochs
-    expected = f"at most epochs, which is {config.epochs}, and none with eval_steps or checkpoints; lower it"
-    whole = "2 or less with nf4, since quantized blocks cannot be sharded; lower it, or set quantization=none"
+    last = config.epochs if config.unit == "epoch" else 0
+    needed = {"none": 0, "optimizer": 1, "parameters": 3}[config.offload]
+    plain = config.quantization == "none"
     rules = [
+        ("method", not full or plain, "lora with nf4, whose weights cannot be trained"),
         (
-            "method",
-            not full or config.quantization == "none",
-            "lora with nf4, whose weights cannot be trained",
+            "epoch",
+            config.epoch is None or config.epoch <= last,
+            f"at most epochs, which is {config.epochs}, and none with eval_steps or checkpoints; lower it",
         ),
-        ("epoch", config.epoch is None or config.epoch <= last, expected),
-        ("zero_stage", config.quantization == "none" or config.zero_stage < 3, whole),
+        (
+            "zero_stage",
+            plain or config.zero_stage < 3,
+            "2 or less with nf4, since quantized blocks cannot be sharded; lower it, or set quantization=none",
+        ),
+        (
+            "zero_stage",
+            config.zero_stage >= needed,
+            f"{needed} or more with offload={config.offload}, which offloads what is sharded; raise it",
+        ),
     ]
     require(job, config, rules)
-    needed = {"none": 0, "optimizer": 1, "parameters": 3}[config.offload]
-    if config.zero_stage < needed:
-        raise InputError(
-            f"{job}.offload: {config.offload} given, with zero_stage={config.zero_stage}; expected zero_stage {needed}"
-            " or more, which shards what is offloaded; raise it"
-        )
     if current_best is not None and full == (current_best / "adapter_config.json").is_file():
-        if full:
-            given = "an adapter"
-            wanted = "a whole model"
-        else:
-            given = "no adapter"
-            wanted = "an adapter of the base"
+        wanted = "a whole model" if full else "an adapter of the base"
         raise InputError(
-            f"{job}.current_best: {current_best} is {given}; expected {wanted} with method={config.method}; give one,"
-            " or change the method"
+            f"{job}.current_best: {current_best} given; expected {wanted} with method={config.method}; give one, or"
+            " change the method"
         )
     check_adapter(job, config, current_best)
     if current_best is not None and full:
@@ -230,36 +226,25 @@ def check_adapter(job: str, config: FinetuneConfig, adapter: Path | None) -> str
     if adapter is None or config.method == "full" or config.start_from == "base":
         return ""
     about = read_object(adapter / "adapter_config.json")
-    notes = list[str]()
     own = {
         "lora_r": about.get("r", config.lora_r),
         "lora_alpha": about.get("lora_alpha", config.lora_alpha),
     }
     names = {name.strip() for name in config.target_modules.split(",")}
-    weights = adapter / "adapter_model.safetensors"
-    if names != {"all-linear"} and weights.is_file():
-        layers = [
-            f".{name.partition('.lora_A')[0]}"
-            for name in read_header(weights)[1]
-            if ".lora_A" in name
-        ]
-        used = []
-        for layer in layers:
-            used.append({name for name in names if layer.endswith(f".{name}")})
-        own |= (
-            {}
-            if all(used) and names == set().union(*used)
-            else {"target_modules": about["target_modules"]}
-        )
+    if names not in ({"all-linear"}, set(about.get("target_modules") or names)):
+        own["target_modules"] = about["target_modules"]
     defaults = {one.name: one.default for one in fields(config)}
+    notes = []
     for name, stays in own.items():
         given = getattr(config, name)
-        if given not in (stays, defaults[name]):
+        if given == stays:
+            continue
+        if given != defaults[name]:
             raise InputError(
                 f"{job}.{name}: {given} given, to continue {adapter}; expected its own, {stays}, which stays; leave it"
                 " out, or start from the base"
             )
-        notes += [f"{name}={stays}"] * (given != stays)
+        notes.append(f"{name}={stays}")
     if notes:
         return f"continued the adapter with its own {', '.join(notes)}"
     return ""
@@ -269,12 +254,9 @@ def check_target_modules(job: str, base: Path, target_modules: str) -> None:
     """Raise InputError for a module name that the model does not have."""
     if target_modules == "all-linear":
         return
-    known = {
-        part
-        for name in read_weight_names(base)
-        for part in name.split(".")[:-1]
-        if not part.isdecimal()
-    }
+    known = set()
+    for name in read_weight_names(base):
+        known |= {part for part in name.split(".")[:-1] if not part.isdecimal()}
     for name in target_modules.split(","):
         if known and name.strip().rpartition(".")[2] not in known:
             raise InputError(

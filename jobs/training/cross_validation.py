@@ -63,16 +63,20 @@ def cross_validate(
         held_out = rows.filter(pa.array(fold_Q == fold))
         write_table(folder / "mined" / "shard-00000.parquet", rows.filter(pa.array(fold_Q != fold)))
         write_table(folder / "valid" / "shard-00000.parquet", held_out)
-        own_inputs = replace(inputs, mined=folder / "mined", valid=folder / "valid", ranking=None)
-        pool_rows = choose_pool(held_out)
         make_task = partial(
-            task_class, inputs=own_inputs, resources=context.resources, pool_rows=pool_rows
+            task_class,
+            inputs=replace(inputs, mined=folder / "mined", valid=folder / "valid", ranking=None),
+            resources=context.resources,
+            pool_rows=choose_pool(held_out),
         )
-        own_context = replace(
-            context, work=folder, logs=None, progress=_name_fold(context.progress, fold)
-        )
+        report = partial(_report_fold, context.progress, fold)
+        own_context = replace(context, work=folder, logs=None, progress=report)
         histories.append(train(own_context, config, make_task, folder / "best"))
     return join_histories(config.metric, histories, len(rows))
+
+
+def _report_fold(report: Callable[[Progress], None], fold: int, progress: Progress) -> None:
+    report(replace(progress, stage=f"fold {fold + 1} of {FOLDS}: {progress.stage}"))
 
 
 def join_histories(metric: str, histories: list[TrainHistory], rows: int) -> TrainHistory:
@@ -93,12 +97,3 @@ def join_histories(metric: str, histories: list[TrainHistory], rows: int) -> Tra
         if together.best is None or is_better(metric, metrics, together.evaluations[together.best]):
             together.best = epoch
     return together
-
-
-def _name_fold(report: Callable[[Progress], None], fold: int) -> Callable[[Progress], None]:
-    """Return a function that reports the progress of a fold."""
-
-    def report_fold(progress: Progress) -> None:
-        report(replace(progress, stage=f"fold {fold + 1} of {FOLDS}: {progress.stage}"))
-
-    return report_fold

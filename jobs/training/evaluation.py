@@ -67,11 +67,9 @@ class HeldOutRows:
         wanted = list(dict.fromkeys((metric, *names)))
         ks = sorted({int(name.partition("@")[2]) for name in wanted if "@" in name})
         found = compute_rank_metrics(ranks_R, relevant, ks or [1])
-        metrics = {}
-        for name in wanted:
-            metrics[name] = round(found.values[name], 6)
+        metrics = {name: round(found.values[name], 6) for name in wanted}
         value_Q = found.per_query[metric]
-        sums = self.sum(found.per_query[metric])
+        sums = self.sum(value_Q)
         if "unseen" in sums:
             metrics[f"unseen/{metric}"] = round(float(np.nanmean(value_Q[self.unseen_Q])), 6)
         if losses_Q is not None and not np.isnan(losses_Q).all():
@@ -117,26 +115,18 @@ def decide(config: FinetuneConfig, history: TrainHistory, *, by_loss: bool = Fal
     level = config.significance_level
     smallest = find_smallest_p_value(np.array(before["all"]), np.array(best["all"]))
     by_loss = (by_loss or smallest > level) and "loss" in before and "loss" in best
-    if by_loss:
-        name = "loss"
-    else:
-        name = "all"
-    p_value = compute_p_value(
-        np.array(before[name]), np.array([one[name] for one in after]), chosen=history.best
-    )
+    name = "loss" if by_loss else "all"
+    tried = np.array([one[name] for one in after])
+    p_value = compute_p_value(np.array(before[name]), tried, chosen=history.best)
     if p_value > level:
-        groups = len(before["all"])
+        reason = f"no {unit} was significantly better"
         if by_loss:
-            measure = " by the held-out loss"
-        else:
-            measure = ""
+            reason += " by the held-out loss"
+        reason += f", p {p_value:.2g}"
+        groups = len(before["all"])
         if 0.5**groups > level:
-            few = f": {groups} groups are too few to tell"
-        else:
-            few = ""
-        return Decision(
-            f"no {unit} was significantly better{measure}, p {p_value:.2g}{few}", p_value, by_loss
-        )
+            reason += f": {groups} groups are too few to tell"
+        return Decision(reason, p_value, by_loss)
     if "unseen" in before and loses(np.array(before["unseen"]), np.array(best["unseen"])):
         return Decision(f"the best {unit} is worse on unseen labels", p_value, by_loss)
     return Decision("", p_value, by_loss)

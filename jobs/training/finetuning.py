@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import filecmp
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,24 +21,12 @@ from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.training.checkpoints import checkpoint_folder
 from ratchet.jobs.training.config import FinetuneConfig, check_adapter
 from ratchet.jobs.training.evaluation import Decision, decide
-from ratchet.jobs.training.merging_cost import write_selection
 from ratchet.jobs.training.ray_train import train
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.task import FinetuneTask
 from ratchet.models.adapters import lora
 from ratchet.models.model_files import find_weights
 from ratchet.orchestrator.job_interface import Context, Result, digests
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The model that is kept, and why."""
-
-    name: str
-    """`epoch N`, `step N`, `current_best` or `base`."""
-    value: float
-    """Its held-out metric."""
-    note: str
 
 
 def run_finetuning(
@@ -52,18 +40,17 @@ def run_finetuning(
     cross_validated: TrainHistory | None = None,
     **arguments: Any,
 ) -> tuple[Result, TrainHistory]:
-    """Train, and write the model that is best on held-out rows to `context.out`: as `adapter` or `model`, with its
-    metric in `selection.json`. If nothing is held out, the last model is written. Models of other evaluations that the
-    config keeps (`config.keeps_all`) are written to `checkpoint-STEP` or `checkpoint-epoch-N`.
+    """Train, and write the model that is best on held-out rows to `context.out`: as `adapter` or `model`. If
+    nothing is held out, the last model is written. Models of other evaluations that the config keeps
+    (`config.keeps_all`) are written to `checkpoint-STEP` or `checkpoint-epoch-N`.
 
     inputs: has `base` and `current_best`. base_is_usable: whether the base itself can be kept; a base that gets a new
     head cannot. pool_rows: corpus rows that held-out queries are ranked against; None: the whole corpus.
     cross_validated: the history that decides, and chooses the epoch, instead of that on `valid`; see
     `cross_validation`. arguments: further arguments of `task_class`."""
     config = resolve_dtype(context, config)
-    continued = check_adapter(
-        task_class.job, config, inputs.current_best
-    )  # at plan time it may not have existed
+    # At plan time the current best may not have existed.
+    notes = [check_adapter(task_class.job, config, inputs.current_best)]
     if pool_rows is not None:
         arguments["pool_rows"] = pool_rows
     make_task = partial(task_class, inputs=inputs, resources=context.resources, **arguments)
@@ -71,46 +58,76 @@ def run_finetuning(
     if cross_validated is not None:
         assert cross_validated.best is not None
         trained = replace(config, epoch=cross_validated.best + 1)
-    if config.method == "full":
-        best_folder = context.out / "model"
-    else:
-        best_folder = context.out / "adapter"
-    history = train(context, trained, make_task, best_folder)
+    folder = context.out / ("model" if config.method == "full" else "adapter")
+    history = train(context, trained, make_task, folder)
+    assert history.best is not None
     _copy_checkpoints(context, config, history)
 
+    numbers = history.evaluated_at  # what evaluations are called: training steps, or epochs
+    if config.unit == "epoch":
+        numbers = list(range(1, len(history.evaluations) + 1))
+    best = history.evaluations[history.best]
+    kept = f"{config.unit} {numbers[history.best]}"
+    value = best.get(config.metric, 0.0)
     decision = decide(config, cross_validated or history, by_loss=cross_validated is not None)
-    start_is_usable = inputs.current_best is not None or base_is_usable
-    kept = _choose(config, history, decision, inputs.current_best, start_is_usable)
-    if kept.name in ("current_best", "base"):
-        _keep_start(config, inputs, best_folder)
-    notes = [continued, kept.note]
+    is_given = config.allow_regression or config.epoch is not None
+    note = ""
+    if config.metric not in history.start:
+        note = f"kept the last {config.unit}: nothing is held out, nothing was compared"
+    elif decision.reason and not is_given and (inputs.current_best is not None or base_is_usable):
+        kept = "base" if inputs.current_best is None else "current_best"
+        value = history.start[config.metric]
+        note = f"kept the {kept.replace('_', ' ')}: {decision.reason}"
+        _keep_start(config, inputs, folder)
+    elif decision.by_loss and not decision.reason:
+        note = f"better by the held-out loss, p {decision.p_value:.2g}: valid is too small to test {config.metric}"
     if cross_validated is not None:
-        notes[1] += " (cross-validation of the training queries)"
+        note += " (cross-validation of the training queries)"
+    notes.append(note)
 
     metrics: dict[str, float | int | str] = {"loss": _round(history.evaluations[-1]["loss"])}
     if config.metric in history.start:
-        write_selection(context.out, config.metric, kept.value, exact=pool_rows is None)
-        metrics |= _compare(config, history, decision, kept, cross_validated is not None)
+        metrics |= {
+            f"valid/{config.metric}": value,
+            f"valid/{config.metric}_start": history.start[config.metric],
+            f"valid/{config.metric}_best": best[config.metric],
+            "improved": not decision.reason,
+            **_describe_test(config, decision, cross_validated is not None),
+        }
         if pool_rows is not None:
             metrics["valid/documents"] = len(pool_rows)
-    else:
-        notes[1] = f"kept the last {config.unit}: nothing is held out, nothing was compared"
-    is_new = kept.name.startswith(config.unit)
+    is_new = kept.startswith(config.unit)
     trainable_weights, weights = history.weights
     metrics |= {
-        f"best_{config.unit}": _find_best(config, history),
-        "kept": kept.name,
-        "changed": is_new
-        or (kept.name == "current_best" and _differs_from_base(inputs, best_folder)),
+        f"best_{config.unit}": numbers[history.best],
+        "kept": kept,
+        "changed": is_new or (kept == "current_best" and _differs_from_base(inputs, folder)),
         "dtype": config.dtype,
         "trainable_weights": trainable_weights,
         "weights": weights,
         "trainable_percent": round(100 * trainable_weights / weights, 4),
     }
-    tables = {f"{config.unit}s": _tabulate(config, history, kept)}
-    return Result(
-        metrics, tables, _draw_curves(history), note="; ".join(filter(None, notes))
-    ), history
+    table = _tabulate(config, history, numbers, kept)
+    result = Result(
+        metrics,
+        {f"{config.unit}s": table},
+        _draw_curves(history),
+        note="; ".join(filter(None, notes)),
+    )
+    return result, history
+
+
+def _describe_test(
+    config: FinetuneConfig, decision: Decision, is_cross_validated: bool
+) -> dict[str, float | int | str]:
+    """Return the metrics of the test that decided; empty if there was none."""
+    if decision.p_value is None:
+        return {}
+    return {
+        "p_value": _round(decision.p_value),
+        "tested": "eval_loss" if decision.by_loss else config.metric,
+        "tested_on": "folds of the training queries" if is_cross_validated else "valid",
+    }
 
 
 def _copy_checkpoints(context: Context, config: FinetuneConfig, history: TrainHistory) -> None:
@@ -126,85 +143,21 @@ def _copy_checkpoints(context: Context, config: FinetuneConfig, history: TrainHi
             shutil.copytree(checkpoint_folder(context, step), context.out / name, ignore=ignored)
 
 
-def _find_best(config: FinetuneConfig, history: TrainHistory) -> int:
-    """Return the epoch or training step of the best evaluation."""
-    assert history.best is not None
-    if config.unit == "epoch":
-        return history.best + 1
-    return history.evaluated_at[history.best]
-
-
-def _choose(
-    config: FinetuneConfig,
-    history: TrainHistory,
-    decision: Decision,
-    current_best: Path | None,
-    start_is_usable: bool,
-) -> Kept:
-    assert history.best is not None
-    is_given = config.allow_regression or config.epoch is not None
-    if decision.reason and not is_given and start_is_usable:
-        if current_best is not None:
-            name = "current_best"
-        else:
-            name = "base"
-        note = f"kept the {name.replace('_', ' ')}: {decision.reason}"
-        return Kept(name, history.start.get(config.metric, 0.0), note)
-    note = ""
-    if decision.by_loss and not decision.reason:
-        note = f"better by the held-out loss, p {decision.p_value:.2g}: valid is too small to test {config.metric}"
-    value = history.evaluations[history.best].get(config.metric, 0.0)
-    return Kept(f"{config.unit} {_find_best(config, history)}", value, note)
-
-
-def _compare(
-    config: FinetuneConfig,
-    history: TrainHistory,
-    decision: Decision,
-    kept: Kept,
-    is_cross_validated: bool,
-) -> dict[str, float | int | str]:
-    """Return the metrics that compare the best evaluation with the start."""
-    assert history.best is not None
-    name = f"valid/{config.metric}"
-    metrics: dict[str, float | int | str] = {
-        name: kept.value,
-        f"{name}_start": history.start[config.metric],
-        f"{name}_best": history.evaluations[history.best][config.metric],
-        "improved": not decision.reason,
-    }
-    if decision.p_value is None:
-        return metrics
-    metrics["p_value"] = _round(decision.p_value)
-    metrics["tested"] = config.metric
-    if decision.by_loss:
-        metrics["tested"] = "eval_loss"
-    metrics["tested_on"] = "valid"
-    if is_cross_validated:
-        metrics["tested_on"] = "folds of the training queries"
-    return metrics
-
-
-def _tabulate(config: FinetuneConfig, history: TrainHistory, kept: Kept) -> list[dict[str, Any]]:
-    """Return a row for the start and one for each evaluation."""
+def _tabulate(
+    config: FinetuneConfig, history: TrainHistory, numbers: list[int], kept: str
+) -> list[dict[str, Any]]:
+    """Return a row for the start and one for each evaluation. numbers: their epochs or training steps."""
     unit = config.unit
-    numbers: list[int] = list(range(1, len(history.evaluations) + 1))
-    if unit == "step":
-        numbers = history.evaluated_at
-    evaluations: list[tuple[str, dict[str, Any]]] = [("start", history.start)]
+    first: dict[str, Any] = {unit: "start", "loss": None}
+    for name, value in history.start.items():
+        first[f"valid/{name}"] = value
+    first["best"] = not kept.startswith(unit)
+    rows = [first]
     for number, evaluation in zip(numbers, history.evaluations, strict=True):
-        evaluations.append((str(number), evaluation))
-    chosen = "start"
-    if kept.name.startswith(unit):
-        chosen = kept.name.removeprefix(f"{unit} ")
-    rows = []
-    for label, evaluation in evaluations:
-        row: dict[str, Any] = {unit: label, "loss": None}
-        if label != "start":
-            row["loss"] = _round(evaluation["loss"])
+        row: dict[str, Any] = {unit: str(number), "loss": _round(evaluation["loss"])}
         for name in history.start:
             row[f"valid/{name}"] = evaluation[name]
-        row["best"] = label == chosen
+        row["best"] = kept == f"{unit} {number}"
         rows.append(row)
     return rows
 
@@ -214,13 +167,12 @@ def _draw_curves(history: TrainHistory) -> dict[str, dict[str, list[float]]]:
         "loss": history.loss,
         "learning rate": history.learning_rate,
         "gradient norm": history.gradient_norm,
+        **history.others,
     }
-    steps = []
-    for number in range(1, len(history.loss) + 1):
-        steps.append(float(number))
+    steps = np.arange(1.0, len(history.loss) + 1).tolist()
     found = {}
-    for name, values in (curves | history.others).items():
-        found[f"{name} against step"] = {"x": steps, "y": [_round(value) for value in values]}
+    for name, values in curves.items():
+        found[f"{name} against step"] = {"x": steps, "y": list(map(_round, values))}
     return found
 
 

@@ -28,7 +28,6 @@ from ray.train import (
     ScalingConfig,
     WorkerGroupError,
     get_context,
-    get_preemption_info,
 )
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
@@ -197,20 +196,13 @@ def _train_here(context: Context, config: FinetuneConfig, make_task: partial[Any
     worker = WorkerInfo(0, 1, "cuda:0" if gpu else "cpu")
     try:
         trainer_class = getattr(make_task.func, "trainer", Trainer)
-        trainer_class(context, config, make_task, worker, _is_node_draining).run()
+        trainer_class(context, config, make_task, worker).run()
     except (
         Exception
     ) as error:  # converted as an error of another process, with the traceback as text
         raise error_from_json(error_to_json(error)) from None
     finally:
         release_memory()
-
-
-def _is_node_draining() -> bool:
-    """Return whether this machine is about to be taken away, by the same source as Ray Train's preemption info."""
-    return ray.get_runtime_context().get_node_id() in (
-        ray._private.state.state.get_draining_nodes() or {}
-    )
 
 
 def _run_worker(loop_config: dict[str, Any]) -> None:
@@ -232,7 +224,7 @@ def _run_worker(loop_config: dict[str, Any]) -> None:
     check_dtype(context)
     try:
         trainer_class = getattr(make_task.func, "trainer", Trainer)
-        trainer_class(context, config, make_task, worker, get_preemption_info).run()
+        trainer_class(context, config, make_task, worker).run()
     except Exception as error:
         if type(error).__name__ not in RETRYABLE or isinstance(
             error, RatchetError

@@ -1,206 +1,55 @@
-"""Live tracking of the curves of a training run. They are always written for TensorBoard:
+"""The curves of a training run while it runs, as event files:
 
     tensorboard --logdir .ratchet/steps
 
-They are also sent to MLflow and Weights & Biases, if these are installed and configured by their own environment
-variables (MLFLOW_TRACKING_URI; WANDB_API_KEY or WANDB_MODE). A resumed run continues its curves. The result of the step
-contains the curves too, but not these logs.
-
-Each service is called from its own thread, so an outage neither ends nor delays the training. Values wait in memory
-until the service answers again; they are dropped if it does not answer by the end of the training.
+Other services read the same files, for example `wandb sync --sync-tensorboard FOLDER`. The result of the step contains
+the curves too, but not these files.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import queue
-import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
-from tensorboardX import SummaryWriter
-
-from ratchet.orchestrator.job_interface import mlflow_runs
-
-QUEUED = 10_000
-"""Maximum number of waiting calls per service. Further calls are dropped."""
-
-CLOSE_SECONDS = 20.0
-"""Time that a service gets at the end of a training to take the waiting values."""
-
-LONGEST_WAIT = 60.0
-"""Maximum seconds between two tries. The wait starts at 1 second and doubles."""
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import scalar
 
 
-class TensorBoard:
-    def __init__(self, folder: Path, name: str, first_step: int) -> None:
-        # Names of event files contain only the second: two attempts within one second would share a file.
-        suffix = f".{os.getpid()}-{first_step}"
-        self.writer = SummaryWriter(
-            str(folder / name.replace("/", "-")),
-            purge_step=first_step,
-            flush_secs=10,
-            filename_suffix=suffix,
-        )
+class Tracker:
+    """Writer of scalars. SummaryWriter of tensorboardX is not used: on a full disk its queue stops the training.
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self.writer.add_scalar(name, value, step)
+    folder: None: nothing is written. first_step: the next training step; TensorBoard hides the values that an earlier
+    attempt wrote for it and for later steps. If the files cannot be written, the curves end, and the training goes on.
+    """
 
-    def close(self, failed: bool) -> None:
-        self.writer.close()
-
-
-class MLflow:
-    """An MLflow run in the experiment MLFLOW_EXPERIMENT_NAME (default `ratchet`), found again by a tag."""
-
-    def __init__(self, name: str, run_id: str) -> None:
-        self.client, self.run_id = mlflow_runs.find_run("ratchet.step", run_id, name)
-        self.client.update_run(self.run_id, status="RUNNING")
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        from mlflow.entities import Metric
-
-        now = int(time.time() * 1000)
-        metrics = []
-        for name, value in values.items():
-            metrics.append(Metric(mlflow_runs.make_name(name), value, now, step))
-        self.client.log_batch(self.run_id, metrics=metrics)
-
-    def close(self, failed: bool) -> None:
-        self.client.set_terminated(self.run_id, "FAILED" if failed else "FINISHED")
-
-
-class WandB:
-    """A W&B run in the project WANDB_PROJECT (default `ratchet`). Its id is the first 32 characters of `run_id`."""
-
-    def __init__(self, folder: Path, name: str, run_id: str) -> None:
-        import wandb  # an optional dependency
-
-        project = os.environ.get("WANDB_PROJECT", "ratchet")
-        folder.mkdir(parents=True, exist_ok=True)
-        settings = wandb.Settings(console="off", silent=True, init_timeout=CLOSE_SECONDS)
-        self.run: Any = wandb.init(
-            project=project,
-            id=run_id[:32],
-            name=name,
-            resume="allow",
-            dir=str(folder),
-            settings=settings,
-        )
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        self.run.log(dict(values), step=step)
-
-    def close(self, failed: bool) -> None:
-        self.run.finish(exit_code=int(failed))
-
-
-Sink = TensorBoard | MLflow | WandB
-"""A service that takes scalars."""
-
-
-class BackgroundSink:
-    """Opens and calls a sink in a thread. Errors and hanging calls of the sink do not affect the caller."""
-
-    def __init__(self, name: str, open_sink: Callable[[], Sink], log_file: Path) -> None:
-        """log_file: file to which a line is appended for each failure."""
-        self.name = name
-        self.open_sink = open_sink
-        self.log_file = log_file
-        self.failing = False
-        self.calls: queue.Queue[Callable[[Sink], None] | None] = queue.Queue(QUEUED)
-        self.closing = threading.Event()
-        self.thread = threading.Thread(target=self._run, name=f"tracking {name}", daemon=True)
-        self.thread.start()
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._put(lambda sink: sink.log(step, values))
-
-    def close(self, failed: bool) -> None:
-        """Wait at most CLOSE_SECONDS until the sink has all values. A failing sink is tried once more."""
-        self.closing.set()
-        self._put(lambda sink: sink.close(failed))
-        self._put(None)
-        self.thread.join(CLOSE_SECONDS)
-        if self.thread.is_alive() or self.failing:
-            self._note(f"not written when the training ended: {self.calls.qsize()} values")
-
-    def _put(self, call: Callable[[Sink], None] | None) -> None:
-        try:
-            self.calls.put_nowait(call)
-        except queue.Full:
-            self._note(f"{QUEUED} values are waiting; one more is given up")
-
-    def _run(self) -> None:
-        sink = None
-        wait = 1.0
-        while (call := self.calls.get()) is not None:
-            while True:
-                try:
-                    sink = sink or self.open_sink()
-                    call(sink)
-                    break
-                except Exception as error:
-                    self._note(f"{type(error).__name__}: {error}")
-                    if self.closing.is_set():
-                        return
-                    self.closing.wait(wait)
-                    wait = min(LONGEST_WAIT, 2 * wait)
-            self.failing = False
-            wait = 1.0
-
-    def _note(self, what: str) -> None:
-        self.failing = True
-        # A full disk is no reason to end the training.
-        with suppress(OSError), self.log_file.open("a") as file:
-            file.write(
-                f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.name}: {' '.join(what.split())}\n"
-            )
-
-
-class Tracker(AbstractContextManager["Tracker"]):
-    """Writes scalars below `folder` and to the configured services. folder: None: nothing is written.
-
-    run_id: identifies the run when it resumes. first_step: the next training step; TensorBoard hides the values that an
-    earlier attempt wrote for it and later steps. Failures of services are written to `tracking.log` in the folder."""
-
-    def __init__(self, folder: Path | None, name: str, first_step: int, run_id: str) -> None:
-        self.sinks: list[BackgroundSink] = []
+    def __init__(self, folder: Path | None, name: str, first_step: int) -> None:
+        self.writer: EventsWriter | None = None
         if folder is None:
             return
-        log = folder / "tracking.log"
-        self.sinks.append(
-            BackgroundSink("TensorBoard", lambda: TensorBoard(folder, name, first_step), log)
-        )
-        if os.environ.get("MLFLOW_TRACKING_URI") and importlib.util.find_spec("mlflow"):
-            self.sinks.append(BackgroundSink("MLflow", lambda: MLflow(name, run_id), log))
-        if (
-            os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE")
-        ) and importlib.util.find_spec("wandb"):
-            self.sinks.append(BackgroundSink("W&B", lambda: WandB(folder, name, run_id), log))
-
-    @property
-    def failing(self) -> list[str]:
-        """The names of the services whose last call failed."""
-        found: list[str] = []
-        for sink in self.sinks:
-            if sink.failing:
-                found.append(sink.name)
-        return found
+        own = folder / name.replace("/", "-")
+        start = Event(step=first_step, session_log=SessionLog(status=SessionLog.START))
+        try:
+            own.mkdir(parents=True, exist_ok=True)
+            # The names of event files contain only the second: two attempts within one second would share a file.
+            self.writer = EventsWriter(str(own / "events"), f".{os.getpid()}-{first_step}")
+            self._write(start)
+        except OSError:
+            self.writer = None
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Log scalars; return at once. Services group names by the part before a slash."""
-        for sink in self.sinks:
-            sink.log(step, dict(values))
+        """Log scalars. Services group names by the part before a slash."""
+        now = time.time()
+        for name, value in values.items():
+            self._write(Event(wall_time=now, step=step, summary=scalar(name, value)))
 
-    def __exit__(
-        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for sink in self.sinks:
-            sink.close(failed=kind is not None)
+    def _write(self, event: Event) -> None:
+        if self.writer is None:
+            return
+        try:
+            self.writer.write_event(event)
+            self.writer.flush()
+        except OSError:
+            self.writer = None

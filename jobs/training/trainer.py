@@ -28,8 +28,6 @@ from ratchet.orchestrator.job_interface import Context, Progress
 
 CHECKPOINT_SECONDS = 300.0
 """Time between checkpoints if save_steps is None, and so the most work that is lost when the run is killed."""
-POLL_SECONDS = 5.0
-"""Time between polls. A poll waits for all workers. A notice comes at least 30 s before the machine is taken away."""
 
 
 def seed_generators(*numbers: int) -> None:
@@ -43,27 +41,6 @@ def seed_generators(*numbers: int) -> None:
     random.seed(seed)
 
 
-class PreemptionWatcher:
-    """Polls for preemption notices of spot machines, so that a checkpoint can be written in time. Every worker has one.
-    find_notice: returns the notice, or a false value."""
-
-    def __init__(self, find_notice: Callable[[], Any]) -> None:
-        self.find_notice = find_notice
-        self.polled_at = time.monotonic()
-        self.known = False
-
-    def is_due(self) -> bool:
-        """Return whether a poll is due by this worker's clock. The first worker decides for all."""
-        return time.monotonic() - self.polled_at > POLL_SECONDS
-
-    def poll(self) -> bool:
-        """Return whether a new notice came. All workers must call it at the same training step."""
-        self.polled_at = time.monotonic()
-        was_known = self.known
-        self.known = bool(self.find_notice())
-        return self.known and not was_known
-
-
 class Trainer:
     """One worker of a training run."""
 
@@ -73,9 +50,7 @@ class Trainer:
         config: FinetuneConfig,
         make_task: Callable[[WorkerInfo, FinetuneConfig], FinetuneTask],
         worker: WorkerInfo,
-        find_notice: Callable[[], Any],
     ) -> None:
-        """find_notice: see `PreemptionWatcher`."""
         engine.silence_libraries()
         self.context = context
         self.config = config
@@ -93,7 +68,6 @@ class Trainer:
         self.total_steps = sum(self.task.steps[: config.epochs])
         learning_rate_at(0, self.total_steps, config)  # raises before anything is computed
         self.checkpoints = Checkpoints(context, config, worker, self.task, self.engine)
-        self.preemption = PreemptionWatcher(find_notice)
         self.history = TrainHistory()
         self.tokens = 0.0
         """Number of tokens of all workers since the last report."""
@@ -120,9 +94,9 @@ class Trainer:
             if self.worker.rank == 0:
                 logs = self.context.logs
             first_step = len(self.history.loss) + 1
-            with Tracker(logs, self.context.step, first_step, self.context.step_id) as self.tracker:
-                self._evaluate_start()
-                self._train()
+            self.tracker = Tracker(logs, self.context.step, first_step)
+            self._evaluate_start()
+            self._train()
         finally:
             self.engine.destroy()  # DeepSpeed keeps references to it and to the model
 
@@ -142,9 +116,9 @@ class Trainer:
 
     def _train(self) -> None:
         while self.history.epoch < self.config.epochs:
-            is_overdue = self._train_step()
+            save_is_due = self._train_step()
             was_evaluated = self._end_step()
-            if was_evaluated or is_overdue:
+            if was_evaluated or save_is_due:
                 self._save()
 
     def _train_step(self) -> bool:
@@ -165,12 +139,10 @@ class Trainer:
             self.engine.backward(loss)
             loss_sum = loss_sum + loss.detach()
 
-        is_first_worker = self.worker.rank == 0
-        overdue = float(is_first_worker and self._is_overdue())
-        poll = float(is_first_worker and self.preemption.is_due())
+        save_is_due = float(self.worker.rank == 0 and self._is_save_due(done + 1))
         share = float(loss_sum) / self.worker.world_size
-        mean_loss, num_tokens, overdue, poll = self._all_reduce(
-            [share, batch.num_tokens, overdue, poll]
+        mean_loss, num_tokens, save_is_due = self._all_reduce(
+            [share, batch.num_tokens, save_is_due]
         )
         self._check_finite(mean_loss)
 
@@ -184,17 +156,15 @@ class Trainer:
             gradient_norm = float(engine_norm)
 
         self._record(num_tokens, mean_loss, learning_rate, gradient_norm)
-        return self._is_save_due(overdue > 0, poll > 0)
+        return save_is_due > 0
 
     def _compute_gradient_norm(self) -> float:
         """Return the norm before clipping with ZeRO stage 0, where DeepSpeed returns none, but every worker has the
         whole gradient; else 0."""
-        gradients = []
-        for weight in self.task.model.parameters():
-            if weight.grad is not None:
-                gradients.append(weight.grad)
-        if self.config.zero_stage or not gradients:
+        if self.config.zero_stage:
             return 0.0
+        weights = self.task.model.parameters()
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
         return float(torch.nn.utils.get_total_norm(gradients))
 
     def _end_step(self) -> bool:
@@ -291,20 +261,11 @@ class Trainer:
         if time.monotonic() - self.reported_at > 0.5 or done == self.total_steps:
             self._report(f"epoch {history.epoch + 1} of {self.config.epochs}")
 
-    def _is_overdue(self) -> bool:
-        """Return whether a checkpoint is due by this worker's clock."""
-        return (
-            self.config.save_steps is None and time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
-        )
-
-    def _is_save_due(self, overdue: bool, poll: bool) -> bool:
-        """Return whether a checkpoint is due after a recorded training step. overdue, poll: whether a checkpoint, or a
-        poll for preemption notices, is due by the clock of the first worker."""
-        if poll and self.preemption.poll():
-            return True
+    def _is_save_due(self, done: int) -> bool:
+        """Return whether a checkpoint is due after `done` training steps, by this worker's clock."""
         if self.config.save_steps is not None:
-            return len(self.history.loss) % self.config.save_steps == 0
-        return overdue
+            return done % self.config.save_steps == 0
+        return time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
 
     def _log(self, done: int, group: str, values: Mapping[str, float]) -> None:
         self.tracker.log(done, {f"{group}/{name}": value for name, value in values.items()})
@@ -318,19 +279,13 @@ class Trainer:
         if self.worker.rank != 0:
             return
         history = self.history
-        numbers = {}
+        numbers = {name: values[-1] for name, values in history.others.items()}
         if history.loss:
             numbers["loss"] = history.loss[-1]
         if speed:
             numbers["tokens_per_s"] = speed
-        for name, values in history.others.items():
-            numbers[name] = values[-1]
-        evaluations = []
-        for evaluation in history.evaluations:
-            if self.config.metric in evaluation:
-                evaluations.append(evaluation[self.config.metric])
-        if self.tracker.failing:
-            stage += f" ({', '.join(self.tracker.failing)} failed: see tracking.log)"
+        metric = self.config.metric
+        evaluations = [one[metric] for one in history.evaluations if metric in one]
         done = len(history.loss)
         self.context.progress(
             Progress(done, self.total_steps, "steps", stage, numbers, tuple(evaluations))

@@ -160,16 +160,6 @@ def check_head(base: Path) -> None:
             )
 
 
-def get_sliding_window(base: Path) -> int | None:
-    """Return the window of a model's sliding attention, in tokens; None if no layer has one. Reads no weights."""
-    config = transformers.AutoConfig.from_pretrained(base).get_text_config()
-    layers = getattr(config, "layer_types", None) or ["sliding_attention"]
-    window: int | None = getattr(config, "sliding_window", None)
-    if getattr(config, "use_sliding_window", True) and "sliding_attention" in layers:
-        return window
-    return None
-
-
 def check_same_tokens(one: Path, other: Path) -> None:
     """Raise ModelError if two tokenizers differ in the id of a shared token, or in the tokens and labels of a
     conversation. The latter include the chat template and the token that ends an answer."""

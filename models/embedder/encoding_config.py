@@ -180,24 +180,37 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
             f"model {folder}: has the layers {', '.join(names)}; expected Transformer, Pooling, Dense and Normalize,"
             " each at most once and in this order; other layers are not supported"
         )
-    pooling: dict[str, Any] = {}
+    own = paths.get("Transformer", "")
+    if own not in ("", "."):
+        raise ModelError(
+            f"model {folder}: modules.json has its transformer in {own}, beside the model in the folder itself;"
+            " expected one model; move one of them away"
+        )
+    pooling: dict[str, Any]
     if "Pooling" in paths:
         pooling = read_json(folder / paths["Pooling"] / "config.json")
+    else:
+        pooling = {}
     values = read_optional(folder / "config_sentence_transformers.json")
     query, passage = _prompts(folder, values, pooling)
     about |= {
         "pooling": _pooling(folder, pooling) if pooling else "mean",
-        "normalize": "Normalize" in paths or values.get("similarity_fn_name") != "dot",
+        "normalize": "Normalize" in paths or _compares_by_cosine(folder, values),
         "projection": paths.get("Dense", ""),
     }
     if query:
         # A prompt of the preset's form is read as the preset's template with another task, which can be replaced.
-        form = re.escape(about.get("query_template", "")).replace(r"\{text\}", "")
-        found = re.fullmatch(form.replace(r"\{task\}", "(.*)"), query, re.DOTALL)
-        if found and found.lastindex:
-            about["task"] = found[1]
-        else:
-            about["query_template"] = query + "{text}"
+        form = (
+            re.escape(about.get("query_template", ""))
+            .replace(r"\{task\}", "(.*)")
+            .replace(r"\{text\}", "")
+        )
+        found = re.fullmatch(form, query, re.DOTALL)
+        about |= (
+            {"task": found[1]}
+            if found and found.lastindex
+            else {"query_template": query + "{text}"}
+        )
     if passage:
         about["passage_template"] = passage + "{text}"
     return EncodingConfig(**about)
@@ -214,6 +227,16 @@ def _max_length(folder: Path, config: dict[str, Any], recommended: int | None) -
         limits += [recommended, count_positions(config)]
         limits.append(read_optional(folder / "tokenizer_config.json").get("model_max_length"))
     return int(min(number for number in limits if number))
+
+
+def _compares_by_cosine(folder: Path, values: dict[str, Any]) -> bool:
+    """Whether sentence-transformers compares vectors by cosine similarity (its default), else by inner product."""
+    name = values.get("similarity_fn_name") or "cosine"
+    if name not in ("cosine", "dot"):
+        raise ModelError(
+            f"model {folder}: compares vectors by {name}; expected cosine or dot; use another model"
+        )
+    return bool(name == "cosine")
 
 
 def _prompts(folder: Path, values: dict[str, Any], pooling: dict[str, Any]) -> tuple[str, str]:

@@ -9,7 +9,6 @@ Legend: B rows, L tokens (padded), D dimensions, V vocabulary, T labels, K token
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -22,8 +21,6 @@ from ratchet.models.batching import pad
 from ratchet.models.decoder.conversation import Tokens
 from ratchet.models.decoder.decoder import Decoder
 from ratchet.models.engine import is_partitioned
-from ratchet.models.loading import make_attention_options
-from ratchet.models.reranker.prefix_sharing import PrefixRow, make_tree_attention
 
 CHUNK = 1024
 """Labels per chunk."""
@@ -38,30 +35,10 @@ class TeacherLogprobs:
     logprob_TK: np.ndarray
 
 
-def pack_rows(lengths: Sequence[int], most: int) -> list[list[int]]:
-    """Pack conversations into rows of at most `most` tokens (best fit decreasing). Returns the indices in each row. A
-    longer conversation gets its own row."""
-    order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
-    rows: list[list[int]] = []
-    room: list[tuple[int, int]] = []  # (tokens left, row), sorted
-    for number in order.tolist():
-        at = bisect_left(room, (lengths[number], 0))
-        if at < len(room):
-            left, row = room.pop(at)
-        else:
-            left = max(most, lengths[number])
-            row = len(rows)
-        if row == len(rows):
-            rows.append([])
-        rows[row].append(number)
-        insort(room, (left - lengths[number], row))
-    return rows
-
-
 def compute_loss(
     decoder: Decoder,
-    rows: Sequence[Sequence[Tokens]],
-    teachers: Sequence[Sequence[TeacherLogprobs]] | None = None,
+    conversations: Sequence[Tokens],
+    teachers: Sequence[TeacherLogprobs] | None = None,
     *,
     ce_weight: float = 1.0,
     temperature: float = 1.0,
@@ -69,11 +46,10 @@ def compute_loss(
 ) -> Tensor:
     """Return the sum over labels of ce_weight x cross-entropy + (1 - ce_weight) x KL(teacher || model), float32.
 
-    rows: the conversations packed into each row; they do not attend to each other, and positions restart at 0.
-    teachers: log-probabilities for each conversation, by row; None: cross-entropy only. The KL divergence is over the
-    teacher's top K tokens at `temperature`, scaled by temperature squared (Hinton et al. 2015).
+    teachers: log-probabilities for each conversation; None: cross-entropy only. The KL divergence is over the teacher's
+    top K tokens at `temperature`, scaled by temperature squared (Hinton et al. 2015).
     """
-    hidden_TD, label_T = _states_at_labels(decoder, rows, multiple)
+    hidden_TD, label_T = _states_at_labels(decoder, conversations, multiple)
     if teachers is not None:
         given = _concatenate_teachers(teachers, decoder.device)
     else:
@@ -106,11 +82,11 @@ def compute_loss(
 
 @torch.no_grad()
 def top_logprobs(
-    decoder: Decoder, examples: Sequence[Tokens], top: int, rows: int
+    decoder: Decoder, conversations: Sequence[Tokens], top: int, rows: int
 ) -> list[TeacherLogprobs]:
     """Return the top `top` tokens at each label of each conversation, with log-probabilities over the vocabulary. rows:
     number of rows of the student's head. The teacher's head may have more, which belong to no token."""
-    hidden_TD, label_T = _states_at_labels(decoder, [[one] for one in examples], 8)
+    hidden_TD, label_T = _states_at_labels(decoder, conversations, 8)
     ids = []
     logs = []
     for start in range(0, len(label_T), CHUNK):
@@ -121,7 +97,7 @@ def top_logprobs(
         ids.append(best.indices.int().cpu().numpy())
         logs.append(best.values.cpu().numpy())
     # A label at the very first token is not predicted.
-    ends = np.cumsum([one.labels - one.trained[0] for one in examples])[:-1]
+    ends = np.cumsum([one.labels - one.trained[0] for one in conversations])[:-1]
     parts = zip(
         np.split(np.concatenate(ids), ends), np.split(np.concatenate(logs), ends), strict=True
     )
@@ -132,21 +108,15 @@ def top_logprobs(
 
 
 def _states_at_labels(
-    decoder: Decoder, rows: Sequence[Sequence[Tokens]], multiple: int
+    decoder: Decoder, conversations: Sequence[Tokens], multiple: int
 ) -> tuple[Tensor, Tensor]:
-    """Return (states that predict a label [T, D], labels int64 [T]), row by row."""
-    flat = []
-    for row in rows:
-        flat.append([token for one in row for token in one.ids])
-    ids_BL, _ = pad(flat, decoder.tokenizer.pad_token_id, multiple=multiple)
-    # The first token of a conversation is not predicted, so the first column holds no label.
-    trained = []
-    for row in rows:
-        trained.append([own and at > 0 for one in row for at, own in enumerate(one.trained)])
-    is_label_BL = pad(trained, 0, multiple=multiple)[0].bool()
-    hidden_BLD = decoder.hidden(
-        ids_BL.to(decoder.device), **_separate_conversations(decoder, rows, ids_BL.shape[1])
-    )
+    """Return (states that predict a label [T, D], labels int64 [T]), row by row. Padding is on the right, which a
+    causal model does not attend to."""
+    filler = decoder.tokenizer.pad_token_id
+    ids_BL, _ = pad([one.ids for one in conversations], filler, multiple=multiple)
+    is_label_BL = pad([one.trained for one in conversations], 0, multiple=multiple)[0].bool()
+    is_label_BL[:, 0] = False  # the first token is not predicted
+    hidden_BLD = decoder.hidden(ids_BL.to(decoder.device))
     predicts_BL = is_label_BL.roll(-1, dims=1)  # a label is predicted from the token before it
     return hidden_BLD[predicts_BL.to(decoder.device)], ids_BL[is_label_BL].to(decoder.device)
 
@@ -173,32 +143,14 @@ def _compute_chunk_loss(
     return ce_weight * hard + (1 - ce_weight) * soft
 
 
-def _separate_conversations(
-    decoder: Decoder, rows: Sequence[Sequence[Tokens]], length: int
-) -> dict[str, Tensor]:
-    """Return mask and positions that keep the conversations of a row apart. Rows of one conversation need neither:
-    padding is on the right, which a causal model does not attend to."""
-    if all(len(row) == 1 for row in rows):
-        return {}
-    ends = (np.cumsum([len(one.ids) for one in row]).tolist() for row in rows)
-    shapes = []
-    for own in ends:
-        shapes.append(PrefixRow([0] * own[-1], None, 0, tuple(own)))
-    return make_attention_options(
-        decoder.causal, *make_tree_attention(shapes, length), decoder.device
-    )
-
-
 def _concatenate_teachers(
-    teachers: Sequence[Sequence[TeacherLogprobs]], device: torch.device
+    teachers: Sequence[TeacherLogprobs], device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Return ids int64 [T, K] and log-probabilities float32 [T, K] in the order of the labels."""
-    flat = []
-    for own in teachers:
-        for teacher in own:
-            flat.append(teacher)
-    ids_TK = torch.from_numpy(np.concatenate([teacher.ids_TK for teacher in flat]).astype(np.int64))
+    ids_TK = torch.from_numpy(
+        np.concatenate([teacher.ids_TK for teacher in teachers]).astype(np.int64)
+    )
     logprob_TK = torch.from_numpy(
-        np.concatenate([teacher.logprob_TK for teacher in flat]).astype(np.float32)
+        np.concatenate([teacher.logprob_TK for teacher in teachers]).astype(np.float32)
     )
     return ids_TK.to(device), logprob_TK.to(device)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ratchet.errors import ModelError
 from ratchet.models.batching import batch_by_tokens, check_finite, pad
-from ratchet.models.engine import gather_weights
+from ratchet.models.engine import gather_weights, is_partitioned
 from ratchet.models.loading import (
     HEADS,
     eval_mode,
@@ -219,6 +219,9 @@ def load(
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     reranker = Reranker(model, tokenizer, reranker_config)
     reranker.new_layers = sorted({name.rpartition(".")[0] for name in missing})
+    # Partitioned models run once the engine has started.
+    if decoder and not any(map(is_partitioned, model.parameters())):
+        _check_head(reranker)
     return reranker
 
 
@@ -268,3 +271,26 @@ def _rows_of_head(model: Any, answers: Sequence[int]) -> tuple[Tensor, Tensor | 
 
 def _of_head(name: str) -> bool:
     return name.split(".")[0] in HEADS or "pooler" in name
+
+
+@torch.inference_mode()
+def _check_head(reranker: Reranker) -> None:
+    """Raise ModelError for a decoder that caps or scales its logits after the linear head."""
+    row = make_pair_row([], reranker.tokens.answers[:1], None)
+    ids_BL = torch.tensor([row.ids], device=reranker.device)
+    with eval_mode(reranker.model):
+        ours = reranker.forward([row])
+        logits_V = reranker.model(input_ids=ids_BL, use_cache=False).logits[0, -1]
+    rounding = torch.finfo(logits_V.dtype).eps
+    logits_V = logits_V.float().to(ours.device)
+    answers = logits_V[reranker.tokens.answers]
+    if len(answers) == 1:
+        theirs = answers[0]
+    else:
+        theirs = answers[0] - answers[1]
+    tolerance = 0.05 * float(logits_V.std()) + 1e-3 + rounding * float(answers.abs().max())
+    if not torch.allclose(ours[0], theirs, atol=tolerance):
+        raise ModelError(
+            f"model: its head gives {float(theirs):.4g} where the answers' rows give {float(ours[0]):.4g}; expected a"
+            " plain linear head; models that cap or scale their logits are not supported"
+        )

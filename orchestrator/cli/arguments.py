@@ -70,22 +70,19 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{command} {unknown[0]}: not an option; {expected}; {todo}")
 
 
-def number(
-    kind: type[int] | type[float], least: float, most: float = math.inf
-) -> Callable[[str], int | float]:
-    """Return a function for argparse's `type` that reads a finite number from `least` to `most`, both included."""
+def number(kind: type[int] | type[float], least: float) -> Callable[[str], int | float]:
+    """Return a function for argparse's `type` that reads a finite number of at least `least`."""
 
     def read(text: str) -> int | float:
         try:
             value = kind(text)
         except ValueError:
             value = math.nan
-        if least <= value <= most and math.isfinite(value):
+        if least <= value < math.inf:
             return value
         what = "a whole number" if kind is int else "a number"
-        limits = f"{least:g} or more" if math.isinf(most) else f"from {least:g} to {most:g}"
         raise argparse.ArgumentTypeError(
-            f"{text or '(empty)'}: expected {what}, {limits}; correct it"
+            f"{text or '(empty)'}: expected {what}, {least:g} or more; correct it"
         )
 
     return read

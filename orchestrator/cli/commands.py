@@ -9,7 +9,6 @@ import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
-from typing import Any
 
 from ratchet.errors import InputError
 from ratchet.orchestrator import promotion, recipe
@@ -22,7 +21,7 @@ from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.command import print_warnings, run_recipe
 from ratchet.orchestrator.finished_run import find_run_model, use_store
 from ratchet.orchestrator.job_interface.clean_output import print_clean
-from ratchet.orchestrator.job_interface.settings import json_schema, write_lines
+from ratchet.orchestrator.job_interface.settings import write_lines
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting import report_json
@@ -50,20 +49,18 @@ def _run(arguments: argparse.Namespace) -> int:
         from ratchet.orchestrator.execution import run  # noqa: F401
 
     store = Store.open(arguments.store)
-    argv = ["ratchet", *sys.argv[1:]]
-    url = getattr(arguments, "notify", None)
-    if url:
-        argv = [
-            part.replace(url, "URL") for part in argv
-        ]  # the run records its command, and a URL may hold a secret
-    options: dict[str, Any] = {}
-    for name in ("address", "repair", "notify"):
-        options[name] = getattr(arguments, name)
-    options["target"] = getattr(arguments, "target", None)
     own = RECIPE_COMMANDS.get(arguments.command)
     as_json = getattr(arguments, "json", False)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
-        done = run_recipe(arguments.recipe, _settings(arguments), store, argv, **options)
+        done = run_recipe(
+            arguments.recipe,
+            _settings(arguments),
+            store,
+            ["ratchet", *sys.argv[1:]],
+            address=arguments.address,
+            repair=arguments.repair,
+            target=getattr(arguments, "target", None),
+        )
     if own and as_json and not own.answers:
         print_clean((done.run_log.folder / report_json.NAME).read_text())
     if own and own.after and done.word == "finished":
@@ -117,8 +114,7 @@ def _submit(arguments: argparse.Namespace) -> int:
         Snapshot.take([found.module]),
         [arguments.settings] if arguments.settings else [],
         address=arguments.address,
-        environment=environment
-        | ({"RATCHET_NOTIFY": arguments.notify} if arguments.notify else {}),
+        environment=environment,
         wait=not arguments.no_wait,
     )
 
@@ -141,25 +137,18 @@ def _plan(arguments: argparse.Namespace) -> None:
 
 
 def _recipes(arguments: argparse.Namespace) -> None:
-    if arguments.json and not arguments.recipe:
-        raise InputError(
-            "recipes --json: no recipe given; expected the name of one; give it before --json"
-        )
     if not arguments.recipe:
         console.print_recipes([recipe.find(name) for name in recipe.names()], recipe.job_names())
         return
     found = recipe.find(arguments.recipe)
-    if arguments.json:
-        print_clean(json.dumps(json_schema(found.function), indent=2))
-    else:
-        console.print_recipe(found, recipe.make_example_steps(found))
+    console.print_recipe(found, recipe.make_example_steps(found))
 
 
 def _promote(arguments: argparse.Namespace) -> int:
     with end_at_once():
         from ratchet.orchestrator.execution import run  # noqa: F401
 
-    promotion.check_name(arguments.name, "promote")
+    promotion.check_name(arguments.name)
     store = Store.open(arguments.store)
     with use_store(store):
         made = find_run_model(arguments.model)
@@ -167,8 +156,6 @@ def _promote(arguments: argparse.Namespace) -> int:
         raise InputError(
             f"promote {arguments.model}: no model of a run; expected one that `ratchet models` lists; give its name"
         )
-    if arguments.if_better:
-        promotion.check_better(store, arguments.name, made)
     lines = [f"model={arguments.model}", f"name={arguments.name}", f"license={arguments.license}"]
     done = run_recipe("export", recipe.Settings.read(lines), store, ["ratchet", *sys.argv[1:]])
     commit = done.plan.steps["export"].commit
@@ -176,7 +163,7 @@ def _promote(arguments: argparse.Namespace) -> int:
         if done.interrupted:
             return 130
         return 1
-    path = promotion.promote_model(store, arguments.name, made, commit, done.run_log.run_id)
+    path = promotion.promote_model(store, arguments.name, made, commit)
     remark = "" if made.changed else " (unchanged base)"
     print_clean(f"promoted: {arguments.name} is {made.name}{remark}; {path / 'model'}")
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from inspect import Parameter
 
 from rich.text import Text
@@ -13,7 +13,7 @@ from ratchet.orchestrator.job_interface.clean_output import CleanConsole, print_
 from ratchet.orchestrator.job_interface.settings import describe_settings
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Recipe
-from ratchet.orchestrator.reporting.formatting import format_duration, pluralize
+from ratchet.orchestrator.reporting.formatting import pluralize
 from ratchet.orchestrator.step import Step
 
 HELP = textwrap.TextWrapper(
@@ -45,9 +45,8 @@ def print_plan(
     if any(planned.state == "open" for planned in plan.steps.values()):
         last += " (open: fewer if the steps before them give the same results as in an earlier run)"
     console.print(last)
-    total = _format_total(needs.values())
-    if total:
-        console.print(Text(total))
+    if needs:
+        console.print(f"disk: {sum(own.needs.disk for own in needs.values()):.1f} GB")
 
 
 def print_recipes(recipes: Sequence[Recipe], jobs: Sequence[str]) -> None:
@@ -88,7 +87,7 @@ def print_recipe(recipe: Recipe, steps: Sequence[Step]) -> None:
 
 
 def _format_needs(own: StepNeeds) -> str:
-    """Format the needs of a step: workers, memory, disk, and the hours on the GPUs if they are known."""
+    """Format the needs of a step: workers, memory and disk."""
     needs = own.needs
     workers = own.resources.workers or 1
     parts = []
@@ -100,29 +99,4 @@ def _format_needs(own: StepNeeds) -> str:
         parts.append(f"memory {needs.memory:.1f} GB")
     if needs.disk >= 0.05:
         parts.append(f"disk {needs.disk:.1f} GB")
-    if own.hours is not None:
-        parts.append(f"at most {format_duration(own.hours * 3600)}")
     return ", ".join(parts)
-
-
-def _format_total(needs: Collection[StepNeeds]) -> str:
-    """Format the hours, GPU-hours and disk space of all steps together; empty if no step uses a GPU."""
-    hours = gpu_hours = 0.0
-    on_gpus = unknown = 0
-    for own in needs:
-        if not own.needs.gpu_memory:
-            continue
-        on_gpus += 1
-        if own.hours is None:
-            unknown += 1
-            continue
-        hours += own.hours
-        gpu_hours += own.hours * (own.resources.workers or 1) * (own.resources.gpus or 0.0)
-    if not on_gpus:
-        return ""
-    parts = []
-    if unknown < on_gpus:
-        parts.append(f"at most {format_duration(hours * 3600)}, {gpu_hours:.1f} GPU-hours")
-    if unknown:
-        parts.append(f"{unknown} steps of unknown length")
-    return "; ".join([*parts, f"disk {sum(own.needs.disk for own in needs):.1f} GB"])

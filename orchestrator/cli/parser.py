@@ -7,13 +7,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli.arguments import Parser, number
 from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
 from ratchet.orchestrator.recipe import find_settings
-from ratchet.orchestrator.run_log import list_run_logs
-from ratchet.orchestrator.run_models import list_models
-from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.version import VERSION
 
 DESCRIPTION = """\
@@ -32,9 +28,7 @@ first steps:
   ratchet run quickstart               run it; after an interruption, the same command continues
   ratchet report                       show the report of the newest run
 
-`ratchet COMMAND --help` explains the options of a command. In bash, this line turns on completion of commands, options,
-recipes, runs and models by the Tab key (other shells: `register-python-argcomplete --help`):
-  eval "$(register-python-argcomplete ratchet)"
+`ratchet COMMAND --help` explains the options of a command.
 """
 
 SETTINGS = """\
@@ -64,24 +58,24 @@ PLAN = """\
 A step is `done` (its result is in the store and is reused), `to run`, or `open`: it depends on a step that would run.
 An open step is reused if the outputs of the steps before it are the same as in an earlier run.
 
-For steps that run a model, the plan shows upper bounds: memory per GPU, host memory per worker, disk space, and hours
-on the GPUs. Without GPUs, models below 0.5 GB are not estimated. If a step needs more memory than the machines have,
-the command fails and names settings with which the step fits.
+For steps that run a model, the plan shows upper bounds: memory per GPU, host memory per worker, and disk space. Without
+GPUs, models below 0.5 GB are not estimated. If a step needs more memory than the machines have, the command fails and
+names settings with which the step fits.
 
 """
 
 SWEEP = """\
 examples:
   ratchet sweep quickstart --space tune_spaces/embedder.yaml --metric map@25 --trials 8
-  ratchet sweep quickstart --space tune_spaces/embedder.yaml --metric map@25 --trials 16     8 more trials
-  ratchet sweep gsm8k --space tune_spaces/sft.yaml --metric accuracy --set data=PATH --seeds 3 --promote gsm8k
+  ratchet sweep quickstart --space tune_spaces/embedder.yaml --metric map@25 --trials 16     the same 8, and 8 more
+  ratchet sweep gsm8k --space tune_spaces/sft.yaml --metric accuracy --set data=PATH --seeds 3
 
 A search space is a YAML file of lines such as `finetune_embedder.learning_rate: loguniform(1e-5, 1e-3)`. The
 distributions are uniform, loguniform, randint, choice and grid. A plain value holds for all trials; --set overrides it.
 
 The first trial has the recipe's defaults. Trials are compared by the held-out metric of the last training step that the
 space changes; `--metric STEP.NAME` selects a metric of another step. Steps after that step are not run. Steps that
-trials have in common are computed once. An interrupted sweep continues when the same command is given again.
+trials have in common are computed once. Given again, the command runs all trials; their finished steps cost nothing.
 
 """
 
@@ -108,12 +102,11 @@ of the best models. Recipes accept these names wherever they take a model:
 PROMOTE = """\
 examples:
   ratchet promote 20261124-2311:embedder eedi
-  ratchet promote 20261201-0815:embedder eedi --if-better
   ratchet run retriever --set data=PATH --set base=eedi
 
 The model is exported with its model card (see `ratchet export`), and promoted/NAME in the store links to the export.
-`gc` keeps the export while it has the name. promoted/NAME.json describes the model and lists the earlier ones of this
-name. Recipes accept NAME wherever they take a model.
+`gc` keeps the export while it has the name. promoted/NAME.json describes the model. Recipes accept NAME wherever they
+take a model.
 
 """
 
@@ -132,10 +125,6 @@ lost a day after its last heartbeat. A run whose result is removed all the same 
 """
 
 VERIFY = """\
-examples:
-  ratchet verify                 read every byte of every result
-  ratchet verify --sample 0.05   check all names and sizes, and the content of 5% of the files
-
 The exit status is 0 if all results are as they were stored, 1 if one is damaged. Nothing in the store is changed. With
 object storage, the files are downloaded for the check and not kept.
 """
@@ -200,7 +189,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub = add_command("recipes", "list the recipes, or show one",
         "With a name: the recipe's documentation, its parameters with types and defaults, and its steps by job.")
     sub.add_argument("recipe", nargs="?", help="name of a recipe, or path of a Python file; without it, list all")
-    sub.add_argument("--json", action="store_true", help="print the JSON Schema of the parameters of the recipe")
 
     sub = add_command("status", "show the runs and the sweeps in the store")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning: show the steps of this run")
@@ -224,8 +212,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub = add_command("promote", "give a model of a run a permanent name", epilog=PROMOTE)
     sub.add_argument("model", metavar="MODEL", help="a model that `ratchet models` lists")
     sub.add_argument("name", metavar="NAME", help="the new name: letters, digits, - and _, with a letter or _ first")
-    sub.add_argument("--if-better", action="store_true",
-        help="promote only if the model is better than the one that has the name now, on the same data")
     sub.add_argument("--license", default="unknown", help="the license in the model card (default: unknown)")
 
     sub = add_command("report", "show the report of a run, and the path of report.html")
@@ -237,36 +223,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub.add_argument("--json", action="store_true", help="print all differences as JSON")
 
     _add_gc(add_command("gc", "list results that no kept run needs, and remove them with --yes", epilog=GC))
-    sub = add_command("verify", "check that stored results are unchanged", epilog=VERIFY)
-    sub.add_argument("--sample", type=number(float, 0, 1), default=1.0, metavar="FRACTION",
-        help="fraction of the files, drawn at random, whose content is read; names and sizes are always checked"
-        " (default: 1)")
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
-        _complete(parser)
+    add_command("verify", "read every byte of every result, and check that it is unchanged", epilog=VERIFY)
     return parser.parse(argv)
-
-
-def _complete(parser: Parser) -> None:
-    """Print the completions that the shell asks for, of commands, options, recipes, runs and models, and end the
-    process."""
-    import argcomplete
-
-    def list_names(action: argparse.Action, parsed_args: argparse.Namespace, **_: object) -> list[str]:
-        if action.dest == "recipe":
-            return [*recipe.names(), *recipe.job_names()]
-        store = Store.view(parsed_args.store, missing_ok=True)
-        if action.dest in ("model", "models"):
-            return [model.name for model in list_models(store)]
-        found: list[str] = []
-        for run_log in list_run_logs(store):
-            found.append(run_log.run_id)
-        return found
-
-    for command in parser.list_commands().values():
-        for action in command._actions:
-            if action.dest in ("recipe", "run", "before", "after", "model", "models"):
-                action.completer = list_names  # type: ignore[attr-defined]
-    argcomplete.autocomplete(parser)
 
 
 def _add_address(sub: argparse.ArgumentParser) -> None:
@@ -275,15 +233,8 @@ def _add_address(sub: argparse.ArgumentParser) -> None:
         " machine)")
 
 
-def _add_notify(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--notify", metavar="URL",
-        help="post JSON to this URL when a step fails and when the run ends; its field `text` is a sentence for chat"
-        " services (default: the environment variable RATCHET_NOTIFY; docs/cluster.md lists the fields)")
-
-
 def _add_run(sub: argparse.ArgumentParser) -> None:
     _add_address(sub)
-    _add_notify(sub)
     sub.add_argument("--repair", action="store_true",
         help="check the content of all reused results, and compute damaged ones again (default: stop with an error)")
 
@@ -309,8 +260,6 @@ def _add_sweep(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--seed", type=number(int, 0), default=0, help="random seed of the search (default: 0)")
     sub.add_argument("--max-concurrent", type=number(int, 1), metavar="N",
         help="maximum number of trials at once (default: as many as the cluster can place)")
-    sub.add_argument(
-        "--promote", metavar="NAME", help="link the winner's model as promoted/NAME in the store; gc keeps it")
     _add_address(sub)
 
 
@@ -319,7 +268,6 @@ def _add_submit(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--address",
         help="address of the cluster's dashboard, such as http://127.0.0.1:8265 (default: the environment variable"
         " RAY_ADDRESS)")
-    _add_notify(sub)
     sub.add_argument("--no-wait", action="store_true", help="return after the job is started; do not follow its log")
     sub.add_argument("--env", action="append", default=[], metavar="NAME",
         help="environment variable to pass to the job, such as WANDB_PROJECT; no secrets; may be repeated")

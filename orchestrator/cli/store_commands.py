@@ -19,7 +19,7 @@ from ratchet.orchestrator.reporting.formatting import (
 )
 from ratchet.orchestrator.reporting.run_diff import compare_runs
 from ratchet.orchestrator.reporting.tables import build_table, print_table
-from ratchet.orchestrator.run_log import RunLog, find_run_log, list_run_logs, list_sweeps
+from ratchet.orchestrator.run_log import RunLog, find_run_log, list_all_runs, list_run_logs
 from ratchet.orchestrator.run_models import RunModel, read_models
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.open_runs import list_open_runs
@@ -113,7 +113,7 @@ def list_run_states(store: Store) -> list[dict[str, Any]]:
 def list_sweep_states(store: Store) -> list[str]:
     """Return a line for each sweep."""
     lines = []
-    for sweep in list_sweeps(store):
+    for sweep in list_all_runs(store, "sweeps"):
         trials = sweep.trials()
         ended = sum(trial["status"] != "unfinished" for trial in trials)
         count = f"{ended} of {pluralize(len(trials), 'started trial')} ended"
@@ -210,12 +210,12 @@ def collect_garbage(arguments: argparse.Namespace) -> None:
 
 def verify_store(arguments: argparse.Namespace) -> int:
     """Check all results, print the damaged ones, and return the exit status: 1 if there are any."""
-    found = verify(Store.view(arguments.store), arguments.sample)
+    found = verify(Store.view(arguments.store))
     for problem in found.problems:
         print_clean(problem)
     print_clean(
-        f"{pluralize(found.commits, 'result')} in {pluralize(found.objects, 'object')}; content of"
-        f" {found.files_read:,} of {pluralize(found.files, 'file')} read, {found.bytes_read / 1e6:,.1f} MB;"
+        f"{pluralize(found.commits, 'result')} in {pluralize(found.objects, 'object')};"
+        f" {pluralize(found.files, 'file')} read, {found.bytes / 1e6:,.1f} MB;"
         f" {pluralize(len(found.problems), 'problem') if found.problems else 'no damage'}"
     )
     return int(bool(found.problems))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +12,6 @@ from ratchet.orchestrator import recipe
 from ratchet.orchestrator.execution.live_view import LiveView
 from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
 from ratchet.orchestrator.plan import Plan
-from ratchet.orchestrator.reporting import trackers
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.run_data import RunReport, build_summary
 from ratchet.orchestrator.reporting.run_summary import build_run_report, list_unreported_metrics
@@ -38,40 +34,34 @@ def run_recipe(
     address: str | None = None,
     repair: bool = False,
     target: Path | None = None,
-    notify: str | None = None,
 ) -> Run:
     """Run a recipe, or continue a run, and print its progress. Return the run, which may have failed steps.
 
     name: name or file of the recipe. argv: the command that repeats the run. address: address of a Ray cluster. repair:
-    compute damaged results again. target: new folder for the first result of the recipe. notify: URL for notifications
-    (default: the environment variable RATCHET_NOTIFY). Raises InputError for wrong input."""
+    compute damaged results again. target: new folder for the first result of the recipe. Raises InputError for wrong
+    input."""
     if target and (target.exists() or not target.absolute().parent.is_dir()):
         what = "exists already" if target.exists() else "is in a folder that does not exist"
         raise InputError(f"{target}: {what}; expected a new folder; give another name")
     from ratchet.orchestrator.execution.cluster import Cluster
-    from ratchet.orchestrator.execution.notification import Notifier
     from ratchet.orchestrator.execution.run import Run, begin
 
-    about = {"recipe": name, "store": store.where, "command": shlex.join(argv)}
-    with ExitStack() as stack:
-        notifier = stack.enter_context(
-            Notifier(notify or os.environ.get("RATCHET_NOTIFY"), **about)
+    found = recipe.find(name)
+    steps, summary, parameters = recipe.build(found, settings, store)
+    if target and not summary.results:
+        raise InputError(
+            f"--out {target}: {name} has no result to copy; expected a job, or a recipe that writes a model,"
+            " vectors or an index; leave it out"
         )
-        found = recipe.find(name)
-        steps, summary, parameters = recipe.build(found, settings, store)
-        if target and not summary.results:
-            raise InputError(
-                f"--out {target}: {name} has no result to copy; expected a job, or a recipe that writes a model,"
-                " vectors or an index; leave it out"
-            )
-        cluster = stack.enter_context(closing(Cluster(address, recipe.list_modules(found, steps))))
-        open_run = stack.enter_context(OpenRun(store))
+    with (
+        closing(Cluster(address, recipe.list_modules(found, steps))) as cluster,
+        OpenRun(store) as open_run,
+    ):
         plan, run_log = begin(found, steps, store, parameters, argv, repair, cluster)
         open_run.set_folder(run_log.folder)
-        notifier.about |= {"recipe": found.name, "run": run_log.run_id}
         print_warnings(plan, summary)
         with LiveView(len(plan.steps), found.name, run_log.run_id) as view:
-            run = Run(found, summary, plan, cluster, run_log, view, notifier=notifier)
+            run = Run(found, summary, plan, cluster, run_log, view)
             run.execute()
         report = build_run_report(run)
         write_report(run_log.folder, report)
@@ -82,11 +72,6 @@ def run_recipe(
                 print_clean(f"written: {target}")
         _print_outcome(run, report)
         store.upload_folder(run_log.folder)
-        numbers = trackers.list_numbers(report)
-        page = str(run_log.folder / "report.html")
-        notifier.run_ended(run.word, report.seconds, run.failures, numbers=numbers, report=page)
-        for note in trackers.send_report(report, run_log.folder):
-            print_clean(f"note: {note}", sys.stderr)
     return run
 
 
@@ -104,7 +89,7 @@ def print_warnings(plan: Plan, summary: Summary) -> None:
 def _print_outcome(run: Run, report: RunReport) -> None:
     """Print the summary table of a run, its failures, the path of its report, and its best models with the code that
     loads and the command that exports each."""
-    print_table(build_summary(report.rows))
+    print_table(build_summary(report))
     for line in list_unreported_metrics(run.plan, run.summary):
         print_error(f"warning: {line}")
     for name, message in run.failures.items():

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -100,17 +101,43 @@ class LiveView(RunListener):
             word, f"{self._format_totals()}, {format_duration(time.monotonic() - self.begin)}"
         )
 
-    def hit(self, name: str) -> None:
-        """Record a reused step. Consecutive hits are shown in one line, with the next event."""
+    def show(self, event: Mapping[str, Any]) -> None:
+        name = event["step"]
         with self.lock:
-            self._count("reused", name)
-            self.hits.append(name)
-
-    def started(self, name: str, attempt: int) -> None:
-        with self.lock:
-            self._show(name, "starting")
-            if not self.is_live:
-                self._print("started", name if attempt == 1 else f"{name}  attempt {attempt}")
+            match event["event"]:
+                case "hit":  # consecutive hits are shown in one line, with the next event
+                    self._count("reused", name)
+                    self.hits.append(name)
+                case "started":
+                    self._show_running(name, "starting")
+                    if not self.is_live:
+                        attempt = event["attempt"]
+                        self._print(
+                            "started", f"{name}  attempt {attempt}" if attempt > 1 else name
+                        )
+                case "waiting":
+                    self._show_running(name, f"waits: {event['on']}")
+                    if not self.is_live:
+                        self._print("waiting", f"{name}: {event['on']}")
+                case "retry":
+                    again = f"again in {format_duration(event['wait'])}"
+                    self._show_running(name, again)
+                    reason = event["reason"].splitlines()[0]
+                    self._print("retrying", f"{name} {again}: {reason}")
+                case "done":
+                    self._count("done", name)
+                    facts = [name, format_duration(event["seconds"])]
+                    for key, value in list(event["metrics"].items())[:MAX_NUMBERS]:
+                        facts.append(f"{key} {format_compact(value)}")
+                    if not self.is_live or self.total <= MANY_STEPS:
+                        self._print("done", "  ".join(facts))
+                case "failed":
+                    self._count("failed", name)
+                    reason = event["reason"].strip()
+                    self._print("failed", f"{name}: {reason}".replace("\n", "\n    "))
+                case "skipped":
+                    self._count("skipped", name)
+                    self._print("skipped", f"{name}: needs {event['because']}")
 
     def progress(self, name: str, progress: Progress) -> None:
         with self.lock:
@@ -124,36 +151,6 @@ class LiveView(RunListener):
                 self.logged[name] = time.monotonic()
                 self._print("running", f"{name}  {facts}")
 
-    def waiting(self, name: str, on: str) -> None:
-        with self.lock:
-            self._show(name, f"waits: {on}")
-            if not self.is_live:
-                self._print("waiting", f"{name}: {on}")
-
-    def retrying(self, name: str, reason: str, delay_s: float) -> None:
-        with self.lock:
-            self._show(name, f"again in {format_duration(delay_s)}")
-            self._print("retrying", f"{name} again in {format_duration(delay_s)}: {reason}")
-
-    def finished(self, name: str, seconds: float, headline: Mapping[str, float]) -> None:
-        with self.lock:
-            self._count("done", name)
-            facts = [name, format_duration(seconds)]
-            for key, value in list(headline.items())[:MAX_NUMBERS]:
-                facts.append(f"{key} {format_compact(value)}")
-            if not self.is_live or self.total <= MANY_STEPS:
-                self._print("done", "  ".join(facts))
-
-    def failed(self, name: str, message: str) -> None:
-        with self.lock:
-            self._count("failed", name)
-            self._print("failed", f"{name}: {message.strip()}".replace("\n", "\n    "))
-
-    def skipped(self, name: str, because: str) -> None:
-        with self.lock:
-            self._count("skipped", name)
-            self._print("skipped", f"{name}: needs {because}")
-
     def message(self, text: str) -> None:
         with self.lock:
             self._print("note", text)
@@ -164,7 +161,7 @@ class LiveView(RunListener):
             self.bars.remove_task(self.running.pop(name))
         self.bars.update(self.whole, completed=self.counts.total(), facts=self._format_totals())
 
-    def _show(self, name: str, facts: str) -> None:
+    def _show_running(self, name: str, facts: str) -> None:
         """Show a step among the running ones."""
         if name not in self.running:
             short = shorten(name, max(12, self.console.width * 2 // 5))

@@ -1,4 +1,4 @@
-"""Needs of the steps of a plan (memory, disk, hours), and checks that the steps fit on the planned machines."""
+"""Needs of the steps of a plan (memory, disk), and checks that the steps fit on the planned machines."""
 
 from __future__ import annotations
 
@@ -22,24 +22,9 @@ from ratchet.orchestrator.recipe import apply_setting
 from ratchet.orchestrator.step import Step
 from ratchet.orchestrator.store.backend import measure
 
-PEAK_TFLOPS = {
-    "T4": 65,
-    "V100": 125,
-    "A10G": 70,
-    "L4": 121,
-    "A40": 150,
-    "L40S": 362,
-    "A100": 312,
-    "H100": 989,
-}
-PEAK_TFLOPS |= {"H200": 989, "B200": 2250}
-"""Ray's name of a GPU type -> dense bfloat16 peak (T4 and V100: float16), from the manufacturers' data sheets."""
-UTILISATION = 0.35
-"""Fraction of the peak that large models reach in training and in batched inference."""
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
-_ESTIMATING = (
-    threading.Lock()
-)  # steps start in threads, but counting a model changes global defaults of torch
+_ESTIMATING = threading.Lock()
+"""Steps start in threads, but counting a model changes global defaults of torch."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +33,6 @@ class StepNeeds:
 
     needs: Needs
     resources: Resources
-    hours: float | None
-    """Hours of computation on the GPUs, from the number of operations. None: not known."""
 
 
 def parse_gpu(text: str) -> Machine:
@@ -225,24 +208,7 @@ def _estimate_step(plan: Plan, step: Step, machines: Sequence[Machine]) -> StepN
         raise InputError(f"step {step.name}: {error}") from None
     if needs is None:
         return None
-    return StepNeeds(needs, resources, _compute_hours(needs, resources, machines))
-
-
-def _compute_hours(needs: Needs, resources: Resources, machines: Sequence[Machine]) -> float | None:
-    """Return the hours that the operations take on the slowest GPU type on which workers fit; None if unknown."""
-    kinds: set[str] = set()
-    for machine in machines:
-        if machine.count_fitting(resources):
-            kinds |= machine.accelerators or set()
-    if (
-        needs.operations is None
-        or not resources.gpus
-        or not kinds
-        or not PEAK_TFLOPS.keys() >= kinds
-    ):
-        return None
-    speed = min(PEAK_TFLOPS[kind] for kind in kinds) * 1e12 * UTILISATION
-    return needs.operations / (speed * (resources.workers or 1) * resources.gpus) / 3600
+    return StepNeeds(needs, resources)
 
 
 def _fits(own: StepNeeds, machines: Sequence[Machine]) -> bool:

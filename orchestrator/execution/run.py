@@ -24,14 +24,14 @@ from ratchet.orchestrator import atomic_file
 from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.executor import Executor, describe_failure, versions
-from ratchet.orchestrator.execution.notification import Notifier
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_skip, to_start
 from ratchet.orchestrator.job_interface.job import Progress, Resources
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.recipe import Recipe
 from ratchet.orchestrator.run_log import PROGRESS, RunLog
-from ratchet.orchestrator.step import Step, Summary, describe_summary
+from ratchet.orchestrator.run_models import build_models
+from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.lease import Leases
 from ratchet.orchestrator.store.manifest import NAME as MANIFEST
@@ -65,7 +65,6 @@ class Run:
     view: RunListener
     stop: threading.Event = field(default_factory=threading.Event)
     """Event that another thread sets to interrupt the run like ctrl-C."""
-    notifier: Notifier = field(default_factory=lambda: Notifier(None))
     demand: dict[str, Demand] = field(init=False, default_factory=dict)
     failures: dict[str, str] = field(init=False, default_factory=dict)
     """Step -> message."""
@@ -138,7 +137,6 @@ class Run:
             self.status[name] = Status.FAILED
             self.failures[name] = describe_failure(error)
             self.view.show(self.run_log.event("failed", name, reason=self.failures[name]))
-            self.notifier.step_failed(name, self.failures[name])
             return
         self.plan.record(name, commit, self.plan.store.manifest(commit.manifest))
         self.status[name] = Status.DONE
@@ -281,9 +279,14 @@ class Run:
                     "config": asdict(planned.step.config),
                 }
             )
+        models = build_models(self.plan, self.summary, self.run_log)
         self.run_log.write(
             "plan.json",
-            {"recipe": self.recipe.name, "steps": steps, **describe_summary(self.summary)},
+            {
+                "recipe": self.recipe.name,
+                "steps": steps,
+                "models": [asdict(model) for model in models],
+            },
         )
         # An upload that fails is retried after the next step; at the end of the run, a failure is an error.
         with suppress(UnreachableError):

@@ -30,17 +30,7 @@ from ratchet.orchestrator.job_interface import imports
 from ratchet.orchestrator.job_interface.job import Job
 
 NEUTRAL_LIBRARIES = frozenset(
-    [
-        "annotated-types",
-        "huggingface-hub",
-        "mlflow",
-        "obstore",
-        "pydantic",
-        "ray",
-        "rich",
-        "tensorboardx",
-        "wandb",
-    ]
+    ["annotated-types", "huggingface-hub", "obstore", "pydantic", "ray", "rich", "tensorboardx"]
 )
 """Distributions whose versions do not affect results: they place work, fetch files, check settings and show progress.
 The versions of all other distributions are part of the code."""
@@ -175,16 +165,11 @@ def _parse_module(module: imports.Module, content: bytes) -> _ModuleCode:
     warnings = tuple(
         f"{module.path}:{line}: {what} {why}" for line, what in imports.list_unfollowed(nodes)
     )
-    for node in nodes:
-        _drop_docstring(node)
+    for node in nodes:  # string statements: docstrings of modules, functions, classes and fields
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [s for s in body if not _is_text(s)] or [ast.Pass()]  # type: ignore[attr-defined]
     return _ModuleCode(_hash(ast.dump(tree).encode()), imported, warnings)
-
-
-def _drop_docstring(node: ast.AST) -> None:
-    """Remove string statements: docstrings of modules, functions, classes and fields."""
-    body = getattr(node, "body", None)
-    if isinstance(body, list):
-        node.body = [s for s in body if not _is_text(s)] or [ast.Pass()]  # type: ignore[attr-defined]
 
 
 def _is_text(statement: ast.stmt) -> bool:

@@ -8,6 +8,7 @@ import re
 import sys
 import types
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -81,10 +82,12 @@ def check_job(job: Any) -> None:
         require(
             frozen, f"{where}.{name}", kind, "a frozen dataclass; write @dataclass(frozen=True)"
         )
-    for name, kind in _get_hints(job.config).items():
-        require(_is_setting(kind), f"{where}: Config.{name}", _show(kind), SETTINGS)
-    for name, kind in _get_hints(job.inputs).items():
-        require(_is_input(kind), f"{where}: Inputs.{name}", _show(kind), INPUTS)
+    with suppress(NameError):  # a type is defined in a function
+        for name, kind in get_type_hints(job.config, include_extras=True).items():
+            require(_is_setting(kind), f"{where}: Config.{name}", _show(kind), SETTINGS)
+        for name, kind in get_type_hints(job.inputs).items():
+            allowed = (Path, Path | None, tuple[Path, ...])
+            require(kind in allowed, f"{where}: Inputs.{name}", _show(kind), INPUTS)
     _check_parameters(f"{where}.run", job.run, 3, "run(context, config, inputs)")
     if job.check is not None:
         _check_parameters(f"{where}.check", job.check, 3, "check(config, inputs, parents)")
@@ -100,18 +103,6 @@ def _check_parameters(where: str, function: Any, number: int, expected: str) -> 
         raise RecipeError(f"{locate_caller()}{where}: {given} given; expected {expected}") from None
 
 
-def _get_hints(kind: type) -> dict[str, Any]:
-    """Return field -> type of a dataclass; empty if a type is defined in a function and cannot be resolved."""
-    try:
-        hints = get_type_hints(kind, include_extras=True)
-    except NameError:
-        return {}
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(kind):
-        found[field.name] = hints[field.name]
-    return found
-
-
 def _is_setting(kind: Any) -> bool:
     origin = get_origin(kind)
     arguments = get_args(kind)
@@ -120,14 +111,6 @@ def _is_setting(kind: Any) -> bool:
     if origin in (Union, types.UnionType, tuple):
         return all(argument is Ellipsis or _is_setting(argument) for argument in arguments)
     return origin is Literal or kind in SCALARS
-
-
-def _is_input(kind: Any) -> bool:
-    origin = get_origin(kind)
-    arguments = get_args(kind)
-    if origin in (Union, types.UnionType):
-        return all(argument is type(None) or _is_input(argument) for argument in arguments)
-    return kind is Path or (origin is tuple and arguments == (Path, Ellipsis))
 
 
 def _show(kind: Any) -> Any:

@@ -216,8 +216,6 @@ class Needs:
     """GB of the host's memory, per worker."""
     disk: float = 0.0
     """GB that the step writes, its checkpoints included."""
-    operations: float | None = None
-    """Floating-point operations of all workers together. None: not known."""
     remedies: tuple[str, ...] = ()
     """Settings that lower the memory, such as `quantization=nf4`, the least costly first."""
 

@@ -105,14 +105,7 @@ def resolve_resources(asked: Resources, machines: Sequence[Machine]) -> Resource
     )
     cpus = asked.cpus
     if cpus is None:
-        whole = set()
-        for machine in fit:
-            for share in range(1, int(machine.cpus) + 1):
-                whole.add(machine.cpus // share)
-        enough = (
-            n
-            for n in sorted(whole, reverse=True)
-            if count_fitting(machines, replace(asked, cpus=n)) >= workers
-        )
-        cpus = next(enough, 1.0)
-    return replace(asked, workers=workers, cpus=cpus)
+        cpus = max((machine.cpus for machine in fit), default=1.0) // 1
+        while cpus > 1 and count_fitting(machines, replace(asked, cpus=cpus)) < workers:
+            cpus -= 1
+    return replace(asked, workers=workers, cpus=max(cpus, 1.0))

@@ -1,4 +1,4 @@
-"""Settings: the fields of `Config` and `Resources`. Conversion from text, validation, help and JSON Schema.
+"""Settings: the fields of `Config` and `Resources`. Conversion from text, validation and help.
 
 A setting is defined once, at its field: type and bounds in the annotation, then the default, and the help below.
 
@@ -32,12 +32,9 @@ from ratchet.errors import InputError, RecipeError
 
 @dataclass(frozen=True)
 class Unit:
-    """The unit of a setting, for the help and the JSON Schema: `Annotated[float, Gt(0), Unit("seconds")]`."""
+    """The unit of a setting, for the help: `Annotated[float, Gt(0), Unit("seconds")]`."""
 
     name: str
-
-    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
-        return {**handler(core_schema), "unit": self.name}
 
 
 Seed = Annotated[int, Interval(ge=0, lt=2**32)]
@@ -146,18 +143,6 @@ def describe_settings(owner: Callable[..., Any]) -> list[Setting]:
         default = "" if parameter.default is parameter.empty else write_value(parameter.default)
         found.append(Setting(name, _type_text(hints[name]), default, docs.get(name, "")))
     return found
-
-
-def json_schema(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the JSON Schema of the parameters of a function."""
-    hints = get_type_hints(function, include_extras=True)
-    fields: list[Any] = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.default is parameter.empty:
-            fields.append((name, hints[name]))
-        else:
-            fields.append((name, hints[name], dataclasses.field(default=parameter.default)))
-    return TypeAdapter(dataclasses.make_dataclass("Parameters", fields, kw_only=True)).json_schema()
 
 
 def field_docs(kind: type) -> dict[str, str]:

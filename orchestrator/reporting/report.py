@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from ratchet.orchestrator.atomic_file import write_atomically
 from ratchet.orchestrator.job_interface.clean_output import clean
-from ratchet.orchestrator.reporting import charts, formatting, report_json, run_data, sweep_data
+from ratchet.orchestrator.reporting import formatting, report_json, run_data, sweep_data
 from ratchet.orchestrator.reporting.run_data import RunReport
 from ratchet.orchestrator.reporting.sweep_data import SweepReport
 
@@ -42,6 +42,8 @@ def write_report(folder: Path, data: RunReport | SweepReport) -> tuple[Path, Pat
 
 def render(data: RunReport | SweepReport, kind: str) -> str:
     """Return the report as `html` or as GitHub's Markdown (`md`). Data is escaped: `$x_1 < y$` is shown literally."""
+    from ratchet.orchestrator.reporting import charts  # it imports matplotlib
+
     if isinstance(data, RunReport):
         return render_template(f"run.{kind}.j2", data=data, parts=run_data, charts=charts)
     return render_template(f"sweep.{kind}.j2", data=data, parts=sweep_data, charts=charts)

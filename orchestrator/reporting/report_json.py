@@ -5,19 +5,21 @@
      "steps": [{"name": ..., "job": ..., "status": ..., "step_id": ..., "config": {...}, "metrics": {...}, ...}], ...}
 
 The keys are the fields of `RunReport` and `StepReport`. `interval` is `Estimate.deviation`; it is missing if not known.
-Later versions may add keys. If a key is removed or changes its meaning, the schema number is increased.
+Later versions may add keys, which are ignored. If a key is removed or changes its meaning, the schema number is
+increased.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from ratchet.errors import DamagedError
 from ratchet.orchestrator.reporting.formatting import Estimate
-from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
+from ratchet.orchestrator.reporting.run_data import RunReport
 from ratchet.orchestrator.run_log import RunLog
 
 NAME = "report.json"
@@ -50,20 +52,8 @@ def read(run_log: RunLog) -> RunReport | None:
             name: cell and Estimate(cell["value"], cell.get("interval"))
             for name, cell in row.items()
         }
-    steps = []
-    for step in found["steps"]:
-        steps.append(StepReport(**_select_known(StepReport, step)))
-    return RunReport(**{**_select_known(RunReport, found), "rows": rows, "steps": steps})
-
-
-def _select_known(kind: type[RunReport | StepReport], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of known fields. A newer version of Ratchet may have written more fields."""
-    known = {field.name for field in fields(kind)}
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if name in known:
-            found[name] = value
-    return found
+    known: RunReport = TypeAdapter(RunReport).validate_python({**found, "rows": {}})
+    return replace(known, rows=rows)
 
 
 def _write_cell(cell: float | None) -> dict[str, float] | None:

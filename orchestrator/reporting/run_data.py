@@ -69,6 +69,8 @@ class RunReport:
     """Description of the recipe; its first paragraph is shown below the title."""
     rows: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     """Summary: label -> column -> value. Columns called `time` or `seconds` hold seconds."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Label of a row, or column -> what tables show behind it in brackets."""
     baselines: Sequence[str] = ()
     """The labels of the rows that are baselines."""
     best: Mapping[str, str] = field(default_factory=dict)
@@ -101,12 +103,19 @@ def list_facts(data: RunReport) -> list[str]:
     return facts
 
 
-def build_summary(rows: Rows, baselines: Collection[str] = ()) -> Table:
+def build_summary(data: RunReport) -> Table:
+    """Build the table of the summary, with the notes on its rows and columns."""
+
+    def describe(name: str) -> str:
+        return f"{name} ({data.notes[name]})" if name in data.notes else name
+
+    rows: list[dict[str, Any]] = []
     quiet = {}
-    for i, label in enumerate(rows):
-        if label in baselines:
-            quiet[i] = "quiet"
-    return build_table([{"": label, **row} for label, row in rows.items()], quiet, mark_best=True)
+    for label, row in data.rows.items():
+        if label in data.baselines:
+            quiet[len(rows)] = "quiet"
+        rows.append({"": describe(label)} | {describe(name): row[name] for name in row})
+    return build_table(rows, quiet, mark_best=True)
 
 
 def collect_tables(steps: Sequence[StepReport]) -> list[tuple[str, str, Table]]:
@@ -194,7 +203,7 @@ class Case:
     """A query and, for each heading, the answers found for it, as (text, correct) in order of rank."""
 
     title: str
-    columns: Mapping[str, Sequence[tuple[str, bool]]]
+    columns: dict[str, Sequence[tuple[str, bool]]]
 
     @property
     def ranks(self) -> list[int | None]:
@@ -207,23 +216,18 @@ class Case:
 
 def collect_cases(steps: Sequence[StepReport]) -> dict[str, list[Case]]:
     """Collect the cases of all steps by title, merged by query. Of many columns, the first and the last are shown."""
-    joined: dict[str, dict[str, dict[str, list[tuple[str, bool]]]]] = {}
+    joined: dict[str, dict[str, Case]] = {}
     for step in steps:
         for title, cards in step.cases.items():
             for card in cards:
-                columns = joined.setdefault(title, {}).setdefault(card["title"], {})
+                queries = joined.setdefault(title, {})
+                case = queries.setdefault(card["title"], Case(card["title"], {}))
                 for heading, items in card["columns"].items():
-                    answers = []
-                    for item in items:
-                        answers.append((item["text"], bool(item.get("good"))))
-                    columns.setdefault(heading, answers)
-    found: dict[str, list[Case]] = {}
-    for title, queries in joined.items():
-        for query, columns in queries.items():
-            if len(columns) > 3:
-                columns = {
-                    heading: columns[heading]
-                    for heading in (next(iter(columns)), next(reversed(columns)))
-                }
-            found.setdefault(title, []).append(Case(query, columns))
-    return found
+                    answers = [(item["text"], bool(item.get("good"))) for item in items]
+                    case.columns.setdefault(heading, answers)
+    for queries in joined.values():
+        for case in queries.values():
+            if len(case.columns) > 3:
+                for heading in list(case.columns)[1:-1]:
+                    del case.columns[heading]
+    return {title: list(queries.values()) for title, queries in joined.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ratchet.errors import StoreError
@@ -63,24 +63,12 @@ def compare_runs(store: Store, before: RunLog, after: RunLog) -> RunDiff:
 
 
 def _read(run_log: RunLog) -> RunReport:
-    """Return the report of a run, with the recipe's names of rows and columns: without notes and counts, which vary."""
     found = report_json.read(run_log)
     if found is None:
         raise StoreError(
             f"run {run_log.run_id}: no report; expected a run that ended; give its command again"
         )
-    named = (run_log.read("plan.json") or {}).get("rows", ())
-    if len(named) != len(found.rows):  # a summary without rows shows its goals, without notes
-        return found
-    rows = {}
-    for row, cells in zip(named, found.rows.values(), strict=True):
-        titles = {}
-        for shown in cells:
-            for title in row["columns"]:
-                if shown == title or shown.startswith(f"{title} ("):
-                    titles[shown] = title
-        rows[row["label"]] = {titles.get(shown, shown): cell for shown, cell in cells.items()}
-    return replace(found, rows=rows)
+    return found
 
 
 def _describe(store: Store, before: StepReport | None, after: StepReport | None) -> list[str]:

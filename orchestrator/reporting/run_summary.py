@@ -22,22 +22,55 @@ if TYPE_CHECKING:  # it imports Ray
 
 def build_summary_table(plan: Plan, summary: Summary) -> dict[str, dict[str, float | None]]:
     """Build the rows of the summary: label -> column -> value or None. Column `time`: total seconds of the row's steps.
-    The notes of these steps follow the label, and counts (`Metric.count`) follow the titles. For a summary without
-    rows: the numbers of its goals."""
+    Columns whose counts (`Metric.count`) no step reports are left out. For a summary without rows: the numbers of its
+    goals."""
     found: dict[str, dict[str, float | None]] = {}
-    if not summary.rows:
-        for goal in summary.goals:
-            for name, value in plan.steps[goal.name].numbers.items():
-                found[f"{goal.name}: {name}"] = {"value": value}
-        return found
-    titles = _name_columns(plan, summary)
+    for goal in summary.goals if not summary.rows else ():
+        for name, value in plan.steps[goal.name].numbers.items():
+            found[f"{goal.name}: {name}"] = {"value": value}
+    counts = _collect_counts(plan, summary)
     for row in summary.rows:
         cells: dict[str, float | None] = {}
         for title, cell in row.columns.items():
-            if title in titles:
-                cells[titles[title]] = _read_cell(plan, cell)
-        found[describe_row(plan, row)] = {**cells, "time": _sum_seconds(plan, row)}
+            if title in counts:
+                cells[title] = _read_cell(plan, cell)
+        found[row.label] = {**cells, "time": _sum_seconds(plan, row)}
     return found
+
+
+def list_notes(plan: Plan, summary: Summary) -> dict[str, str]:
+    """Return the notes on the rows and columns of the summary: label -> notes of its steps (`2 of 3: kept the base`),
+    and column -> range of the counts of its metrics."""
+    found = {}
+    for row in summary.rows:
+        repetitions = max(
+            (len(cell) for cell in row.columns.values() if not isinstance(cell, Metric)), default=1
+        )
+        counted = Counter(plan.steps[step.name].result.get("note", "") for step in row.steps)
+        del counted[""]
+        texts = []
+        for note, count in counted.items():
+            texts.append(note if repetitions == 1 else f"{count} of {repetitions}: {note}")
+        if texts:
+            found[row.label] = "; ".join(texts)
+    for title, known in _collect_counts(plan, summary).items():
+        ends = sorted({min(known, default=0), max(known, default=0)})
+        if any(ends):
+            found[title] = "–".join(f"{end:,.0f}" for end in ends)
+    return found
+
+
+def _collect_counts(plan: Plan, summary: Summary) -> dict[str, set[float]]:
+    """Return column -> counts that its steps report, for columns without counts or with a known one."""
+    counts: dict[str, set[float]] = {}
+    for row in summary.rows:
+        for title, metric in row.metrics:
+            numbers = plan.steps[metric.step.name].numbers
+            if not metric.count:
+                counts.setdefault(title, set())
+            elif metric.count in numbers:
+                counts.setdefault(title, set()).add(numbers[metric.count])
+    return counts
 
 
 def list_unreported_metrics(plan: Plan, summary: Summary) -> list[str]:
@@ -53,39 +86,6 @@ def list_unreported_metrics(plan: Plan, summary: Summary) -> list[str]:
                     f" {expect_one_of(planned.numbers, metric.name)}"
                 )
     return lines
-
-
-def describe_row(plan: Plan, row: Row) -> str:
-    """Return the label of a row with the notes of its steps: `iteration 0 (2 of 3: kept the base)`."""
-    notes = Counter(plan.steps[step.name].result.get("note", "") for step in row.steps)
-    del notes[""]
-    repetitions = max(
-        (len(cell) for cell in row.columns.values() if not isinstance(cell, Metric)), default=1
-    )
-    texts = []
-    for note, count in notes.items():
-        texts.append(note if repetitions == 1 else f"{count} of {repetitions}: {note}")
-    if not texts:
-        return row.label
-    return f"{row.label} ({'; '.join(texts)})"
-
-
-def _name_columns(plan: Plan, summary: Summary) -> dict[str, str]:
-    """Return column -> title with the range of its counts. Columns whose counts no step reports are left out."""
-    counts: dict[str, set[float]] = {}
-    for row in summary.rows:
-        for title, metric in row.metrics:
-            numbers = plan.steps[metric.step.name].numbers
-            if not metric.count:
-                counts.setdefault(title, set())
-            elif metric.count in numbers:
-                counts.setdefault(title, set()).add(numbers[metric.count])
-    titles = {}
-    for title, known in counts.items():
-        ends = sorted({min(known, default=0), max(known, default=0)})
-        shown = "–".join(f"{end:,.0f}" for end in ends)
-        titles[title] = f"{title} ({shown})" if any(ends) else title
-    return titles
 
 
 def build_run_report(run: Run) -> RunReport:
@@ -107,7 +107,8 @@ def build_run_report(run: Run) -> RunReport:
         command=about["command"],
         parameters=about["parameters"],
         rows=build_summary_table(run.plan, run.summary),
-        baselines=[describe_row(run.plan, row) for row in run.summary.rows if row.baseline],
+        notes=list_notes(run.plan, run.summary),
+        baselines=[row.label for row in run.summary.rows if row.baseline],
         best=_list_best(run),
         steps=[_build_step(run, name, last[name], retries[name]) for name in run.plan.steps],
         provenance={**about["versions"], "machine": f"{platform.system()} {platform.machine()}"},

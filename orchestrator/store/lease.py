@@ -134,7 +134,8 @@ class Leases:
                 if owner and not self._is_lost(step_id, attempt, owner):
                     return HeldByOther(_describe_owner(owner))
                 if owner is not None:
-                    self._revoke(step_id, attempt)
+                    by = _describe_owner(describe_process(self.run_id))
+                    self.store.create(f"{attempt_key(step_id, attempt)}/end", {"revoked_by": by})
                     continue
             # Reuse an attempt without a lease: its process was killed while it created the attempt.
             number = attempt if attempt and end is None else attempt + 1
@@ -145,10 +146,6 @@ class Leases:
                 with self._lock:
                     self._held.add(lease)
                 return lease
-
-    def _revoke(self, step_id: str, attempt: int) -> None:
-        by = _describe_owner(describe_process(self.run_id))
-        self.store.create(f"{attempt_key(step_id, attempt)}/end", {"revoked_by": by})
 
     def _is_lost(self, step_id: str, attempt: int, owner: Mapping[str, Any]) -> bool:
         """Return whether the owner's process ended, or its heartbeat has not changed for `ttl` seconds."""

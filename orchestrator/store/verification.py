@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from rich.progress import track
+
 from ratchet.errors import DamagedError
-from ratchet.orchestrator.store import Commit, Store
+from ratchet.orchestrator.job_interface.clean_output import CleanConsole
+from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.manifest import NAME, STRAY, File, Manifest, describe_damage
-from ratchet.orchestrator.store.parallel import map_parallel
 
 THREADS = 8
 
@@ -20,52 +22,32 @@ class Verification:
     commits: int = 0
     objects: int = 0
     files: int = 0
-    files_read: int = 0
-    bytes_read: int = 0
+    bytes: int = 0
     problems: list[str] = field(default_factory=list)
     """A message for each damage: where; what was found; what was expected; what to do."""
 
 
-def verify(store: Store, sample: float = 1.0) -> Verification:
-    """Check every commit of a store. sample: fraction of the files, drawn at random, whose content is read.
-
-    Raises StoreError for results of a newer version, and UnreachableError if object storage does not answer.
-    """
+def verify(store: Store) -> Verification:
+    """Check every commit of a store, and read every file. Raises StoreError for results of a newer version, and
+    UnreachableError if object storage does not answer."""
     found = Verification()
     names = {}
-    for commit in map_parallel(
-        THREADS, lambda step_id: _look_up(store, step_id), store.list_names("steps"), "steps"
-    ):
-        if isinstance(commit, str):
-            found.problems.append(commit)
-        elif commit is not None:
+    for step_id in store.list_names("steps"):
+        try:
+            commit = store.lookup(step_id)
+        except DamagedError as error:
+            found.problems.append(str(error))
+            continue
+        if commit is not None:
             found.commits += 1
-            names[commit.manifest] = f"step {commit.record.get('name', commit.step_id[:12])}"
+            names[commit.manifest] = f"step {commit.record.get('name', step_id[:12])}"
     found.objects = len(names)
     found.problems += _check_promoted(store)
-    files: list[tuple[str, File]] = []
-    for problems, whole in map_parallel(
-        THREADS, lambda named: _check_names(store, *named), sorted(names.items()), "objects"
-    ):
-        found.problems += problems
-        files += whole
-    found.files = len(files)
-    drawn = files if sample == 1 else random.sample(files, round(sample * len(files)))
-    found.files_read = len(drawn)
-    found.bytes_read = sum(file.bytes for _, file in drawn)
-    contents = map_parallel(
-        THREADS, lambda item: _check_content(store, *item, names[item[0]]), drawn, "files"
-    )
-    found.problems += [problem for problem in contents if problem]
+    console = CleanConsole(stderr=True)
+    hidden = not console.is_terminal
+    for digest in track(sorted(names), "objects", console=console, disable=hidden, transient=True):
+        _check_object(store, digest, names[digest], found)
     return found
-
-
-def _look_up(store: Store, step_id: str) -> Commit | str | None:
-    """Return the commit of a step, or a message about its damage."""
-    try:
-        return store.lookup(step_id)
-    except DamagedError as error:
-        return str(error)
 
 
 def _check_promoted(store: Store) -> list[str]:
@@ -85,39 +67,38 @@ def _check_promoted(store: Store) -> list[str]:
     return problems
 
 
-def _check_names(store: Store, digest: str, step: str) -> tuple[list[str], list[tuple[str, File]]]:
-    """Return messages about the damage of an object, and (address, file) for each file of the right size."""
-    key = f"{store.where}/objects/{digest}"
+def _check_object(store: Store, digest: str, step: str, found: Verification) -> None:
+    """Check the names, sizes and contents of an object's files in the storage itself, not those of local copies."""
+    where = f"{step}: {store.where}/objects/{digest}"
     try:
-        manifest = Manifest.load(store.backend.manifest(digest), digest, f"{step}: {key}/{NAME}")
+        manifest = Manifest.load(store.backend.manifest(digest), digest, f"{where}/{NAME}")
     except DamagedError as error:
-        return [str(error)], []
+        found.problems.append(str(error))
+        return
     sizes, folders = store.backend.list_sizes(digest)
-    problems = []
     for stray in manifest.find_strays(sizes, folders):
-        problems.append(describe_damage(f"{step}: {key}/{stray}", *STRAY))
-    whole = []
-    for file in manifest.files:
+        found.problems.append(describe_damage(f"{where}/{stray}", *STRAY))
+
+    def check(file: File) -> str:
         size = sizes.get(file.path)
-        if size == file.bytes:
-            whole.append((digest, file))
-        else:
+        if size != file.bytes:
             given = "missing" if size is None else f"{size} bytes"
-            problems.append(
-                describe_damage(f"{step}: {key}/{file.path}", given, f"{file.bytes} bytes")
-            )
-    return problems, whole
+            return describe_damage(f"{where}/{file.path}", given, f"{file.bytes} bytes")
+        expected = file.sha256[:12]
+        try:
+            content = store.backend.hash_file(digest, file)
+        except ConnectionError:
+            raise
+        except OSError as error:
+            given = error.strerror or str(error)
+            return describe_damage(f"{where}/{file.path}", given, f"content {expected}")
+        if content == file.sha256:
+            return ""
+        return describe_damage(f"{where}/{file.path}", f"content {content[:12]}", expected)
 
-
-def _check_content(store: Store, digest: str, file: File, step: str) -> str:
-    """Return a message if the content of a file is not what was committed, else an empty text."""
-    path = f"{step}: {store.where}/objects/{digest}/{file.path}"
-    try:
-        content = store.backend.hash_file(digest, file)
-    except ConnectionError:
-        raise
-    except OSError as error:
-        return describe_damage(path, error.strerror or str(error), f"content {file.sha256[:12]}")
-    if content == file.sha256:
-        return ""
-    return describe_damage(path, f"content {content[:12]}", f"{file.sha256[:12]}")
+    with ThreadPoolExecutor(THREADS) as pool:
+        for problem in pool.map(check, manifest.files):
+            if problem:
+                found.problems.append(problem)
+    found.files += len(manifest.files)
+    found.bytes += manifest.size

@@ -6,16 +6,16 @@
     objective  the metric to optimize, the deciding step that reports it, and the steps that a trial needs for it
     trial      one trial: an ordinary run up to the deciding step, in a Ray Tune actor
     search     the driver: searcher, scheduler, concurrency
-    results    the trials so far, the winner, the comparison with the defaults, the report
+    results    the winner, its comparison with the defaults, the report
 
 A trial is an ordinary run. Its steps have their usual fingerprints, so steps that trials have in common are computed
-once, and results of earlier runs are reused. The folder `sweeps/<id>/` of the store holds
+once, and results of earlier runs and sweeps are reused. Each command has a folder `sweeps/<id>/` in the store with
 
     about.json           command and inputs
     trials.json          the trials in the order in which they were first started
     trials/<key>/        the runs of a trial: a run log per seed
     report.html, .md     and winner.yaml, if a trial finished
 
-The sweep's id is a digest of the search options and of everything that the values of trials depend on: recipe,
-settings, space, metric, code of the jobs, data. The number of trials is left out: with more trials, a sweep continues.
+A sweep that was interrupted, or that gets more trials, is given again: it runs all trials, whose finished steps cost
+nothing. The trials of the random searcher depend on its seed alone, so they are the same ones.
 """

@@ -16,21 +16,18 @@ from ratchet.orchestrator.execution.address import check_cluster_address
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.live_view import LiveView
 from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
-from ratchet.orchestrator.promotion import check_name
 from ratchet.orchestrator.recipe import list_modules
 from ratchet.orchestrator.reporting.report import write_report
-from ratchet.orchestrator.reporting.sweep_data import SweepReport, build_trials, list_rows
+from ratchet.orchestrator.reporting.sweep_data import SweepReport, Trial, build_trials, list_rows
 from ratchet.orchestrator.reporting.tables import print_table
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.open_runs import OpenRun
 from ratchet.orchestrator.sweeps import results
 from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep
+from ratchet.orchestrator.sweeps.space import Point
 
 if TYPE_CHECKING:
     import pandas as pd
-
-IN_SWEEP_ID = ("searcher", "stopping", "grace_period", "reduction_factor", "seeds", "seed")
-"""Options that are part of the sweep's id."""
 
 
 @dataclass(frozen=True)
@@ -64,26 +61,21 @@ class Sweep:
 
 
 def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequence[str]) -> Sweep:
-    """Run or continue a sweep, and print its progress and results. lines: the `name=value` settings of all trials."""
-    if arguments.promote:
-        check_name(arguments.promote, "sweep --promote")
+    """Run a sweep, and print its progress and results. lines: the `name=value` settings of all trials."""
     store = Store.open(arguments.store)
+    command = shlex.join(argv)
     with OpenRun(store) as open_run:
         check_cluster_address(arguments.address or os.environ.get("RAY_ADDRESS"))
-        options = {}
-        for name in IN_SWEEP_ID:
-            options[name] = getattr(arguments, name)
-        command = shlex.join(argv)
         sweep = plan_sweep(
-            arguments.recipe, lines, arguments.space, arguments.metric, store, options, command
+            arguments.recipe, lines, arguments.space, arguments.metric, store, command
         )
         folder = sweep.run_log.folder
         open_run.set_folder(folder)
         with closing(
             Cluster(arguments.address, list_modules(sweep.recipe, sweep.steps))
         ) as cluster:
-            finished = _run_trials(sweep, arguments, cluster, store)
-        report = results.build_sweep_report(sweep, command)
+            trials, finished = _run_trials(sweep, arguments, cluster, store)
+        report = results.build_sweep_report(sweep, trials, command)
         _print_report(report)
         if report.winner is not None:
             best = report.trials[report.winner - 1]
@@ -91,13 +83,10 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
             print_clean(
                 f"   or: ratchet run {sweep.given} --settings {results.write_winner(sweep, best)}"
             )
-            if arguments.promote:
-                path = results.promote_winner(sweep, best, store, arguments.promote)
-                print_clean(f"model:  {path}{f' ({best.note})' if best.note else ''}")
         print_clean(f"report: {write_report(folder, report)[0]}")
         store.upload_folder(folder)
     if not finished:
-        print_clean("give the same command again to continue")
+        print_clean("give the same command again to continue: finished steps are not run again")
     return Sweep(folder, report, not finished)
 
 
@@ -112,23 +101,16 @@ def _print_report(report: SweepReport) -> None:
 
 def _run_trials(
     sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluster, store: Store
-) -> bool:
-    """Run the trials that have no result yet, and return whether all trials ended. Ray is started only if needed."""
-    ended = []
-    for trial in results.read_trials(sweep.run_log):
-        if trial.status in ("finished", "stopped"):
-            ended.append(trial)
-    missing = arguments.trials - len(ended)
+) -> tuple[list[Trial], bool]:
+    """Run the trials. Return them, and whether all ended."""
+    # A searcher chooses among the values of the space, and the defaults may lie outside it.
+    points: list[Point] = [{}]
+    expected = arguments.trials
     if arguments.searcher == "random":
-        known = [trial.settings for trial in ended]
-        missing = sum(
-            point not in known
-            for point in sweep.space.draw_points(arguments.trials, arguments.seed)
-        )
-    if missing <= 0:
-        return True
+        points = sweep.space.draw_points(arguments.trials, arguments.seed)
+        expected = len(points)
     with LiveView(
-        missing, f"sweep {sweep.recipe.name}", sweep.run_log.run_id, noun="trial"
+        expected, f"sweep {sweep.recipe.name}", sweep.run_log.run_id, noun="trial"
     ) as view:
         for note in sweep.notes:
             view.message(note)
@@ -137,10 +119,14 @@ def _run_trials(
         from ratchet.orchestrator.sweeps.search import Search, compute_max_concurrent
         from ratchet.orchestrator.sweeps.trial import TrialSpec
 
-        spec = TrialSpec(sweep, Path.cwd(), arguments.seeds, store.where, cluster.progress_actor)
-        most = compute_max_concurrent(sweep.steps, cluster)
-        max_concurrent = arguments.max_concurrent or most
+        max_concurrent = arguments.max_concurrent or compute_max_concurrent(sweep.steps, cluster)
+        objective = sweep.objective
         view.message(
-            f"objective: {sweep.objective.name} of {sweep.objective.step}; {max_concurrent} trials at once"
+            f"objective: {objective.name} of {objective.step}; {max_concurrent} trials at once"
         )
-        return Search(spec, arguments, max_concurrent, view).run(missing)
+        spec = TrialSpec(
+            sweep, Path.cwd(), arguments.seeds, store.where, cluster.progress_actor, tuple(points)
+        )
+        search = Search(spec, arguments, max_concurrent, view)
+        search.run(expected)
+    return list(search.trials.values()), search.ended == expected

@@ -101,31 +101,22 @@ def find_objective(
     changed = [step for step in training if step.name in touched]
     if training:
         return Objective((changed or training)[-1].name, f"valid/{name}", metric, trained=True)
-    evaluated = [(among[-1], name)]
-    if dot:
-        check_metric(among[-1], name, f"--metric {metric}")
+    last = among[-1] if dot else None
+    titles = []
+    if last:
+        check_metric(last, name, f"--metric {metric}")
     else:
-        columns = []
         for row in summary.rows:
-            for pair in row.metrics:
-                columns.append(pair)
-        shown = []
-        for title, number in columns:
-            if name in (title, number.name):
-                shown.append(number)
-        evaluated = []
-        for number in shown:
-            if number.step.name in reached:
-                evaluated.append((number.step, number.name))
-    if not evaluated:
-        known = [_get_training_metric(step) or "" for step in among] + [
-            title for title, _ in columns
-        ]
+            for title, number in row.metrics:
+                titles.append(title)
+                if metric in (title, number.name) and number.step.name in reached:
+                    last, name = number.step, number.name
+    if last is None:
+        reported = {*titles, *(_get_training_metric(step) or "" for step in among)}
         raise RecipeError(
             f"--metric {metric}: no step that depends on the space reports it;"
-            f" {expect_one_of(sorted({*known} - {''}), name)}; write STEP.NAME for the metric of another step"
+            f" {expect_one_of(sorted(reported - {''}), name)}; write STEP.NAME for the metric of another step"
         )
-    last, name = evaluated[-1]
     if reads_test_split(last):
         known = []
         for step in steps:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ratchet.errors import InputError, RatchetError, RecipeError
 from ratchet.orchestrator import recipe
-from ratchet.orchestrator.atomic_file import make_folder
-from ratchet.orchestrator.canonical_json import digest
-from ratchet.orchestrator.fingerprint import build_fingerprint
-from ratchet.orchestrator.job_interface.code import read_code
 from ratchet.orchestrator.job_interface.job import Resources
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.step import Source, Step
+from ratchet.orchestrator.step import Step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.sweeps.objective import (
     Objective,
@@ -52,15 +46,9 @@ class SweepPlan:
 
 
 def plan_sweep(
-    name: str,
-    lines: Iterable[str],
-    path: Path,
-    metric: str,
-    store: Store,
-    options: Mapping[str, Any],
-    command: str,
+    name: str, lines: Iterable[str], path: Path, metric: str, store: Store, command: str
 ) -> SweepPlan:
-    """Build and check a sweep. path: the file of the space. options: searcher, seeds, ..., part of the sweep's id.
+    """Build and check a sweep, and create its folder. path: the file of the space.
 
     Raises RecipeError, with file and line of the space, for an unknown name, a value that the recipe does not accept,
     and a value that fails the check of a job.
@@ -92,8 +80,7 @@ def plan_sweep(
     names = {step.name for step in needed}
     planned = Plan(needed, store)
     planned.check()
-    # Some steps, or inputs of steps, exist only for other values of a setting.
-    distinct = {_key(step): step for step in needed}
+    reached = list(needed)  # some steps exist only for other values of a setting
     for dimension, made in variants.items():
         if not changed[dimension] & names:
             raise RecipeError(
@@ -103,60 +90,28 @@ def plan_sweep(
             )
         for varied in made:
             _check_values(dimension.where, [step for step in varied if step.name in names])
-            distinct |= {_key(step): step for step in select_needed_steps(varied, objective.step)}
+            reached += select_needed_steps(varied, objective.step)
     seeded = []
     for step in needed:
         if step.name in {*touched, objective.step} and hasattr(step.config, "seed"):
             seeded.append(step.name)
-    document = {
-        "recipe": found.name,
-        "lines": list(lines),
-        "space": {dimension.name: dimension.written for dimension in space.dimensions},
-        "objective": asdict(objective),
-        "options": dict(options),
-        "steps": sorted(
-            digest([step.name, _describe_step(step, planned)]) for step in distinct.values()
-        ),
-    }
-    planned.sources.save()  # including sources of other values: large models are not read again
-    about = {"command": command, "inputs": {step.name: describe_inputs(step) for step in needed}}
-    run_log = _begin(store, found.name, f"{found.name}-{digest(document)[:12]}", about)
+    started = {"command": command, "inputs": {step.name: describe_inputs(step) for step in needed}}
     finished = {}
-    for step in distinct.values():
+    for step in reached:
         if step.finished:
             finished[step.name] = step
-    notes = tuple(planned.warnings)
     return SweepPlan(
-        name, found, lines, space, needed, finished, objective, tuple(seeded), run_log, notes
+        name,
+        found,
+        lines,
+        space,
+        needed,
+        finished,
+        objective,
+        tuple(seeded),
+        RunLog.begin(store, found.name, started, folder="sweeps"),
+        tuple(planned.warnings),
     )
-
-
-def _begin(store: Store, recipe_name: str, sweep_id: str, about: Mapping[str, Any]) -> RunLog:
-    """Create the folder of the sweep, or find it. about: information for users; each command replaces it."""
-    store.pull(f"sweeps/{sweep_id}")
-    run_log = RunLog(store.local("sweeps", sweep_id))
-    make_folder(run_log.folder)
-    started = (run_log.read("about.json") or {}).get("started", time.time())
-    run_log.write("about.json", {"recipe": recipe_name, "started": started, **about})
-    return run_log
-
-
-def _key(step: Step) -> tuple[Any, ...]:
-    return (step.name, step.config, *describe_inputs(step))
-
-
-def _describe_step(step: Step, planned: Plan) -> dict[str, Any]:
-    """Return what the results of a step depend on. Inputs from other steps, which may not exist yet, are only named."""
-    inputs = {}
-    for number, (field, ref) in enumerate(step.references()):
-        if isinstance(ref, Source):
-            inputs[f"{field} {number}"] = planned.sources.digest(ref)
-        else:
-            inputs[f"{field} {number}"] = str(ref)
-    return {
-        **build_fingerprint(step.job, read_code(step.job), step.config, inputs),
-        "finished": step.finished,
-    }
 
 
 def _vary(

@@ -1,4 +1,4 @@
-"""Results of a sweep: its trials, the winner, its comparison with the defaults, and the report."""
+"""Results of a sweep: the winner, its comparison with the defaults, and the report."""
 
 from __future__ import annotations
 
@@ -7,35 +7,20 @@ import shlex
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from ratchet.orchestrator.atomic_file import write_atomically
 from ratchet.orchestrator.execution.executor import versions
-from ratchet.orchestrator.promotion import promote
 from ratchet.orchestrator.reporting.sweep_data import SweepReport, Trial
-from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.sweeps.plan import SweepPlan
-from ratchet.orchestrator.sweeps.space import compute_key, format_settings
+from ratchet.orchestrator.sweeps.space import format_settings
 
 
-def read_trials(run_log: RunLog) -> list[Trial]:
-    """Read the trials of a sweep, in the order in which they were first started."""
-    return [Trial(**trial) for trial in run_log.trials()]
-
-
-def write_trials(run_log: RunLog, trials: Sequence[Trial]) -> None:
-    run_log.write("trials.json", {"trials": [asdict(trial) for trial in trials]})
-
-
-def build_sweep_report(sweep: SweepPlan, command: str) -> SweepReport:
-    """Build the report from the trials so far."""
+def build_sweep_report(sweep: SweepPlan, trials: Sequence[Trial], command: str) -> SweepReport:
+    """Build the report of the trials, which are in the order in which they were started."""
     objective = sweep.objective
-    trials = read_trials(sweep.run_log)
     best = find_winner(trials, objective.maximize)
     default = next((trial for trial in trials if not trial.settings), None)
     conclusion = compare_with_defaults(best, default, objective.metric)
@@ -108,19 +93,6 @@ def write_winner(sweep: SweepPlan, best: Trial) -> Path:
     )
     write_atomically(path, about + yaml.safe_dump(settings, sort_keys=False))
     return path
-
-
-def promote_winner(sweep: SweepPlan, best: Trial, store: Store, name: str) -> Path:
-    """Promote the output of the winner's deciding step (first seed) as `promoted/NAME`, and return this link."""
-    run_log = RunLog(sweep.run_log.folder / "trials" / compute_key(best.settings) / "seed-0")
-    step_id = next(
-        step["step_id"] for step in run_log.steps() if step["name"] == sweep.objective.step
-    )
-    commit = store.use(step_id)
-    assert commit is not None  # the trial finished
-    about: dict[str, Any] = {"sweep": sweep.run_log.run_id, "settings": dict(best.settings)}
-    about |= {"metric": sweep.objective.metric, "value": best.value, "note": best.note}
-    return promote(store, name, commit, sweep.run_log.run_id, about)
 
 
 def _write_command(sweep: SweepPlan, trial: Trial) -> str:

@@ -1,7 +1,7 @@
 """The driver of a sweep: runs the trials in Ray Tune.
 
-Tune selects and stops trials; its own checkpoints are not used. A sweep that continues runs only the trials without a
-result. Optuna's searcher gets the results of the earlier trials.
+Tune selects and stops trials; its own checkpoints are not used. A sweep that is given again runs all trials:
+their finished steps cost nothing, and a training continues at its last checkpoint.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from typing import Any
 
 import ray
@@ -23,8 +23,7 @@ from ratchet.orchestrator.execution.live_view import LiveView
 from ratchet.orchestrator.job_interface.placement import count_fitting
 from ratchet.orchestrator.reporting.sweep_data import Trial
 from ratchet.orchestrator.step import Step
-from ratchet.orchestrator.sweeps.results import read_trials, write_trials
-from ratchet.orchestrator.sweeps.space import Point, compute_key
+from ratchet.orchestrator.sweeps.space import compute_key
 from ratchet.orchestrator.sweeps.trial import TrialActor, TrialSpec
 
 POLL_INTERVAL = 0.5
@@ -56,111 +55,21 @@ def compute_max_concurrent(steps: Sequence[Step], cluster: Cluster) -> int:
     return max(1, min(most))
 
 
-class Search:
-    """Driver of the trials of a sweep that have no result yet."""
+class Search(tune.Callback):
+    """The driver of the trials. As a callback of Tune, it records the trials and updates the live view."""
 
     def __init__(
         self, spec: TrialSpec, options: argparse.Namespace, max_concurrent: int, view: LiveView
     ) -> None:
         """options: the command's options for selecting and stopping trials."""
         self.spec = spec
-        self.sweep = spec.sweep
+        self.objective = spec.sweep.objective
         self.options = options
         self.max_concurrent = max_concurrent
         self.view = view
-        self.mode = "max" if spec.sweep.objective.maximize else "min"
-        trials = read_trials(self.sweep.run_log)
-        self.ended = [trial for trial in trials if trial.status in ("finished", "stopped")]
-
-    def run(self, missing: int) -> bool:
-        """Run the trials, and return whether all ended. False: the sweep was interrupted."""
-        for name, value in TUNE_ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-        known = [trial.settings for trial in self.ended]
-        if self.options.searcher == "random":
-            points = self.sweep.space.draw_points(self.options.trials, self.options.seed)
-            return self._run_tune([point for point in points if point not in known])
-        if (
-            {} not in known
-        ):  # the defaults may lie outside the space, so they are not given to Optuna
-            if not self._run_tune([{}]):
-                return False
-            missing -= 1
-        return missing == 0 or self._run_tune([], self._make_optuna_search(), missing)
-
-    def _run_tune(self, points: Sequence[Point], searcher: Any = None, drawn: int = 0) -> bool:
-        """Run a trial for each point, or `drawn` trials of a searcher, and return whether all ended."""
-        spec = replace(self.spec, points=tuple(points))
-        callback = TrialCallback(spec, self.view)
-        scheduler = None
-        if self.options.stopping == "asha" and self.sweep.objective.trained:
-            factors = {}
-            for name in ("grace_period", "reduction_factor"):
-                factors[name] = getattr(self.options, name)
-            scheduler = ASHAScheduler(time_attr="checkpoint", max_t=1 << 20, **factors)
-        folder = self.sweep.run_log.folder / "tune"
-        tuner = tune.Tuner(
-            tune.with_resources(
-                tune.with_parameters(TrialActor, spec=spec),
-                tune.PlacementGroupFactory([TRIAL_RESOURCES]),
-            ),
-            param_space={} if searcher else {"number": tune.grid_search(list(range(len(points))))},
-            tune_config=tune.TuneConfig(
-                metric="value",
-                mode=self.mode,
-                search_alg=searcher,
-                scheduler=scheduler,
-                num_samples=drawn or 1,
-                max_concurrent_trials=self.max_concurrent,
-                reuse_actors=True,
-            ),
-            run_config=tune.RunConfig(
-                name=f"{time.time_ns()}",
-                storage_path=str(folder),
-                verbose=0,
-                callbacks=[callback],
-                failure_config=tune.FailureConfig(max_failures=0),
-                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-            ),
-        )
-        try:
-            tuner.fit()
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        return callback.ended >= (drawn or len(points))
-
-    def _make_optuna_search(self) -> Any:
-        """Create Optuna's TPE searcher (Bergstra et al. 2011), with the earlier trials."""
-        from ray.tune.search.optuna import OptunaSearch
-
-        dimensions = self.sweep.space.dimensions
-        points = []
-        rewards = []
-        for trial in self.ended:
-            if trial.settings and trial.value is not None:
-                points.append(
-                    {str(i): d.to_optuna(trial.settings[d.name]) for i, d in enumerate(dimensions)}
-                )
-                rewards.append(trial.value)
-        return OptunaSearch(
-            {str(i): dimension.to_optuna_distribution() for i, dimension in enumerate(dimensions)},
-            metric="value",
-            mode=self.mode,
-            points_to_evaluate=points or None,
-            evaluated_rewards=rewards or None,
-            seed=self.options.seed
-            + len(points),  # with an equal seed, it would draw equal points again
-        )
-
-
-class TrialCallback(tune.Callback):
-    """Tune callback that records the trials and updates the live view."""
-
-    def __init__(self, spec: TrialSpec, view: LiveView) -> None:
-        self.spec = spec
-        self.run_log = spec.sweep.run_log
-        self.view = view
-        self.trials = {compute_key(trial.settings): trial for trial in read_trials(self.run_log)}
+        self.mode = "max" if self.objective.maximize else "min"
+        self.trials: dict[str, Trial] = {}
+        """Key -> trial, in the order in which they were started."""
         self.ended = 0
         self.started: dict[str, float] = {}
         self.curves: dict[str, list[float]] = {}
@@ -169,11 +78,69 @@ class TrialCallback(tune.Callback):
     def __reduce__(self) -> Any:
         return tune.Callback, ()  # Tune pickles its state; it is never read
 
+    def run(self, trials: int) -> None:
+        """Run this number of trials: those with the points of the specification, then trials of a searcher. `ended` is
+        smaller afterwards if the sweep was interrupted."""
+        for name, value in TUNE_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        points = len(self.spec.points)
+        self._run_tune({"number": tune.grid_search(list(range(points)))}, 1, None)
+        if self.ended == points < trials:
+            self._run_tune({}, trials - points, self._make_optuna_search())
+
+    def _run_tune(self, space: Mapping[str, Any], samples: int, searcher: Any) -> None:
+        scheduler = None
+        if self.options.stopping == "asha" and self.objective.trained:
+            scheduler = ASHAScheduler(
+                time_attr="checkpoint",
+                max_t=1 << 20,
+                grace_period=self.options.grace_period,
+                reduction_factor=self.options.reduction_factor,
+            )
+        folder = self.spec.sweep.run_log.folder / "tune"
+        tuner = tune.Tuner(
+            tune.with_resources(
+                tune.with_parameters(TrialActor, spec=self.spec),
+                tune.PlacementGroupFactory([TRIAL_RESOURCES]),
+            ),
+            param_space=dict(space),
+            tune_config=tune.TuneConfig(
+                metric="value",
+                mode=self.mode,
+                search_alg=searcher,
+                scheduler=scheduler,
+                num_samples=samples,
+                max_concurrent_trials=self.max_concurrent,
+                reuse_actors=True,
+            ),
+            run_config=tune.RunConfig(
+                name=f"{time.time_ns()}",
+                storage_path=str(folder),
+                verbose=0,
+                callbacks=[self],
+                failure_config=tune.FailureConfig(max_failures=0),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            ),
+        )
+        try:
+            tuner.fit()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _make_optuna_search(self) -> Any:
+        """Create Optuna's TPE searcher (Bergstra et al. 2011)."""
+        from ray.tune.search.optuna import OptunaSearch
+
+        space = {}
+        for number, dimension in enumerate(self.spec.sweep.space.dimensions):
+            space[str(number)] = dimension.to_optuna_distribution()
+        return OptunaSearch(space, metric="value", mode=self.mode, seed=self.options.seed)
+
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         key = self._record(trial)
         self.started[key] = time.monotonic()
         self.curves[key] = []
-        self.view.started(self._format_trial(key), 1)
+        self._show("started", key, attempt=1)
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: Mapping[str, Any], **info: Any
@@ -217,21 +184,24 @@ class TrialCallback(tune.Callback):
         self._record(trial, seconds=seconds, **found)
         result = self.trials[key]
         if result.status == "failed":
-            self.view.failed(self._format_trial(key), result.reason)
+            self._show("failed", key, reason=result.reason)
             return
-        metric = self.spec.sweep.objective.metric
+        metric = self.objective.metric
         if result.status == "stopped":
             metric = f"stopped early at {metric}"
-        self.view.finished(
-            self._format_trial(key), seconds, {} if result.value is None else {metric: result.value}
-        )
+        shown = {} if result.value is None else {metric: result.value}
+        self._show("done", key, seconds=seconds, metrics=shown)
+
+    def _show(self, kind: str, key: str, **details: Any) -> None:
+        self.view.show({"event": kind, "step": self._format_trial(key), **details})
 
     def _record(self, trial: Any, **found: Any) -> str:
         """Record what is known of a trial, and return its key."""
         settings = self.spec.get_settings(trial.config)
         key = compute_key(settings)
         self.trials[key] = Trial(settings, **found)
-        write_trials(self.run_log, list(self.trials.values()))
+        known = [asdict(one) for one in self.trials.values()]
+        self.spec.sweep.run_log.write("trials.json", {"trials": known})
         return key
 
     def _format_trial(self, key: str) -> str:

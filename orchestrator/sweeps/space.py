@@ -70,14 +70,6 @@ class Dimension:
             return distributions.IntDistribution(int(low), int(high))
         return distributions.FloatDistribution(low, high, log=self.kind == "loguniform")
 
-    def to_optuna(self, text: str) -> Any:
-        """Convert a value from text to the type that Optuna uses."""
-        if self.kind not in RANGES:
-            return text
-        if self.kind == "randint":
-            return int(text)
-        return float(text)
-
 
 @dataclass(frozen=True)
 class Space:

@@ -50,8 +50,8 @@ class TrialSpec:
     store: str
     progress_actor: Any
     """Actor that the driver polls for the progress of trials."""
-    points: tuple[Point, ...] = ()
-    """Settings by trial number. Empty: a searcher chooses the values."""
+    points: tuple[Point, ...]
+    """Settings by trial number; of further trials, a searcher chooses the values."""
 
     def get_settings(self, config: Mapping[str, Any]) -> Point:
         """Return the settings of the trial with this Tune config."""
@@ -184,11 +184,14 @@ class TrialRun(RunListener):
         if name == objective.step and objective.trained:
             self.report_checkpoints(progress.evaluations)
 
-    def started(self, name: str, attempt: int) -> None:
-        self.send(Progress(0, stage=f"{name} starting"))
-
-    def waiting(self, name: str, on: str) -> None:
-        self.send(Progress(0, stage=f"{name} waits for {on}"))
-
-    def retrying(self, name: str, reason: str, delay_s: float) -> None:
-        self.send(Progress(0, stage=f"{name} retries: {reason}"))
+    def show(self, event: Mapping[str, Any]) -> None:
+        match event["event"]:
+            case "started":
+                stage = "starting"
+            case "waiting":
+                stage = f"waits for {event['on']}"
+            case "retry":
+                stage = f"retries: {event['reason']}"
+            case _:
+                return
+        self.send(Progress(0, stage=f"{event['step']} {stage}"))

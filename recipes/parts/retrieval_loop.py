@@ -21,7 +21,7 @@ from ratchet.recipes.parts.predictions import (
     score_lists,
     write_files,
 )
-from ratchet.recipes.parts.rows import make_comparison_inputs, make_row
+from ratchet.recipes.parts.rows import make_row
 from ratchet.recipes.parts.teachers import Teacher
 
 LEARNING_RATES = {"lora": 1e-3, "full": 2e-4}
@@ -174,10 +174,9 @@ class RetrievalLoop(Evaluations):
         last.name = name
         last.evaluations = {}
         for split in self.splits:
-            compared = make_comparison_inputs(split, zero_shot, finetuned)
-            last.evaluations[split] = self.evaluate(name, last.miner, split, **compared)
-        judged = last.evaluations.get("valid")
-        return make_row(f"iteration {i}", last.evaluations, finetuned, mined, last.miner, judged)
+            before = zero_shot.get(split)
+            last.evaluations[split] = self.evaluate(name, last.miner, split, before=before)
+        return make_row(f"iteration {i}", last.evaluations, finetuned, mined, last.miner)
 
     def _train_reranker(self, last: LoopState, i: int) -> Row:
         """Mine with the embedder of this iteration, finetune the reranker, merge and evaluate."""
@@ -212,14 +211,15 @@ class RetrievalLoop(Evaluations):
             scored = score_lists(
                 f"{name}/rerank_{split}", last.reranker, lists["ranking"], corpus, depth=self.depth
             )
-            compared = make_comparison_inputs(split, shown, finetuned)
-            last.reranked[split] = self.evaluate_order(name, "reranked", split, scored, **compared)
+            before = shown.get(split)
+            last.reranked[split] = self.evaluate_order(
+                name, "reranked", split, scored, before=before
+            )
         final: Mapping[str, Step] = last.reranked
         if self.valid:
             both = {"embedder": last.evaluations, "reranker": last.reranked}
             final = {self.splits[0]: self.blend(name, "", both)}
-        judged = last.reranked.get("valid")
-        return make_row(f"iteration {i}, reranked", final, finetuned, hard, last.reranker, judged)
+        return make_row(f"iteration {i}, reranked", final, finetuned, hard, last.reranker)
 
     def _training_values(self, teacher: Teacher | None, i: int) -> dict[str, Any]:
         """Return the settings and inputs that both finetuning steps of an iteration have."""

@@ -45,10 +45,5 @@ def add_synthetic_queries(
     rankings = zip(
         ("ranking", "reranked"), (one["ranking"] for one in ranked.values()), strict=False
     )
-    inputs: dict[str, Any] = {
-        "train": train,
-        "corpus": corpus,
-        "queries": queries,
-        **dict(rankings),
-    }
+    inputs: dict[str, Any] = {"train": train, "queries": queries, **dict(rankings)}
     return step(f"{name}/filter", filter_queries.JOB, **inputs)

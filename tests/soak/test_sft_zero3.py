@@ -24,7 +24,7 @@ def test_partitioned_weights_learn_and_resume(
         context(tmp_path / "said"), teacher_logprobs.Config(top_k=5, dtype="float32"), given
     )
     inputs = dataclasses.replace(inputs, teacher=tmp_path / "said/out")
-    config = dataclasses.replace(CONFIG, method="full", packing=True, ce_weight=0.5)
+    config = dataclasses.replace(CONFIG, method="full", ce_weight=0.5)
     whole = train(tmp_path / "whole", config, inputs)
     monkeypatch.setattr(sft_training, "SftTask", SmallChunks)
     (tmp_path / "parts/work/kill").mkdir(parents=True)

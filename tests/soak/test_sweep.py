@@ -30,9 +30,8 @@ def test_bad_trials_are_stopped(sweeps: Sweeps) -> None:
         grid, "--max-concurrent", "1", "--reduction-factor", "2", trials=4
     )
     assert status == 0, output
-    first = {json.dumps(trial["settings"]): trial for trial in sweeps.trials()}
-    assert {trial["status"] for trial in first.values()} == {"finished", "stopped"}
-    stopped = [trial for trial in first.values() if trial["status"] == "stopped"]
+    assert {trial["status"] for trial in sweeps.trials()} == {"finished", "stopped"}
+    stopped = [trial for trial in sweeps.trials() if trial["status"] == "stopped"]
     assert all(len(trial["curve"]) < 3 for trial in stopped)
     assert "stopped" in output
     lines = len(sweeps.done())
@@ -40,9 +39,6 @@ def test_bad_trials_are_stopped(sweeps: Sweeps) -> None:
         grid, "--max-concurrent", "1", "--reduction-factor", "2", trials=6
     )
     assert status == 0, output
-    assert {json.dumps(t["settings"]): t for t in sweeps.trials()[: len(first)]} == first, (
-        "what was found stays"
-    )
     assert len(sweeps.trials()) == 6
     assert not any("epoch 0.7" in line for line in sweeps.done()[lines:]), (
         "finished trials are not run again"
@@ -57,8 +53,8 @@ def test_seeds_give_a_mean_and_a_deviation(sweeps: Sweeps) -> None:
     assert "more than noise" in output
 
 
-def test_optuna_learns_from_what_it_tried(sweeps: Sweeps) -> None:
-    """Takes about a minute: two sweeps under Ray Tune."""
+def test_optuna_chooses_trials_after_the_defaults(sweeps: Sweeps) -> None:
+    """Takes half a minute: a sweep under Ray Tune."""
     space, options = (
         "fit.rate: loguniform(1e-3, 1)\n",
         ("--searcher", "optuna", "--stopping", "none"),
@@ -66,11 +62,7 @@ def test_optuna_learns_from_what_it_tried(sweeps: Sweeps) -> None:
     status, output = sweeps.sweep(space, *options, trials=5)
     assert status == 0, output
     assert len(sweeps.trials()) == 5
-    before = sweeps.trials()
-    status, output = sweeps.sweep(space, *options, trials=7)
-    assert status == 0, output
-    assert sweeps.trials()[:5] == before
-    assert len(sweeps.trials()) == 7
+    assert "defaults" in output
 
 
 def test_a_killed_sweep_goes_on(sweeps: Sweeps) -> None:
@@ -85,7 +77,7 @@ def test_a_killed_sweep_goes_on(sweeps: Sweeps) -> None:
     assert status == 0, output
     assert [trial["value"] for trial in sweeps.trials()] == pytest.approx([1.5, 0.3, 2.1, 0.9])
     assert sweeps.done().count("mine") == 1
-    assert sweeps.done().count("epoch 0.5 0 1") == 1, "the ended trial replayed its logged values"
+    assert sweeps.done().count("epoch 0.5 0 1") == 1, "the ended trial cost nothing"
 
 
 def test_an_interrupted_sweep_stops_its_trials_and_goes_on(sweeps: Sweeps) -> None:
@@ -162,9 +154,8 @@ def test_trials_on_a_small_cluster_end(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "left over: 0 CPUs free: 2.0" in done.stdout
-    (file,) = (tmp_path / "store").glob("sweeps/*/events.jsonl")
-    events = [json.loads(line) for line in file.read_text().splitlines()]
-    ended = [event["trial"] for event in events if event["event"] == "ended"]
+    (file,) = (tmp_path / "store").glob("sweeps/*/trials.json")
+    ended = json.loads(file.read_text())["trials"]
     trials = {
         trial["settings"].get("iter0/finetune_embedder.learning_rate"): trial for trial in ended
     }

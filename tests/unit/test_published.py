@@ -47,10 +47,10 @@ TAUGHT = {"distillation": "kl_div", "teacher_temperature": 1.0}
 PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
     "theorems": {
         "finetune_embedder_pairs": {
-            "batch_size": (16_384,), "projection": 2048, "lora_r": 8, "lora_alpha": 16.0, "lora_dropout": 0.05,
+            "batch_size": 16_384, "projection": 2048, "lora_r": 8, "lora_alpha": 16.0, "lora_dropout": 0.05,
             "target_modules": "q_proj,k_proj,v_proj,o_proj", "quantization": "nf4", "epochs": 10, "learning_rate": 1e-3,
             "warmup_steps": 200, "weight_decay": 0.01, "temperature": 0.07, "max_length": 256, "chunk": 256,
-            "gradient_checkpointing": True, "lr_scheduler_type": "cosine", "drop_last": True, "seed": 42,
+            "gradient_checkpointing": True, "lr_scheduler_type": "cosine", "seed": 42,
         },
     },
     "misconceptions-cv": {

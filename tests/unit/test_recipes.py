@@ -135,7 +135,7 @@ def test_the_table_shows_what_is_held_out(data: str) -> None:
     shown = {"MAP@25", "R@25", "seen MAP@25", "unseen MAP@25"}
     assert set(whole.rows[0].columns) == shown
     assert set(whole.rows[-1].columns) == shown
-    assert set(whole.rows[-2].columns) == {*shown, "loss", "merging cost"}
+    assert set(whole.rows[-2].columns) == {*shown, "loss"}
 
     steps, summary = build_retriever(data, "test_fraction=0", "reranker=embedder")
     assert not any("test" in step.name for step in steps)
@@ -299,7 +299,6 @@ def test_the_reranked_row_is_that_of_both_scores(data: str) -> None:
     by_name = {step.name: step for step in steps}
     shown = {title: metric.step.name for title, metric in summary.rows[-1].metrics}
     assert shown["MAP@25"] == "iter0/evaluate_blended"
-    assert shown["merging cost"] == "iter0/evaluate_reranked_valid"
     blended = by_name["iter0/blend"]
     assert [str(one) for one in blended.inputs["valid_rankings"]] == [
         "iter0/evaluate_valid[ranking]",

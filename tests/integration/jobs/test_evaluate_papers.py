@@ -96,10 +96,6 @@ def test_metrics_are_those_of_a_sort(
     assert result.metrics["statements"] == sum(SIZES)
     found = read_shards(tmp_path / "out/ranks")
     assert [sorted(own) for own in found["ranks"].to_pylist()] == [own for own in ranks if own]
-    row = next(row for row in result.tables["true positives in the top k"] if row["k"] == 5)
-    counts = [sum(rank <= 5 for rank in own) for own in ranks if own]
-    assert row["mean"] == pytest.approx(np.mean(counts), abs=1e-4)
-    assert row["90%"] == pytest.approx(np.percentile(counts, 90), abs=1e-4)
 
 
 def test_a_sample_asks_the_same_of_all(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:

@@ -55,13 +55,7 @@ def test_queries_of_a_generator_become_training_queries(
         "negatives": [],
     }
     write_shards(train, [real], QUERIES, 9)
-    run(
-        "prepare",
-        prepare_query_generation,
-        prepare_query_generation.Config(shard_rows=2),
-        corpus,
-        train,
-    )
+    run("prepare", prepare_query_generation, prepare_query_generation.Config(), corpus, train)
     sampling = generate.Config(
         num_completions=2, temperature=0.7, max_new_tokens=8, dtype="float32"
     )
@@ -89,9 +83,7 @@ def test_queries_of_a_generator_become_training_queries(
     vectors = outs["queries"], outs["corpus"]
     run("rank", evaluate_retrieval, evaluate_retrieval.Config(), outs["clean"], corpus, *vectors)
     ranking = outs["rank"] / "ranking"
-    result = run(
-        "filter", filter_queries, filter_queries.Config(), train, corpus, outs["clean"], ranking
-    )
+    result = run("filter", filter_queries, filter_queries.Config(), train, outs["clean"], ranking)
 
     minilm, ids = encoder.load(model, dtype="float32"), list(DOCUMENTS)
     document_ND = minilm.encode(list(DOCUMENTS.values()), "passage")

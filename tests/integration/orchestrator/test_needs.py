@@ -1,4 +1,4 @@
-"""Needs in plans (memory, disk, hours), and steps that do not fit: refused with settings that make them fit."""
+"""Needs in plans (memory, disk), and steps that do not fit: refused with settings that make them fit."""
 
 from __future__ import annotations
 
@@ -87,7 +87,6 @@ def test_published_runs_fit_on_eight_gpus_of_80_gb(
     memory = [float(text) for text in re.findall(r"GPU ([\d.]+) GB", shown)]
     assert len(memory) >= 3
     assert max(memory) <= 80
-    assert re.search(r"at most .*, [\d.]+ GPU-hours", shown)
 
 
 def test_zero_3_shards_what_full_finetuning_keeps(models: dict[str, Path]) -> None:
@@ -317,12 +316,7 @@ def test_a_training_writes_up_to_three_checkpoints(
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize(
     ("change", "kept"),
-    [
-        ({"keep": "all"}, 3),
-        ({"keep": "all", "eval_steps": 4}, 8),  # of 3 epochs of 10 steps
-        ({"checkpoints": (5, 30)}, 2),
-        ({"eval_steps": 4}, 0),
-    ],
+    [({"keep": "all"}, 3), ({"checkpoints": (5, 30)}, 2), ({"eval_steps": 4}, 0)],
 )
 def test_the_models_of_evaluations_are_counted(
     method: str, change: dict[str, Any], kept: int, models: dict[str, Path]

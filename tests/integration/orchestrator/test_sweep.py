@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +24,7 @@ GRID = "fit.rate: grid(0.1, 0.7, 0.3)\n"
 
 def test_trials_share_steps(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes half a minute: four trials under Ray Tune, and two commands that find everything cached."""
-    status, output = sweeps.sweep(GRID, "--stopping", "none", "--promote", "best")
+    status, output = sweeps.sweep(GRID, "--stopping", "none")
     assert status == 0, output
     assert sweeps.done().count("mine") == 1, "one mining, not four"
     assert [trial["settings"].get("fit.rate") for trial in sweeps.trials()] == [
@@ -36,20 +35,13 @@ def test_trials_share_steps(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> 
     ]
     assert [trial["value"] for trial in sweeps.trials()] == pytest.approx([1.5, 0.3, 2.1, 0.9])
     assert "--set fit.rate=0.7" in output
-    assert (sweeps.store / "promoted" / "best" / "model.txt").read_text() == "(0.7, 1.4, 2.1)"
     folder = sweeps.folder_of_sweep()
-    said = [line for line in output.splitlines() if "a high rate" in line]
-    assert any(line.startswith("model:") for line in said), output
     assert "trial 3 (winner) (a high rate)" in (folder / "report.md").read_text()
     assert "trial 3" in (folder / "report.md").read_text()
     # The winner's file does what it says, and finds everything made.
     status, again = sweeps.run("--settings", str(folder / "winner.yaml"))
     assert "2.1000" in again, again
-    assert len(sweeps.done()) == 1 + 4 * 3
-    # All known: the same command ends at once, without Ray, and says the same.
-    started = time.monotonic()
-    status, again = sweeps.sweep(GRID, "--stopping", "none", "--promote", "best")
-    assert (status, time.monotonic() - started < 8) == (0, True), again
+    # So does the same sweep, given again.
     monkeypatch.setenv("TOY_TRACE", str(sweeps.trace))
     found = ratchet.sweep(str(sweeps.folder / "toy.py"), sweeps.folder / "space.yaml", "score", trials=4,
         store=sweeps.store, options={"stopping": "none"})  # fmt: skip
@@ -57,7 +49,7 @@ def test_trials_share_steps(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> 
     assert list(found.table["score"]) == pytest.approx([2.1, 1.5, 0.9, 0.3])
     assert found.table.index[0] == "trial 3 (winner) (a high rate)"
     assert found.report.is_file()
-    assert again.splitlines()[:5] == output.splitlines()[-len(again.splitlines()) :][:5]
+    assert len(sweeps.done()) == 1 + 4 * 3
 
 
 @pytest.mark.soak

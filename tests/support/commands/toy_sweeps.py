@@ -79,14 +79,12 @@ class Sweeps(toy_runs.Toy):
         return process.returncode, output
 
     def trials(self) -> list[dict[str, Any]]:
-        """The trials that ended."""
-        (file,) = self.store.glob("sweeps/*/trials.json")
-        return [
-            trial
-            for trial in json.loads(file.read_text())["trials"]
-            if trial["status"] != "unfinished"
-        ]
+        """The trials of the last sweep that ended."""
+        file = self.folder_of_sweep() / "trials.json"
+        if not file.exists():
+            return []
+        found = json.loads(file.read_text())["trials"]
+        return [trial for trial in found if trial["status"] != "unfinished"]
 
     def folder_of_sweep(self) -> Path:
-        (folder,) = self.store.glob("sweeps/toy-*")
-        return folder
+        return max(self.store.glob("sweeps/*-toy-*"))

@@ -24,10 +24,11 @@ from obstore.store import MemoryStore
 from suspended_actors import Actor, GatedObstore, InThread, Killed, here, hook_file_operations
 
 from ratchet.errors import DamagedError, LeaseLost
+from ratchet.orchestrator import gc
 from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.promotion import promote
 from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.store import Commit, Store, bucket, lease, manifest, parallel
+from ratchet.orchestrator.store import Commit, Store, bucket, lease, manifest, verification
 from ratchet.orchestrator.store.bucket import Bucket
 from ratchet.orchestrator.store.lease import HeldByOther, Leases
 from ratchet.orchestrator.store.open_runs import OpenRun
@@ -96,7 +97,7 @@ class StoreModel(RuleBasedStateMachine):
         )
         self.patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers) << 104))
         self.patch.setattr(secrets, "token_hex", lambda size: f"{next(numbers):08x}")
-        for module in (bucket, parallel, manifest):
+        for module in (bucket, gc, manifest, verification):
             self.patch.setattr(module, "ThreadPoolExecutor", InThread)
         self.patch.setattr(bucket, "obstore", GatedObstore())
 
@@ -320,7 +321,7 @@ class StoreModel(RuleBasedStateMachine):
     def _promote(self, store: Store, run_log: RunLog, step: str) -> None:
         commit = store.use(step)
         if commit is not None:
-            promote(store, f"best-{step}", commit, run_log.run_id, {})
+            promote(store, f"best-{step}", commit, {})
         else:
             if step not in self.withdrawn:
                 raise

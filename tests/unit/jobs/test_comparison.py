@@ -14,10 +14,7 @@ import pytest
 from ratchet.data.significance import compute_half_width
 from ratchet.data.tables import write_table
 from ratchet.errors import InputError
-from ratchet.jobs.comparison import measure_embedders
 from ratchet.jobs.comparison.compare_systems import JOB, Config, Inputs, run
-from ratchet.jobs.comparison.measure_embedders import run as measure
-from ratchet.models.model_files import MINILM, resolve
 from ratchet.orchestrator.job_interface import Context
 
 VALUES = {"a": [0.5, 0.5, 1.0, 0.0], "b": [1.0, 0.25, 1.0, 0.5]}
@@ -75,21 +72,3 @@ def test_evaluations_of_other_queries_are_refused(
     assert JOB.check
     with pytest.raises(InputError, match="2 given; expected one for each of a, b, c"):
         JOB.check(Config(("a", "b", "c")), inputs, {})
-
-
-@pytest.mark.slow
-def test_embedders_are_measured_and_large_ones_are_not(
-    inputs: Inputs, context: Callable[..., Context]
-) -> None:
-    given = measure_embedders.Inputs((minilm := resolve(MINILM), minilm), inputs.queries)
-    result = measure(context(1), measure_embedders.Config(samples=3, rounds=2), given)
-    assert set(result.metrics) == {
-        f"{number}/{name}"
-        for number in (0, 1)
-        for name in ("milliseconds", "megabytes", "dimensions", "queries")
-    }
-    assert result.metrics["0/megabytes"] == 90.9
-    assert (result.metrics["1/dimensions"], result.metrics["1/queries"]) == (384, 3)
-    assert float(result.metrics["0/milliseconds"]) > 0
-    result = measure(context(1), measure_embedders.Config(max_gigabytes=0.05), given)
-    assert set(result.metrics) == {"0/megabytes", "1/megabytes"}

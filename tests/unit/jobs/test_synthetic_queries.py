@@ -316,7 +316,7 @@ def test_queries_are_kept_that_find_their_document(
     made = context()
     config = filter_queries.Config(round_trip_rank=rank, reranker_rank=reranker_rank or 1)
     reranked = search.folder / "reranked" if reranker_rank else None
-    names = [search.folder / name for name in ("corpus", "queries", "ranking")]
+    names = [search.folder / name for name in ("queries", "ranking")]
     result = filter_queries.JOB.run(
         made, config, filter_queries.Inputs(data / "train", *names, reranked)
     )
@@ -357,7 +357,7 @@ def test_kept_queries_have_the_columns_of_the_training_queries(
     )
     write_shards(data / "train", [{**row, "task": "Find."} for row in TRAIN], schema, 9)
     (data / "train/shard-00001.parquet").unlink()
-    names = [search.folder / name for name in ("corpus", "queries", "ranking")]
+    names = [search.folder / name for name in ("queries", "ranking")]
     filter_queries.JOB.run(
         made, filter_queries.Config(), filter_queries.Inputs(data / "train", *names)
     )
@@ -372,7 +372,7 @@ def test_the_ranking_of_other_queries_is_refused(context: MakeContext, data: Pat
         RANKED,
         25,
     )
-    names = [search.folder / name for name in ("corpus", "queries", "ranking")]
+    names = [search.folder / name for name in ("queries", "ranking")]
     with pytest.raises(
         InputError, match=r"ranking: ranks other queries; expected those of filter_queries\.queries"
     ):

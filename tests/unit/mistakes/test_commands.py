@@ -65,7 +65,6 @@ OPTIONS = answers(
             ("submit quickstart", "--no-wiat", "--no-wait"),
             ("gc", "--yess", "--yes"),
             ("gc", "--kep", "--keep"),
-            ("verify", "--smaple", "--sample"),
             ("status", "--folow", "--follow"),
         )
     ),
@@ -115,7 +114,6 @@ OPTIONS = answers(
             "plan quickstart --store",
             "run quickstart --address",
             "gc --keep",
-            "verify --sample",
         )
     ),
     (
@@ -161,7 +159,6 @@ NUMBERS = answers(
         for command, option, what, limits, values in (
             ("gc", "--keep", WHOLE, "0 or more", "-1 nan inf two 1.5"),
             ("gc", "--grace-period", ANY, "0 or more", "-5 nan inf 1h"),
-            ("verify", "--sample", ANY, "from 0 to 1", "-0.1 1.5 10% nan"),
             (
                 "sweep quickstart --space x --metric y",
                 "--trials",
@@ -196,14 +193,6 @@ NUMBERS = answers(
         for given in values.split()
     ),
     ("gc --keep ''", r"gc --keep: \(empty\): expected a whole number, 0 or more; correct it; .*"),
-    (
-        "sweep quickstart --space x --metric y --promote 'a b'",
-        r"sweep --promote a b: expected a name of letters, .*",
-    ),
-    (
-        "sweep quickstart --space x --metric y --promote ../x",
-        r"sweep --promote \.\./x: expected a name of letters, .*",
-    ),
 )
 
 NAMES = answers(

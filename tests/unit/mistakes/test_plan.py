@@ -207,9 +207,6 @@ SIZES = [
         "finetune_embedder_pairs.batch_size=100000",
         r"batch_size: 100000 given, for \d+ pairs in an epoch, .*; lower batch_size, or .*",
     ),
-    theorems(
-        "finetune_embedder_pairs.batch_size=4,100000", r"batch_size: 100000 given, for \d+ pairs .*"
-    ),
     Mistake(
         "checkpoints after the last step",
         "plan countdown --set checkpoints=5000",

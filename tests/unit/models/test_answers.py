@@ -127,17 +127,10 @@ def plain_loss(model: Any, chosen: list[Tokens]) -> torch.Tensor:
     return total
 
 
-@pytest.mark.parametrize(
-    "rows", [[[0], [1], [2], [3]], [[0, 1, 3], [2]], [[3, 2, 1, 0]]], ids=["apart", "two", "one"]
-)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("chunk", [5, 1024])
-def test_the_loss_is_transformers_own_packed_or_not(
-    tiny: decoder.Decoder,
-    monkeypatch: pytest.MonkeyPatch,
-    rows: list[list[int]],
-    attention: str,
-    chunk: int,
+def test_the_loss_is_transformers_own(
+    tiny: decoder.Decoder, monkeypatch: pytest.MonkeyPatch, attention: str, chunk: int
 ) -> None:
     monkeypatch.setattr(causal_lm_loss, "CHUNK", chunk)
     tiny.model.set_attn_implementation(attention)
@@ -147,7 +140,7 @@ def test_the_loss_is_transformers_own_packed_or_not(
     expected.backward()
     wanted = {name: p.grad.clone() for name, p in tiny.model.named_parameters()}
     tiny.model.zero_grad()
-    found = causal_lm_loss.compute_loss(tiny, [[chosen[i] for i in row] for row in rows])
+    found = causal_lm_loss.compute_loss(tiny, chosen)
     found.backward()
     assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
     for name, parameter in tiny.model.named_parameters():
@@ -177,11 +170,7 @@ def test_a_teachers_loss_is_the_formula(
         picked = model_log.gather(1, torch.from_numpy(teacher.ids_TK).long())
         soft = soft + (wanted * (wanted.log() - picked)).sum() * warmth**2
     expected = share * plain_loss(tiny.model, chosen) + (1 - share) * soft
-    rows, given_ = (
-        [[chosen[0], chosen[2]], [chosen[1]], [chosen[3]]],
-        [[teachers[0], teachers[2]], [teachers[1]], [teachers[3]]],
-    )
-    found = causal_lm_loss.compute_loss(tiny, rows, given_, ce_weight=share, temperature=warmth)
+    found = causal_lm_loss.compute_loss(tiny, chosen, teachers, ce_weight=share, temperature=warmth)
     assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
 
 
@@ -189,9 +178,7 @@ def test_a_model_that_teaches_itself_has_nothing_to_learn(tiny: decoder.Decoder)
     chosen = examples(tiny)
     own = causal_lm_loss.top_logprobs(tiny, chosen, 10_000, 10_000)  # all there are
     assert [len(teacher.ids_TK) for teacher in own] == [one.labels for one in chosen]
-    found = causal_lm_loss.compute_loss(
-        tiny, [[one] for one in chosen], [[one] for one in own], ce_weight=0.0
-    )
+    found = causal_lm_loss.compute_loss(tiny, chosen, own, ce_weight=0.0)
     assert float(found.detach()) == pytest.approx(0, abs=1e-4)
 
 

@@ -1,6 +1,6 @@
 """Each way in which a model is used, for each architecture, against plain transformers on one row at a time.
 
-The plain model gets no padding, no shared prefixes, no packing and no chunks. Texts are longer than the windows.
+The plain model gets no padding, no shared prefixes and no chunks. Texts are longer than the windows.
 `python -m pytest -n 0 -s` on this file prints the largest differences, which docs/large-models.md shows.
 """
 
@@ -142,24 +142,15 @@ def test_rerank(name: str, dtype: str, folders: dict[str, Path]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("packed", "dtype"), [(False, "float32"), (True, "float32"), (False, "bfloat16")]
-)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", DECODERS)
 def test_sft(
-    name: str, packed: bool, dtype: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    name: str, dtype: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loss and the gradient of the head's input. Packing is refused where a window is shorter than a row."""
-    if packed and decoder.get_sliding_window(folders[name]):
-        pytest.skip("refused")
+    """The loss and the gradient of the head's input."""
     monkeypatch.setattr(causal_lm_loss, "CHUNK", 20)
     ours = decoder.load(folders[name], dtype=dtype, device="cpu", training=True)
-    rows = (
-        [[SAMPLES[0], SAMPLES[3]], [SAMPLES[2], SAMPLES[1]]]
-        if packed
-        else [[one] for one in SAMPLES]
-    )
-    loss = causal_lm_loss.compute_loss(ours, rows)
+    loss = causal_lm_loss.compute_loss(ours, SAMPLES)
     loss.backward()
     model = plain(folders[name], transformers.AutoModelForCausalLM, dtype)
     total = 0.0
@@ -173,8 +164,7 @@ def test_sft(
         )
         own.backward()
         total += float(own.detach())
-    job = "sft, packed" if packed else "sft"
-    compare(f"{job}, loss", name, dtype, float(loss.detach()), total)
+    compare("sft, loss", name, dtype, float(loss.detach()), total)
     weights = dict(model.named_parameters())
     for weight_name, weight in ours.model.named_parameters():
         if "layers.0" in weight_name and weight.ndim == 2:

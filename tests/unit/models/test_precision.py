@@ -12,8 +12,6 @@ import torch
 import transformers
 from architectures import ARCHITECTURES, make
 
-from ratchet.errors import InputError
-from ratchet.jobs.answers import sft
 from ratchet.models.adapters import lora
 from ratchet.models.decoder import decoder
 from ratchet.models.embedder import encoder
@@ -102,25 +100,6 @@ def test_rotary_frequencies_keep_their_precision(tiny: dict[str, Path], tmp_path
         moved = move_model(model, torch.device("cpu"), dtype)
         assert moved.dtype == dtype
         assert torch.equal(moved.rotary_emb.inv_freq, exact)
-
-
-def test_packing_needs_a_long_window(tiny: dict[str, Path], tmp_path: Path) -> None:
-    """The mask of packed rows has no window."""
-    for name in ("qwen2", "llama", "mistral", "mistral-window", "gemma3"):
-        folder = make(name, transformers.AutoModelForCausalLM, tmp_path / name, tiny["qwen2"])
-        window = 64 if name in ("mistral-window", "gemma3") else None
-        assert decoder.get_sliding_window(folder) == window
-        inputs = sft.Inputs(folder, tmp_path, tmp_path)
-        sft.check_settings(sft.Config(packing=True, max_length=64), inputs)
-        sft.check_settings(sft.Config(), inputs)
-        if window is None:
-            sft.check_settings(sft.Config(packing=True), inputs)
-            continue
-        with pytest.raises(
-            InputError,
-            match=r"sft\.packing: true given, for a model whose layers attend to 64 tokens",
-        ):
-            sft.check_settings(sft.Config(packing=True), inputs)
 
 
 @pytest.mark.parametrize("name", ["xlm-roberta", "bert"])

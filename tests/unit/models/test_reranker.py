@@ -14,7 +14,6 @@ from architectures import make, save_causal
 from tiny_models import save_chat_model
 
 from ratchet.errors import ModelError
-from ratchet.models.decoder import decoder
 from ratchet.models.loading import save_weights
 from ratchet.models.model_files import RERANKER_CONFIG_FILE
 from ratchet.models.reranker import prefix_sharing, reranker
@@ -330,7 +329,7 @@ def test_a_head_that_does_more_than_multiply_is_refused(
     model.save_pretrained(tmp_path)
     transformers.AutoTokenizer.from_pretrained(tiny["qwen2"]).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="plain linear head"):
-        decoder.check_head(tmp_path)
+        reranker.load(tmp_path, device="cpu", dtype="float32", reranker_config=ASK)
 
 
 def test_a_score_that_is_no_number_is_refused(cross_encoder: Path) -> None:

@@ -378,4 +378,4 @@ def test_only_libraries_that_decide_the_result_of_mining_count() -> None:
     from ratchet.jobs.retrieval import mine
 
     found = set(code.read_code(mine.JOB).libraries)
-    assert found == {"python", "faiss-cpu", "numpy", "pandas", "pyarrow", "torch"}
+    assert found == {"python", "numpy", "pandas", "pyarrow", "torch"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import threading
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,10 @@ def make_view(total: int, *, terminal: bool = False) -> tuple[LiveView, io.Strin
     return LiveView(total, "recipe", "run-1", console=console), file
 
 
+def event(kind: str, step: str, **details: Any) -> dict[str, Any]:
+    return {"event": kind, "step": step, **details}
+
+
 def read_lines(file: io.StringIO) -> list[str]:
     """The lines without the time that starts each of them."""
     return [re.sub(r"^\d\d:\d\d:\d\d  ", "", line) for line in file.getvalue().splitlines()]
@@ -32,14 +37,16 @@ def test_a_log_has_one_line_per_event():
     view, file = make_view(9)
     with view:
         for i in range(6):
-            view.hit(f"s{i}")
-        view.started("s6", 1)
-        view.retrying("s6", "a worker died", 8)
-        view.started("s6", 2)
-        view.finished("s6", 72, {"map@25": 0.35811, "rows": 37460})
-        view.waiting("s7", "run b on host x")
-        view.failed("s7", "InputError: [bold]no[/bold] \x1b[31mrows\nsecond line")
-        view.skipped("s8", "s7")
+            view.show(event("hit", f"s{i}"))
+        view.show(event("started", "s6", attempt=1))
+        view.show(event("retry", "s6", reason="a worker died", wait=8))
+        view.show(event("started", "s6", attempt=2))
+        view.show(event("done", "s6", seconds=72, metrics={"map@25": 0.35811, "rows": 37460}))
+        view.show(event("waiting", "s7", on="run b on host x"))
+        view.show(
+            event("failed", "s7", reason="InputError: [bold]no[/bold] \x1b[31mrows\nsecond line")
+        )
+        view.show(event("skipped", "s8", because="s7"))
         view.message("word " * 100)
     assert read_lines(file)[-1].startswith("failed    7/9 steps, 6 reused, 1 failed, 1 skipped, ")
     assert read_lines(file)[:-1] == [
@@ -62,7 +69,7 @@ def test_the_last_line_says_how_it_ended(ends, word):
     view, file = make_view(2)
     with view:
         for name in "ab"[:ends]:
-            view.hit(name)
+            view.show(event("hit", name))
     assert read_lines(file)[-1].startswith(f"{word} ")
     assert f"{ends}/2 steps" in read_lines(file)[-1]
 
@@ -72,7 +79,7 @@ def test_a_log_shows_progress_now_and_then(monkeypatch):
     view, file = make_view(1)
     with view:
         view.progress("train", Progress(1))  # a late report of an ended step
-        view.started("train", 1)
+        view.show(event("started", "train", attempt=1))
         view.progress(
             "train", Progress(150, 2000, "rows", "epoch 1", {"loss": 0.5, "tokens_per_s": 4613})
         )
@@ -86,11 +93,11 @@ def test_a_terminal_shows_bars_and_the_end_of_each_step():
     view, file = make_view(3, terminal=True)
     assert view.is_live
     with view:
-        view.started("iter0/train", 1)
+        view.show(event("started", "iter0/train", attempt=1))
         view.progress("iter0/train", Progress(5, 10, "rows", numbers={"loss": 0.5}))
-        view.waiting("iter0/mine", "another run")
+        view.show(event("waiting", "iter0/mine", on="another run"))
         view.bars.refresh()
-        view.finished("iter0/train", 3.0, {"loss": 0.25})
+        view.show(event("done", "iter0/train", seconds=3.0, metrics={"loss": 0.25}))
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
     assert "5/10 rows (50%)  loss 0.500" in text
     assert "waits: another run" in text
@@ -102,8 +109,8 @@ def test_on_a_terminal_many_finished_steps_are_only_counted():
     view, file = make_view(100, terminal=True)
     with view:
         for i in range(100):
-            view.started(f"s{i}", 1)
-            view.finished(f"s{i}", 1.0, {})
+            view.show(event("started", f"s{i}", attempt=1))
+            view.show(event("done", f"s{i}", seconds=1.0, metrics={}))
     assert "✓ s5" not in file.getvalue()
     assert "100/100 steps" in file.getvalue()
 
@@ -113,9 +120,9 @@ def test_any_thread_may_report():
 
     def report(number: int) -> None:
         for i in range(20):
-            view.started(f"{number}/{i}", 1)
+            view.show(event("started", f"{number}/{i}", attempt=1))
             view.progress(f"{number}/{i}", Progress(1, 2))
-            view.finished(f"{number}/{i}", 1.0, {})
+            view.show(event("done", f"{number}/{i}", seconds=1.0, metrics={}))
 
     with view:
         threads = [threading.Thread(target=report, args=(number,)) for number in range(10)]
@@ -135,5 +142,5 @@ def test_a_closed_output_fails_no_step(monkeypatch):
 
     monkeypatch.setattr(file, "write", refuse)
     with view:
-        view.started("a", 1)
-        view.finished("a", 1.0, {})
+        view.show(event("started", "a", attempt=1))
+        view.show(event("done", "a", seconds=1.0, metrics={}))

@@ -1,4 +1,4 @@
-"""Names of models: what they point to, what they pointed to before, and when a model may take one."""
+"""Names of models: what they point to, and where recipes take them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,7 @@ from store_contents import made_of
 from ratchet.errors import InputError
 from ratchet.orchestrator import gc
 from ratchet.orchestrator.finished_run import find_model_output, use_store
-from ratchet.orchestrator.promotion import (
-    check_better,
-    check_name,
-    find_promoted,
-    promote_model,
-    read_promotion,
-)
+from ratchet.orchestrator.promotion import check_name, find_promoted, promote_model
 from ratchet.orchestrator.recipe import Settings, build, find
 from ratchet.orchestrator.run_models import RunModel, find_model
 from ratchet.orchestrator.store import Store
@@ -39,7 +33,7 @@ def promote(store: Store, made: RunModel, name: str = "mine") -> Path:
     inside = {f"model/{file}": text for file, text in EMBEDDER.items()}
     step_id = f"export-{made.run_id}"
     commit = store.lookup(step_id) or made_of(store, step_id, inside)
-    return promote_model(store, name, made, commit, "export-run")
+    return promote_model(store, name, made, commit)
 
 
 def test_a_name_points_to_the_exported_model_and_is_a_base(store: Store) -> None:
@@ -75,27 +69,12 @@ def test_a_recipe_may_use_a_model_twice_and_under_two_names(store: Store, tmp_pa
     assert {one.name for one in steps if one.finished} == {"promoted/mine", f"{made.run_id}/merge"}
 
 
-def test_history_of_promotions(store: Store) -> None:
+def test_a_name_goes_to_the_last_model(store: Store) -> None:
     first, second = make_model(store, 0.5), make_model(store, 0.6)
-    for made in (first, first, second):
+    for made in (first, second):
         promote(store, made)
-    about = read_promotion(store, "mine")
-    assert about is not None
+    about = json.loads(store.local("promoted", "mine.json").read_text())
     assert about["of"] == second.name
-    assert [one["of"] for one in about["earlier"]] == [first.name]
-    assert json.loads(store.local("promoted", "mine.json").read_text()) == about
-
-
-def test_a_better_model_on_the_same_data_takes_a_name(store: Store) -> None:
-    check_better(store, "mine", make_model(store, 0.1))  # nobody has it
-    promote(store, make_model(store, 0.5))
-    check_better(store, "mine", make_model(store, 0.51))
-    with pytest.raises(
-        InputError, match=r"promote mine: .* has MAP@25 0.5000; expected more than 0.5000, that of"
-    ):
-        check_better(store, "mine", make_model(store, 0.5))
-    with pytest.raises(InputError, match="have no number of the same data in their tables"):
-        check_better(store, "mine", make_model(store, 0.9, data="d2"))
 
 
 @pytest.mark.parametrize("name", ["", "2026", "a/b", "a b", "../x", ".hidden"])
@@ -103,4 +82,4 @@ def test_names_are_checked(name: str) -> None:
     with pytest.raises(
         InputError, match="expected a name of letters, digits, - and _, with a letter or _ first"
     ):
-        check_name(name, "promote")
+        check_name(name)

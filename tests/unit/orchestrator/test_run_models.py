@@ -129,30 +129,21 @@ def test_a_damaged_run_is_named_and_the_others_are_listed(
     assert f"ratchet: run {damaged.run_id}: " in said.err
 
 
-def test_a_model_is_found_when_what_measured_it_was_removed(store: Store) -> None:
-    """As `gc` does where another run has the same model and another evaluation."""
-    run_log = make_run(store, {"one": EMBEDDER, "evaluate": DECODER}, {"embedder": "one"})
-    plan = run_log.read("plan.json")
-    assert plan is not None
-    plan["rows"][1]["columns"] = {"MAP@25": [["evaluate", "score"]], "loss": [["one", "loss"]]}
-    run_log.write("plan.json", plan)
-    assert find_model(store, run_log.run_id).metrics == {"MAP@25": 1.5, "loss": 2.0}
-    (evaluated,) = (step for step in plan["steps"] if step["name"] == "evaluate")
-    remove_tree(store.root / "steps" / evaluated["step_id"])
-    remove_tree(store.root / "objects" / evaluated["object"])
-    assert find_model(store, run_log.run_id).metrics == {"loss": 2.0}
+def test_a_model_that_was_removed_is_not_listed(store: Store) -> None:
+    one = make_run(store, {"one": EMBEDDER}, {"embedder": "one"})
+    two = make_run(store, {"two": DECODER}, {})
+    (model,) = list_models(store, two.run_id)
+    remove_tree(store.root / "steps" / model.step_id)
+    assert [found.run_id for found in list_models(store)] == [one.run_id]
 
 
 def test_a_result_of_another_user_is_used(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only its owner may change the time of a file that nobody may write."""
-    (step,) = (
-        one
-        for one in make_run(store, {"one": EMBEDDER}, {}).read("plan.json")["steps"]
-        if one["object"]
-    )  # type: ignore[index]
+    make_run(store, {"one": EMBEDDER}, {})
+    (model,) = list_models(store)
 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr("os.utime", refuse)
-    assert store.use(step["step_id"]) is not None
+    assert store.use(model.step_id) is not None

@@ -110,7 +110,7 @@ def test_a_killed_worker_goes_on_with_the_same_result(
     assert run_step(train_killed, killed, config, inputs) == expected
     assert not (killed.work / "kill").exists()
     (last,) = killed.work.glob("train/*/step-00000006-*")
-    assert json.loads((last / "history.json").read_text())["history"]["resumed"] == [4]
+    assert json.loads((last / "history.json").read_text())["resumed"] == [4]
     assert not list(killed.work.glob("train/*/unfinished-*"))
     assert expected.curves["KL divergence against step"]["y"][-1] > 0
     for weights in calm.out.rglob("*.safetensors"):

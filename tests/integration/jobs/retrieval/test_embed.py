@@ -85,9 +85,6 @@ def test_vectors_are_those_of_sentence_transformers(
         "tokens": sum(lengths),
         "dtype": "float32",
     }
-    mean, p95 = np.round([np.mean(lengths), np.percentile(lengths, 95)], 1)  # over three shards
-    expected_row = {"tokens of": "passage", "mean": mean, "P95": p95, "max": 256}
-    assert result.tables == {"tokens per text": [expected_row]}
 
 
 @pytest.mark.soak

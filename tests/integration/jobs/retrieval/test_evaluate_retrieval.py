@@ -17,7 +17,6 @@ from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval import evaluate_retrieval
 from ratchet.jobs.retrieval import evaluate_retrieval as implementation
 from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
-from ratchet.jobs.training.merging_cost import write_selection
 from ratchet.orchestrator.job_interface import Context, Result
 from ratchet.orchestrator.job_interface.settings import validate
 from tests.support.clusters.step_process import work_here
@@ -182,7 +181,6 @@ def test_what_does_not_fit_is_named(problem: Any, context: MakeContext, tmp_path
     for config, said in (
         ({"k": (0,)}, r"evaluate_retrieval\.k: \(0,\) given; expected >= 1"),
         ({"tag": "two words"}, "expected one word"),
-        ({"top": 3}, "case_documents: 5 given; expected at most top, which is 3"),
     ):
         with pytest.raises(InputError, match=said):
             evaluated(context(), problem, **config)
@@ -191,18 +189,3 @@ def test_what_does_not_fit_is_named(problem: Any, context: MakeContext, tmp_path
         DataError, match=r"corpus_vectors/shard-00000\.arrow: its \d+ ids are not those"
     ):
         evaluated(context(), problem)
-
-
-def test_the_merged_model_is_compared_with_the_selected_one(
-    problem: Any, context: MakeContext, tmp_path: Path
-) -> None:
-    write_selection(tmp_path, "map@7", 0.75)
-    inputs = Inputs(
-        problem.queries,
-        problem.corpus,
-        problem.query_embeddings,
-        problem.corpus_embeddings,
-        selection=tmp_path / "selection.json",
-    )
-    found = implementation.run(context(1), Config(), inputs).metrics
-    assert found["merging_cost"] == pytest.approx(0.75 - float(found["map@7"]), abs=1e-6)

@@ -181,7 +181,6 @@ def test_a_large_corpus_is_represented_by_a_pool(
     assert result.metrics["valid/documents"] == 8
     assert "valid/documents" not in whole.metrics
     assert losses(result) == pytest.approx(losses(whole), rel=1e-5, abs=1e-6)
-    assert json.loads((tmp_path / "out/selection.json").read_text())["exact"] is False
 
 
 def test_training_is_reproducible(
@@ -278,4 +277,3 @@ def test_without_held_out_queries_the_last_epoch_is_kept(
         ("1", False),
         ("2", True),
     ]
-    assert not (tmp_path / "all/out/selection.json").exists()

@@ -13,7 +13,6 @@ import pytest
 from ratchet.data.tables import QUERIES, read_shards, write_shards
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval import mine as implementation
-from ratchet.jobs.retrieval import mining
 from ratchet.jobs.retrieval.mine import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Result
 from tests.support.clusters.step_process import work_here
@@ -123,26 +122,13 @@ def test_suspected_false_negatives(problem: Any, context: MakeContext) -> None:
         assert [suspect["similarity"] for suspect in told] == row["suspect_scores"]
 
 
-def test_workers_and_blocks_give_the_same_bytes(
-    problem: Any, context: MakeContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_give_the_same_bytes(problem: Any, context: MakeContext) -> None:
     runs = {"plain": context(name="plain"), "workers": context(name="workers", workers=2, cpus=1.0)}
     found = {}
     for name, ctx in runs.items():
         mined(ctx, problem, window=(1, 40))
         found[name] = {path.name: path.read_bytes() for path in ctx.out.iterdir()}
     assert found["plain"] == found["workers"]
-    # The same worker, in this process, where the corpus does not stay in memory.
-    monkeypatch.setattr(mining, "BYTES_AT_ONCE", 20 * 8 * 4)
-    config = Config(window=(1, 40))
-    inputs = Inputs(
-        problem.queries, problem.corpus, problem.query_embeddings, problem.corpus_embeddings
-    )
-    worker = mining.Worker(config, inputs, "cpu")
-    assert not worker.candidates.fits
-    target = runs["plain"].work / "streamed.parquet"
-    worker(problem.queries / "shard-00001.parquet", target, lambda rows, tokens=0: None)
-    assert target.read_bytes() == found["plain"]["shard-00001.parquet"]
 
 
 def test_flag_embedding_can_be_read_back(problem: Any, context: MakeContext) -> None:
@@ -154,18 +140,6 @@ def test_flag_embedding_can_be_read_back(problem: Any, context: MakeContext) -> 
         assert line["query"] == row["text"]
         assert line["pos"] == [text_of[name] for name in row["positives"]]
         assert line["neg"] == [text_of[name] for name in row["negatives"]]
-
-
-def test_the_report_shows_the_hardest_queries(problem: Any, context: MakeContext) -> None:
-    result, rows = mined(context(), problem, window=(1, 40))
-    lead = [
-        (max(row["negative_scores"]) - max(row["positive_scores"]), -q)
-        for q, row in enumerate(rows)
-    ]
-    (cards,) = result.cases.values()
-    assert [card["title"] for card in cards] == [
-        rows[-q]["text"] for _, q in sorted(lead, reverse=True)[:3]
-    ]
 
 
 def test_vectors_of_other_texts_are_refused(problem: Any, context: MakeContext) -> None:
@@ -230,34 +204,3 @@ def test_labelled_documents_alone_are_candidates(problem: Any, context: MakeCont
         assert row["negatives"][:chosen] == names(problem, expected)
         assert {*row["negatives"]} <= {*names(problem, labelled)}
         assert row["random_fill"] > 0
-
-
-@pytest.mark.parametrize("candidates", ["corpus", "labelled"])
-def test_full_recall_equals_exact_search(
-    problem: Any, context: MakeContext, candidates: str
-) -> None:
-    found = {}
-    for name, limit in (("exact", None), ("approximate", 1.0)):
-        ctx = context(name=name)
-        settings = {"window": (1, 200), "candidates": candidates, "min_recall": limit}
-        result, _ = mined(ctx, problem, **settings)
-        found[name] = {path.name: path.read_bytes() for path in ctx.out.iterdir()}
-        assert result.metrics.get("recall") == limit
-    assert found["exact"] == found["approximate"]
-
-
-def test_the_recall_is_measured_and_the_index_is_built_once(
-    problem: Any, context: MakeContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # No vectors are kept in memory.
-    monkeypatch.setattr(mining, "BYTES_AT_ONCE", 20 * 8 * 4)
-    first = context()
-    rough, _ = mined(first, problem, window=(1, 10), min_recall=0.5)
-    assert 0.5 <= rough.metrics["recall"] < 0.95
-    fine, _ = mined(context(name="fine"), problem, window=(1, 10), min_recall=0.95)
-    assert 0.9 <= fine.metrics["recall"] <= 1
-    (index,) = (first.work / "index").glob("*.faiss")
-    before = index.stat().st_ino
-    again, _ = mined(context(attempt=2), problem, window=(1, 10), min_recall=0.5)
-    assert again.metrics == rough.metrics
-    assert index.stat().st_ino == before

@@ -78,6 +78,6 @@ def test_only_what_is_sharded_can_be_offloaded(offload: str, stage: int, needed:
     nothing = Inputs(None, None, None, None)  # type: ignore[arg-type]
     with pytest.raises(
         InputError,
-        match=f"offload: {offload} given, with zero_stage={stage}; expected zero_stage {needed}",
+        match=f"zero_stage: {stage} given; expected {needed} or more with offload={offload}",
     ):
         finetune_embedder.check(config, nothing, {})

@@ -263,13 +263,11 @@ def test_a_damaged_table_is_named(kind: str, tmp_path: Path) -> None:
 OPTIONS = [
     (
         "qurey=title",
-        r"'qurey=title' given behind the path; expected some of query, positive, .* weight, each with one",
+        r"'qurey=title' given behind the path; expected some of query, positive, .* template, each with one",
     ),
     ("title", r"'title=' given"),
     ("query=", r"'query=' given"),
     ("query=a&query=b", r"'query=a&b' given"),
-    ("weight=-1", r"'weight=-1' given .*\(weight: 0 to 999\); correct it"),
-    ("weight=nan", r"'weight=nan' given"),
     (
         "template={titel}",
         r"x\.jsonl:1: no column for the query; found .*; expected titel; rename one, or name it",
@@ -311,7 +309,7 @@ def test_columns_of_formats_that_have_their_own_are_refused(tmp_path: Path) -> N
         DataError, match=r"'\?query=' given; expected no columns for BEIR; leave it out"
     ):
         load_retrieval(tmp_path, "query=title")
-    assert load_retrieval(tmp_path, "weight=0.5").queries[0].id == "q"
+    assert load_retrieval(tmp_path, "name=x").queries[0].id == "q"
 
 
 NAMES = st.text("abc", min_size=1, max_size=2)

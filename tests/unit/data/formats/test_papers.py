@@ -46,7 +46,7 @@ def test_an_epoch_pairs_each_statement_once_within_its_paper(
     sizes: list[int], seed: int, data: Any
 ) -> None:
     rows = table(sizes)
-    made = PairSampler(rows, [4], drop_last=False, seed=seed)
+    made = PairSampler(rows, 1, seed=seed)
     papers = rows["paper"].to_pylist()
     for epoch in (0, 1):
         pairs = made.draw_pairs(epoch)
@@ -59,7 +59,7 @@ def test_an_epoch_pairs_each_statement_once_within_its_paper(
         assert sum(seen.values()) - len(seen) == sum(size % 2 for size in sizes if size > 1)
         assert max(seen.values()) <= 2
     workers = data.draw(st.integers(1, 5))
-    for number in range(made.num_batches(1)):
+    for number in range(made.num_batches):
         whole = made.batch(1, number)
         parts = [made.batch(1, number, rank, workers) for rank in range(workers)]
         found = sorted(
@@ -73,28 +73,22 @@ def test_an_epoch_pairs_each_statement_once_within_its_paper(
 
 
 def test_epochs_differ_and_any_worker_makes_the_same() -> None:
-    one, other, third = (
-        PairSampler(table([9, 8, 6]), [3], drop_last=True, seed=seed) for seed in (1, 1, 2)
-    )
+    one, other, third = (PairSampler(table([9, 8, 6]), 3, seed=seed) for seed in (1, 1, 2))
     first = one.draw_pairs(0).copy()
     assert not np.array_equal(first, one.draw_pairs(1))
     assert np.array_equal(first, other.draw_pairs(0))
     assert not np.array_equal(first, third.draw_pairs(0))
 
 
-def test_batches_by_epoch_and_the_last_one() -> None:
-    made = PairSampler(table([10, 9]), [4, 3], drop_last=True)  # 10 pairs
-    assert [made.num_batches(epoch) for epoch in (0, 1, 2)] == [2, 3, 3]
-    kept = PairSampler(table([10, 9]), [4, 3], drop_last=False)
-    assert [kept.num_batches(epoch) for epoch in (0, 1, 2)] == [3, 4, 4]
-    assert kept.batch(0, 2).pairs == 2
+def test_the_last_batch_is_left_out() -> None:
+    assert PairSampler(table([10, 9]), 4).num_batches == 2  # 10 pairs
 
 
 def test_a_paper_larger_than_a_batch_is_spread_over_many() -> None:
-    made = PairSampler(table([200, 6, 6, 6]), [8], drop_last=False, seed=3)
+    made = PairSampler(table([200, 6, 6, 6]), 8, seed=3)
     assert made.papers == 4
-    steps = [made.batch(0, number) for number in range(made.num_batches(0))]
-    assert sum(len(step.left_N) for step in steps) == 100 + 9
+    steps = [made.batch(0, number) for number in range(made.num_batches)]
+    assert sum(len(step.left_N) for step in steps) == 13 * 8  # of 109
     assert max(int((step.paper_N == 0).sum()) for step in steps) <= 8
     assert (
         sum(len(set(step.paper_N.tolist())) > 1 for step in steps) >= 4
@@ -103,9 +97,9 @@ def test_a_paper_larger_than_a_batch_is_spread_over_many() -> None:
 
 def test_what_cannot_be_paired_is_named() -> None:
     with pytest.raises(DataError, match="no paper has two"):
-        PairSampler(table([1, 1, 0]), [2], drop_last=False)
+        PairSampler(table([1, 1, 0]), 2)
     with pytest.raises(DataError, match="batch_size: 16 given, for 2 pairs"):
-        PairSampler(table([4]), [16], drop_last=True)
+        PairSampler(table([4]), 16)
 
 
 @given(st.integers(3, 400), st.floats(0.01, 0.99), st.floats(0.01, 0.99), st.integers(0, 9))

@@ -1,17 +1,14 @@
-"""Several data sets as one: texts, ids, splits and weights."""
+"""Several data sets as one: texts, ids and splits."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ratchet.data.formats.pairs import parse_options
 from ratchet.data.retrieval import Document, Query, RetrievalData
-from ratchet.data.retrieval.mixtures import Part, unite, weigh
+from ratchet.data.retrieval.mixtures import Part, unite
 from ratchet.data.retrieval.splits import split_queries
 from ratchet.errors import DataError
 
@@ -143,37 +140,3 @@ def test_an_instruction_replaces_those_of_the_data() -> None:
     queries = [query("r0", "e0", task="own"), query("r1", "e0")]
     made = unite([FIRST, part({"e0": "x"}, queries, options="instruction=find", place="b")]).queries
     assert [q.task for q in made] == ["", "", "find", "find"]
-
-
-@settings(max_examples=40)
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 40), st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5, 3.0])),
-        min_size=1,
-        max_size=4,
-    ),
-    st.randoms(use_true_random=False),
-)
-def test_a_weight_is_a_fraction_of_the_queries_of_its_data_set(
-    parts: list[tuple[int, float]], random: Any
-) -> None:
-    queries = [
-        query(f"{source}-{n}", source=source)
-        for source, (count, _) in enumerate(parts)
-        for n in range(count)
-    ]
-    random.shuffle(queries)
-    drawn = list(weigh(queries, [weight for _, weight in parts], 7))
-    times = Counter(q.id for q in drawn)
-    for source, (count, weight) in enumerate(parts):
-        own = [times[f"{source}-{n}"] for n in range(count)]
-        assert sum(own) == round(weight * count)
-        assert set(own) <= {int(weight), int(weight) + 1}
-    order = [q.id for q in queries]
-    assert [order.index(q.id) for q in drawn] == sorted(order.index(q.id) for q in drawn)
-    assert drawn == list(weigh(queries, [weight for _, weight in parts], 7))
-
-
-def test_another_seed_draws_others() -> None:
-    queries = [query(str(n)) for n in range(60)]
-    assert list(weigh(queries, [0.5], 1)) != list(weigh(queries, [0.5], 2))

@@ -119,15 +119,10 @@ def whole(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
-    [
-        {"workers": 2},
-        {"workers": 4},
-        {"workers": 1, "micro_batch_size": 3},
-        {"workers": 2, "packing": True, "max_length": 300},
-    ],
-    ids=["2", "4", "micro", "packed"],
+    [{"workers": 2}, {"workers": 4}, {"workers": 1, "micro_batch_size": 3}],
+    ids=["2", "4", "micro"],
 )
-def test_workers_micro_batches_and_packing_change_nothing(
+def test_workers_and_micro_batches_change_nothing(
     made: Path, whole: tuple[float, dict[str, Any]], tmp_path: Path, change: dict[str, Any]
 ) -> None:
     check_equal(whole, gradient(made, tmp_path, **change))

@@ -1,4 +1,4 @@
-"""Data sets that a recipe's parameters name: paths with options, lists, data sets of the hub, data for evaluation."""
+"""Data sets that a recipe's parameters name: paths with options, data sets of the hub, data for evaluation."""
 
 from __future__ import annotations
 
@@ -116,67 +116,13 @@ def test_teacher_scores_for_train_only(context: MakeContext, tmp_path: Path) -> 
     assert all(row["teacher_positive_scores"] is None for row in tables["test"])
 
 
-def test_a_list_has_weights_tasks_and_names(context: MakeContext, tmp_path: Path) -> None:
-    write(tmp_path / "sub/a.jsonl", "a", 40)
-    write(tmp_path / "b.jsonl", "b", 40, query="title", positive="body")
-    test = str(write(tmp_path / "t.jsonl", "t", 3))
-    (tmp_path / "list.yaml").write_text(
-        "- data: sub/a.jsonl\n  weight: 0.5\n  name: first\n"
-        f"- data: {tmp_path}/b.jsonl?query=title&positive=body\n  weight: 2\n  task: 'find & name: 100%'\n"
-    )
-    tables, result = prepared(context, data=str(tmp_path / "list.yaml"), test=test)
-    held_out = {name: set(numbers(tables["valid"], name)) for name in "ab"}
-    drawn = {name: numbers(tables["train"], name) for name in "ab"}
-    assert len(drawn["a"]) == len(set(drawn["a"])) == round((40 - len(held_out["a"])) / 2)
-    assert sorted(drawn["b"]) == sorted([n for n in range(40) if n not in held_out["b"]] * 2)
-    assert not any(set(drawn[name]) & held_out[name] for name in "ab")
-    assert {(row["text"][0], row["task"]) for row in tables["train"]} == {
-        ("a", ""),
-        ("b", "find & name: 100%"),
-    }
-    assert all(row["id"].startswith("first/") for row in tables["train"] if row["text"][0] == "a")
-    assert result.metrics["train/queries"] == len(tables["train"])
-
-
-LISTS = [
-    ("- data: a\n  wieght: 1\n", r"list\.yaml:1: 'wieght' given; expected entries with data"),
-    ("- data: a\n-\n  weight: 1\n", r"list\.yaml:3: 'no data' given"),
-    ("- a\n", r"list\.yaml:1: 'no data' given"),
-    ("a: b\n", r"list\.yaml:1: 'a' given"),
-    ("- data: a\n- data: other.yaml\n", r"list\.yaml:2: 'other\.yaml' given; .* not another list"),
-    ("- data: [a]\n", r"list\.yaml:1: 'data' given"),
-    ("- data: 'a\n", r"list\.yaml:2: .*; expected YAML; correct it"),
-    ("\n", r"list\.yaml: only blank lines"),
-    ("# nothing\n", r"list\.yaml:1: 'no data' given"),
-]
-
-
-@pytest.mark.parametrize(("content", "said"), LISTS)
-def test_a_mistake_in_a_list_is_named_with_its_line(
-    content: str, said: str, tmp_path: Path
-) -> None:
-    (tmp_path / "list.yaml").write_text(content)
-    with pytest.raises(InputError, match=said):
-        find_datasets(str(tmp_path / "list.yaml"))
-
-
-def test_a_weight_in_a_list_is_checked_with_the_data(context: MakeContext, tmp_path: Path) -> None:
-    file = write(tmp_path / "a.jsonl", "a", 5)
-    (tmp_path / "list.yaml").write_text("- data: a.jsonl\n  weight: half\n")
-    with pytest.raises(DataError, match=rf"{file}: 'weight=half' given"):
-        prepared(context, data=str(tmp_path / "list.yaml"))
-
-
 def test_every_file_counts_and_paths_do_not(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write(tmp_path / f"{name}.jsonl", name, 5)
-    (tmp_path / "list.yaml").write_text("- data: a.jsonl\n- data: b.jsonl\n  weight: 2\n")
-    values = find_datasets(str(tmp_path / "list.yaml"), test=f"{tmp_path}/a.jsonl?name=x")
-    assert values["data"] == tuple(
-        Source(tmp_path / f"{n}.jsonl", str(tmp_path / f"{n}.jsonl")) for n in ("a", "b")
-    )
-    assert [source.path for source in values["test"]] == [tmp_path / "a.jsonl"]
-    assert values["reading"] == ("", "weight=2", "name=x")
+    values = find_datasets(f"{tmp_path}/a.jsonl", test=f"{tmp_path}/b.jsonl?name=x")
+    assert values["data"] == (Source(tmp_path / "a.jsonl", str(tmp_path / "a.jsonl")),)
+    assert [source.path for source in values["test"]] == [tmp_path / "b.jsonl"]
+    assert values["reading"] == ("", "name=x")
     assert find_datasets(str(tmp_path / "a.jsonl"))["reading"] == ()
 
 
@@ -195,12 +141,8 @@ def test_options_belong_to_paths(tmp_path: Path) -> None:
     ("options", "readings", "expected"),
     [
         ("", (), ""),
-        ("", ("", "weight=2"), ""),
-        (
-            "",
-            ("template=%7Ba%7D&weight=2&positive=b", "name=x&template=%7Ba%7D"),
-            "template=%7Ba%7D",
-        ),
+        ("", ("", "name=x"), ""),
+        ("", ("template=%7Ba%7D&positive=b", "name=x&template=%7Ba%7D"), "template=%7Ba%7D"),
         ("?id=number", ("instruction=Find",), "id=number&instruction=Find"),
         ("?query=title", ("instruction=Find", "template=%7Ba%7D"), "query=title"),
     ],
@@ -303,19 +245,6 @@ def test_data_sets_of_the_hub_are_read_from_its_cache(context: MakeContext, hub:
         context, data="hf://owner/toy?split=train&query=answer&positive=question&config=default"
     )
     assert {row["text"] for row in tables["corpus"]} == {f"train {i}" for i in range(30)}
-
-
-def test_a_hub_data_set_in_a_list(context: MakeContext, hub: Path, tmp_path: Path) -> None:
-    (tmp_path / "list.yaml").write_text(
-        "- data: hf://owner/toy?split=train\n  weight: 0.5\n- data: hf://owner/toy?split=test\n"
-    )
-    tables, _ = prepared(
-        context,
-        data=str(tmp_path / "list.yaml"),
-        valid="hf://owner/toy?split=test&name=v",
-        test="hf://owner/toy",
-    )
-    assert len(numbers(tables["train"], "train")) == 15
 
 
 def test_the_content_of_the_split_is_what_counts(hub: Path, tmp_path: Path) -> None:

@@ -1,5 +1,4 @@
-"""Metrics of queries with seen and with unseen labels, against trec_eval on each group alone; ranks by the first
-dimensions of the vectors, against a full sort."""
+"""Metrics of queries with seen and with unseen labels, against trec_eval on each group alone."""
 
 from __future__ import annotations
 

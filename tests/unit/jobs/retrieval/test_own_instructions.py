@@ -189,12 +189,14 @@ def plan_notes(tmp_path: Path, *lines: str) -> list[str]:
 @pytest.mark.slow
 def test_plan_names_preset_and_instructions(e5: Path, tiny_decoder: Path, tmp_path: Path) -> None:
     notes = plan_notes(tmp_path, f"base={e5}", f"reranker={tiny_decoder}")
-    unused = "2 distinct tasks in the data, not used: the query template has no {task}"
-    query = f'encoding: preset e5 (mean, max 256, "query: {{text}}"); {unused}'
+    unused = (
+        "distinct tasks in the data: 2, not used: the prompt of the model has no place for them"
+    )
+    query = f'preset e5 (mean, max 256, "query: {{text}}"); {unused}'
     assert f"zero_shot/embed_test: {query}" in notes
-    assert 'zero_shot/embed_corpus: encoding: preset e5 (mean, max 256, "passage: {text}")' in notes
+    assert 'zero_shot/embed_corpus: preset e5 (mean, max 256, "passage: {text}")' in notes
     assert f"iter0/finetune_embedder: {query}" in notes
-    assert "iter0/finetune_reranker: 1 distinct prompt in the data, used" in notes
+    assert "iter0/finetune_reranker: distinct prompts in the data: 1, used" in notes
     template = "zero_shot/embed_test.query_template=Instruct: {task}\\nQuery: {text}"
     notes = plan_notes(
         tmp_path,
@@ -204,12 +206,12 @@ def test_plan_names_preset_and_instructions(e5: Path, tiny_decoder: Path, tmp_pa
         f"reranker={tiny_decoder}",
     )
     shown = (
-        'encoding: preset e5 (mean, max 256, "Instruct: {task}\\nQuery: {text}");'
-        " 2 distinct tasks in the data, used"
+        'preset e5 (mean, max 256, "Instruct: {task}\\nQuery: {text}");'
+        " distinct tasks in the data: 2, used"
     )
     assert f"zero_shot/embed_test: {shown}" in notes
     assert (
-        "iter0/finetune_reranker: 1 distinct prompt in the data, not used: prompt is set" in notes
+        "iter0/finetune_reranker: distinct prompts in the data: 1, not used: prompt is set" in notes
     )
 
 

@@ -260,8 +260,7 @@ def test_metrics_without_queries() -> None:
     assert set(summarize_counts([]).values()) == {0}
     assert summarize_tokens("x", []) == {"tokens of": "x", "mean": 0.0, "P95": 0.0, "max": 0.0}
     lengths = np.random.default_rng(0).integers(1, 60, 500)
-    row = summarize_tokens("x", *map(list, np.unique(lengths, return_counts=True)))
-    assert row == summarize_tokens("x", lengths.tolist())
+    row = summarize_tokens("x", lengths.tolist())
     assert [row["mean"], row["P95"], row["max"]] == np.round(
         [lengths.mean(), np.percentile(lengths, 95), 59], 1
     ).tolist()

@@ -1,7 +1,8 @@
-"""Layers of adapters: for every architecture, an adapter of all linear layers can be trained and merged."""
+"""Layers of adapters: the plan accepts those whose adapter can be trained and merged, for every architecture."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,13 @@ import pytest
 import torch
 import transformers
 from architectures import ALL_ARCHITECTURES, SIZE, make
+from tiny_models import save_model
 
-from ratchet.errors import ModelError
+from ratchet.errors import InputError, ModelError
+from ratchet.jobs.answers import grpo, sft
+from ratchet.jobs.model_checks import check_target_modules
+from ratchet.jobs.retrieval import finetune_embedder, finetune_reranker
+from ratchet.jobs.statements import finetune_embedder_pairs
 from ratchet.models.adapters import lora
 from ratchet.models.embedder import encoder
 from ratchet.models.loading import train_in_float32
@@ -75,14 +81,15 @@ def train_and_merge(base: Path, auto: Any, names: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_adapters_are_trained_and_merged(name: str, tmp_path: Path) -> None:
+def test_the_plan_accepts_what_can_be_trained_and_merged(name: str, tmp_path: Path) -> None:
     base = save(name, "backbone", tmp_path / "base")
     if name in UNFIT:
         with pytest.raises(
-            ModelError, match="target_modules: all-linear given, which PEFT refuses"
+            ModelError, match=r"finetune_embedder\.target_modules: all-linear given"
         ):
-            train_and_merge(base, USED_AS["backbone"], "all-linear", tmp_path)
+            check_target_modules("finetune_embedder", base, "backbone", "all-linear")
     else:
+        check_target_modules("finetune_embedder", base, "backbone", "all-linear")
         train_and_merge(base, USED_AS["backbone"], "all-linear", tmp_path)
 
 
@@ -96,6 +103,7 @@ def test_a_base_without_a_pooler_makes_adapters_that_merge(
     base = make(
         name, transformers.AutoModelForMaskedLM, tmp_path / "base", tiny["bert"], pad_token_id=0
     )
+    check_target_modules("finetune_embedder", base, "backbone", "all-linear")
     model = encoder.load(base, dtype="float32", device="cpu", training=True).model
     adapted = lora.attach(
         model, lora_r=2, lora_alpha=4, lora_dropout=0.0, target_modules="all-linear", seed=0
@@ -110,6 +118,7 @@ def test_a_backbone_gets_a_head_and_merges(
     name: str, tiny: dict[str, Path], tmp_path: Path
 ) -> None:
     base = make(name, transformers.AutoModel, tmp_path / "base", tiny["bert"], pad_token_id=0)
+    check_target_modules("finetune_reranker", base, "classifier", "all-linear")
     settings = reranker.RerankerConfig("cross_encoder", 64)
     made = reranker.load(
         base, reranker_config=settings, dtype="float32", device="cpu", training=True
@@ -128,3 +137,45 @@ def test_a_backbone_gets_a_head_and_merges(
     )
     (tmp_path / "merged").mkdir()
     merge(base, tmp_path / "adapter", tmp_path / "merged")
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ("embed_tokens", "target_modules: embed_tokens given"),
+        ("input_layernorm", "target_modules: input_layernorm given, which PEFT refuses"),
+        ("lm_head", "target_modules: lm_head given"),
+    ],
+)
+def test_layers_that_cannot_be_adapted_are_refused(names: str, said: str, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    torch.manual_seed(0)
+    config = transformers.Qwen2Config(
+        **SIZE, num_key_value_heads=2, tie_word_embeddings=True, pad_token_id=0
+    )
+    transformers.Qwen2ForCausalLM(config).save_pretrained(base)
+    with pytest.raises(InputError, match=rf"sft\.{said}"):
+        check_target_modules("sft", base, "causal", names)
+
+
+def test_every_job_that_trains_an_adapter_checks_its_layers(tmp_path: Path) -> None:
+    """The names are in the files, and are no linear layers."""
+    decoder, embedder = (
+        save_model(tmp_path / "qwen2", "qwen2"),
+        save_model(tmp_path / "bert", "bert"),
+    )
+    jobs: list[tuple[Any, Path, str]] = [
+        (sft, decoder, "embed_tokens"),
+        (grpo, decoder, "embed_tokens"),
+        (finetune_embedder, embedder, "word_embeddings"),
+        (finetune_embedder_pairs, embedder, "word_embeddings"),
+        (finetune_reranker, embedder, "word_embeddings"),
+    ]
+    for job, base, names in jobs:
+        fields = dict.fromkeys(job.Inputs.__dataclass_fields__)
+        inputs = job.Inputs(**{**fields, "base": base})
+        config = job.Config(target_modules=names)
+        with pytest.raises(InputError, match=rf"{job.JOB.name}\.target_modules: {names} given"):
+            job.check(config, inputs, {})
+        if job is not finetune_embedder_pairs:
+            job.check(replace(config, method="full"), inputs, {})

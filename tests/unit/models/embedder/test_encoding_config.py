@@ -133,6 +133,9 @@ def test_vectors_compared_by_cosine_are_normalised(
     )
     about.write_text(json.dumps(values | {"similarity_fn_name": "dot"}))
     assert not read_encoding_config(tmp_path).normalize
+    about.write_text(json.dumps(values | {"similarity_fn_name": "manhattan"}))
+    with pytest.raises(ModelError, match="compares vectors by manhattan; expected cosine or dot"):
+        read_encoding_config(tmp_path)
 
 
 def test_older_files_name_the_pooling_otherwise(minilm: Path, tmp_path: Path) -> None:
@@ -174,6 +177,20 @@ def test_layers_that_are_not_computed_are_refused(
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(
         ModelError, match=rf"has the layers Transformer, Pooling, {', '.join(others)}; expected"
+    ):
+        read_encoding_config(folder)
+
+
+def test_a_transformer_in_a_folder_beside_another_is_refused(minilm: Path, tmp_path: Path) -> None:
+    """The layout of old versions of sentence-transformers, with a second model in the folder itself."""
+    folder = shutil.copytree(
+        minilm, tmp_path / "two", ignore=shutil.ignore_patterns("*.safetensors")
+    )
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(
+        ModelError, match=r"its transformer in 0_Transformer, beside the model in the folder itself"
     ):
         read_encoding_config(folder)
 

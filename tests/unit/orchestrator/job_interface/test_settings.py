@@ -16,7 +16,6 @@ from ratchet.orchestrator.job_interface import Unit
 from ratchet.orchestrator.job_interface.settings import (
     convert,
     describe_settings,
-    json_schema,
     suggest,
     validate,
 )
@@ -134,7 +133,7 @@ def test_errors_name_the_setting(values: dict[str, Any], message: str) -> None:
         validate(Config, values, "job")
 
 
-def test_help_and_schema_follow_from_the_fields() -> None:
+def test_help_follows_from_the_fields() -> None:
     described = {setting.name: setting for setting in describe_settings(Config)}
     assert described["lr"].type == "float > 0"
     assert described["lr"].default == ""
@@ -142,14 +141,6 @@ def test_help_and_schema_follow_from_the_fields() -> None:
     assert described["max_length"].type == "int >= 4 (tokens) | none"
     assert described["window"].default == "2,200"
     assert described["dropout"].type == "float >= 0 < 1"
-    schema = json_schema(Config)
-    assert schema["required"] == ["lr"]
-    assert schema["properties"]["lr"] == {"title": "Lr", "type": "number", "exclusiveMinimum": 0}
-    assert schema["properties"]["max_length"]["anyOf"][0] == {
-        "type": "integer",
-        "minimum": 4,
-        "unit": "tokens",
-    }
 
 
 @pytest.mark.parametrize("verb", sorted(list_jobs()))

@@ -3,42 +3,58 @@
 from __future__ import annotations
 
 import math
+import re
+from xml.etree import ElementTree
 
-from ratchet.orchestrator.reporting.charts import (
-    LABELS,
-    LEFT,
-    MAX_POINTS,
-    RIGHT,
-    VALUES,
-    place_dots,
-    place_lines,
-)
+from ratchet.orchestrator.reporting.charts import draw_dots, draw_lines
 from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.run_data import Chart, Series
 
 
-def test_dots_have_error_bars_and_a_missing_value_has_no_dot():
+def read_texts(svg: str) -> list[str]:
+    """The texts of a drawing, which must be well-formed XML."""
+    root = ElementTree.fromstring(svg)
+    return ["".join(one.itertext()).strip() for one in root.iter() if one.tag.endswith("text")]
+
+
+def test_dots_have_error_bars_and_a_missing_value_has_no_dot() -> None:
     rows = {"a": {"map": Estimate(0.5, 0.1)}, "b": {"map": 0.9}, "c": {"map": None}}
-    a, b, c = place_dots(rows, "map")
-    assert LABELS < a.low < a.x < a.high < b.x == VALUES
-    assert (a.text, b.text, c.text, c.x) == ("0.5000 ± 0.1000", "0.9000", "–", None)
-    (alone,) = place_dots({"a": {"loss": 0.0}}, "loss")
-    assert alone.x == LABELS
+    drawn = draw_dots(rows, "map", quiet=["b"])
+    texts = read_texts(drawn)
+    assert {"a  0.5000 ± 0.1000", "b  0.9000", "c  –"} <= set(texts)
+    assert 'aria-label="map per row"' in drawn
+    assert drawn.count("<use ") - draw_dots({"c": {"map": None}}, "map").count("<use ") >= 2
 
 
-def test_curves_share_axes_and_long_ones_are_means_of_neighbours():
+def test_colours_are_those_of_the_page() -> None:
+    drawn = draw_dots({"a": {"map": 0.5}, "b": {"map": 0.9}}, "map", quiet=["b"])
+    assert "var(--s0)" in drawn
+    assert "var(--faint)" in drawn
+    assert not re.search(r"#(0\d)\1\1", drawn)
+
+
+def test_labels_are_escaped_and_of_any_script() -> None:
+    rows = {"<b>&$x_1$\x1b[31m": {"map": 0.5}, "学校": {"map": 0.9}}
+    texts = read_texts(draw_dots(rows, "map"))
+    assert {"<b>&$x_1$  0.5000", "学校  0.9000"} <= set(texts)
+
+
+def test_curves_share_axes_and_have_a_legend() -> None:
     long = Series("long", range(1000), [math.sin(i) if i % 7 else math.nan for i in range(1000)])
-    plot = place_lines(Chart("train", "step", "loss", [long, Series("short", [0, 1000], [-2, 2])]))
-    assert [line.label for line in plot.lines] == ["short", "long"]
-    assert len(plot.lines[1].points.split()) <= MAX_POINTS
-    assert [text for _, text in plot.x_ticks] == ["0", "500", "1000"]
-    assert [text for _, text in plot.y_ticks] == ["-2", "-1", "0", "1", "2"]
-    assert (plot.x_ticks[0][0], plot.x_ticks[-1][0]) == (LEFT, RIGHT)
+    drawn = draw_lines(Chart("train", "step", "loss", [long, Series("short", [0, 999], [-2, 2])]))
+    texts = read_texts(drawn)
+    assert {"long", "short", "step"} <= set(texts)
+    assert "nan" not in drawn
+    many = [Series(f"s{number}", [0, 1], [0, number]) for number in range(30)]
+    assert "and 23 more, in grey" in read_texts(draw_lines(Chart("train", "step", "loss", many)))
 
 
-def test_single_points_are_not_drawn_and_equal_values_are():
-    assert place_lines(Chart("train", "", "loss", [Series("a", [1], [1])])) is None
-    assert (
-        place_lines(Chart("train", "", "loss", [Series("a", [1, 2], [math.nan, math.inf])])) is None
-    )
-    assert place_lines(Chart("train", "", "loss", [Series("a", [1, 2], [0.5, 0.5])])) is not None
+def test_single_points_are_not_drawn_and_equal_values_are() -> None:
+    assert not draw_lines(Chart("train", "", "loss", [Series("a", [1], [1])]))
+    assert not draw_lines(Chart("train", "", "loss", [Series("a", [1, 2], [math.nan, math.inf])]))
+    assert draw_lines(Chart("train", "", "loss", [Series("a", [1, 2], [0.5, 0.5])]))
+
+
+def test_drawings_are_the_same_bytes() -> None:
+    chart = Chart("train", "step", "loss", [Series("a", [1, 2], [0.5, 0.25])])
+    assert draw_lines(chart) == draw_lines(chart)

@@ -12,7 +12,11 @@ from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface import Context, Job, Resources, Result
 from ratchet.orchestrator.job_interface.worker import run_job
 from ratchet.orchestrator.plan import Plan
-from ratchet.orchestrator.reporting.run_summary import build_summary_table, list_unreported_metrics
+from ratchet.orchestrator.reporting.run_summary import (
+    build_summary_table,
+    list_notes,
+    list_unreported_metrics,
+)
 from ratchet.orchestrator.reporting.sweep_data import SweepReport, Trial, format_label
 from ratchet.orchestrator.step import Row, Summary, step
 from ratchet.orchestrator.store import Store
@@ -55,14 +59,13 @@ def plan_with_result(folder: Path, result: dict[str, Any], metric: str) -> tuple
 
 def test_a_row_says_that_its_finetune_kept_the_base(tmp_path: Path) -> None:
     plan, summary = plan_with_result(tmp_path, {"metrics": {"loss": 0.5}, "note": NOTE}, "loss")
-    assert build_summary_table(plan, summary) == {
-        f"iteration 0 ({NOTE})": {"loss": 0.5, "time": None}
-    }
+    assert build_summary_table(plan, summary) == {"iteration 0": {"loss": 0.5, "time": None}}
+    assert list_notes(plan, summary) == {"iteration 0": NOTE}
 
 
 def test_a_row_without_notes_is_as_the_recipe_calls_it(tmp_path: Path) -> None:
     plan, summary = plan_with_result(tmp_path, {"metrics": {"loss": 0.5}, "note": ""}, "loss")
-    assert list(build_summary_table(plan, summary)) == ["iteration 0"]
+    assert list_notes(plan, summary) == {}
     assert list_unreported_metrics(plan, summary) == []
 
 

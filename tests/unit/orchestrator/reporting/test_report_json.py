@@ -45,7 +45,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         [step],
         "Doc.",
         rows,
-        {"b": "code"},
+        baselines=["zero-shot"],
     )
     write_report(tmp_path, data)
     found = report_json.read(RunLog(tmp_path))

@@ -83,25 +83,6 @@ def test_parameters_numbers_and_steps(store: Store) -> None:
     assert judge_difference(0.5, Estimate(0.6, 0.01)) == ""
 
 
-def test_diff_ignores_notes_and_counts(store: Store) -> None:
-    runs = []
-    for label, column in (
-        ("iteration 1", "seen (170)"),
-        ("iteration 1 (kept the base)", "seen (164)"),
-    ):
-        rows = {"BM25 (title)": {"MAP@25": 0.1}, label: {"MAP@25": 0.4, column: 0.5, "time": 1.0}}
-        runs.append(make_run(store, {}, rows))
-        columns: dict[str, Any] = {"MAP@25": [], "seen": []}
-        named = [{"label": name, "columns": columns} for name in ("BM25 (title)", "iteration 1")]
-        runs[-1].write("plan.json", {"steps": [], "rows": named})
-    numbers = {(one["row"], one["column"]) for one in compare_runs(store, *runs).numbers}
-    assert numbers == {
-        ("BM25 (title)", "MAP@25"),
-        ("iteration 1", "MAP@25"),
-        ("iteration 1", "seen"),
-    }
-
-
 def test_the_command_prints_text_and_json(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [
         make_run(store, {"a": ({"k": k}, True)}, {"row": {"MAP@25": k / 10}}, k=k).run_id

@@ -16,7 +16,11 @@ from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting.formatting import Estimate, format_value
 from ratchet.orchestrator.reporting.report import render
 from ratchet.orchestrator.reporting.run_data import RunReport, build_summary, list_headlines
-from ratchet.orchestrator.reporting.run_summary import build_summary_table, list_unreported_metrics
+from ratchet.orchestrator.reporting.run_summary import (
+    build_summary_table,
+    list_notes,
+    list_unreported_metrics,
+)
 from ratchet.orchestrator.reporting.tables import print_table
 from ratchet.orchestrator.step import (
     Metric,
@@ -92,7 +96,7 @@ def test_several_metrics_are_shown_as_mean_and_deviation(
     assert "0.4583 ± 0.1909" in render(report, "html")
     assert "0.4583 ± 0.1909" in render(report, "md")
     assert list(list_headlines(table, ["BM25"])) == ["MAP@25"]
-    print_table(build_summary(table))
+    print_table(build_summary(report))
     assert "0.4583 ± 0.1909" in capsys.readouterr().out
 
 
@@ -128,8 +132,8 @@ def test_the_note_of_some_folds_says_of_how_many(tmp_path: Path) -> None:
     folds = [step(f"fold{i}", JOB) for i in range(3)]
     rows = [Row("iteration 0", {"MAP@25": list_metrics(folds, "map@25")}, folds)]
     results = {**fold_results(note="kept the base"), "fold1": {"metrics": {"map@25": 0.5}}}
-    table = build_summary_table(make_plan(tmp_path, rows, results), Summary(rows))
-    assert list(table) == ["iteration 0 (2 of 3: kept the base)"]
+    plan = make_plan(tmp_path, rows, results)
+    assert list_notes(plan, Summary(rows)) == {"iteration 0": "2 of 3: kept the base"}
 
 
 def test_counts_stand_in_titles(tmp_path: Path) -> None:
@@ -152,10 +156,16 @@ def test_counts_stand_in_titles(tmp_path: Path) -> None:
     }
     second = {"all": 0.5, "seen/map": 0.75, "seen/queries": 1230}
     plan = make_plan(tmp_path, rows, {"a": {"metrics": first}, "b": {"metrics": second}})
-    assert build_summary_table(plan, Summary(rows)) == {
-        "a": {"all": 0.5, "seen (1,200–1,230)": 0.5, "unseen (30)": 0.25, "time": None},
-        "b": {"all": 0.5, "seen (1,200–1,230)": 0.75, "unseen (30)": None, "time": None},
+    table = build_summary_table(plan, Summary(rows))
+    assert table == {
+        "a": {"all": 0.5, "seen": 0.5, "unseen": 0.25, "time": None},
+        "b": {"all": 0.5, "seen": 0.75, "unseen": None, "time": None},
     }
+    notes = list_notes(plan, Summary(rows))
+    assert notes == {"seen": "1,200–1,230", "unseen": "30"}
+    report = RunReport("a", "b", "finished", 0.0, 1.0, "", [], rows=table, notes=notes)
+    titles = [column.name for column in build_summary(report).columns]
+    assert titles == ["", "all", "seen (1,200–1,230)", "unseen (30)", "time"]
     assert list_unreported_metrics(plan, Summary(rows)) == []
 
 

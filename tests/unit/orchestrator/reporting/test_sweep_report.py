@@ -155,20 +155,14 @@ def test_any_sweep_makes_whole_files(tmp_path, name):
         "formaction",
     }
     for tag, attributes in page.tags:
-        assert tag not in {
-            "link",
-            "iframe",
-            "object",
-            "embed",
-            "base",
-            "form",
-            "img",
-            "image",
-            "use",
-        }
+        if tag == "use":  # a mark of a chart, defined in the same drawing
+            assert attributes["xlink:href"].startswith("#")
+            continue
+        assert tag not in {"link", "iframe", "object", "embed", "base", "form", "img", "image"}
         assert not loading & set(attributes)
         assert not any(attribute.startswith("on") for attribute in attributes)
-    assert not re.search(r"https?:|url\(|@import", text)
+    bare = re.sub(r'xmlns(:\w+)?="[^"]*"', "", text)
+    assert not re.search(r"https?:|url\((?!#)|@import", bare)
     assert not any(tag == "script" for tag, _ in page.tags)
     assert "alert('x')</script>" not in text
     assert "<script" not in read(told)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ratchet.errors import InputError
-from ratchet.jobs.retrieval import embed, mine
 from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.execution import needs
-from ratchet.orchestrator.job_interface import Needs, Resources, Result
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.store import Store
 
@@ -107,31 +104,3 @@ def test_steps_that_together_write_more_than_is_free_are_noted(
             note for note in plan.notes if note.startswith("the steps write up to ")
         ] == plan.notes
         assert bool(plan.notes) == noted
-
-
-@pytest.mark.parametrize(
-    ("dtype", "npy", "size"), [("float32", False, 4), ("float16", False, 2), ("float16", True, 6)]
-)
-def test_the_vectors_of_a_large_corpus_are_counted(
-    tmp_path: Path, dtype: str, npy: bool, size: int
-) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 384}')
-    parents = {"texts": Result({"documents": 10_000_000})}
-    config = embed.Config(storage_dtype=dtype, npy=npy)  # type: ignore[arg-type]
-    inputs = embed.Inputs(tmp_path, tmp_path)
-    foreseen = embed.estimate_needs(config, inputs, Resources(1, cpus=2.0, gpus=0.0), parents)
-    assert foreseen == Needs(0.0, 0.0, disk=pytest.approx(3.84 * size))
-    few = {"texts": Result({"documents": 1000})}
-    assert embed.estimate_needs(config, inputs, Resources(1, cpus=2.0, gpus=0.0), few) is None
-
-
-def test_an_index_takes_up_to_twice_its_vectors(tmp_path: Path) -> None:
-    (tmp_path / "shard-00000.arrow").write_bytes(bytes(2000))
-    (tmp_path / "shard-00001.arrow").write_bytes(bytes(1000))
-    resources, inputs = Resources(1, cpus=2.0, gpus=0.0), mine.Inputs(*[tmp_path] * 4)
-    assert mine.estimate_needs(mine.Config(min_recall=0.9), inputs, resources, {}) == Needs(
-        0.0, 0.0, disk=6e-6
-    )
-    assert mine.estimate_needs(mine.Config(), inputs, resources, {}) is None
-    none_yet = replace(inputs, corpus_embeddings=None)
-    assert mine.estimate_needs(mine.Config(min_recall=0.9), none_yet, resources, {}) is None

@@ -144,16 +144,12 @@ def test_killed_while_removing_the_next_collection_finishes(
 def test_gc_keeps_trials_and_promoted(store: Store) -> None:
     for step in ("new", "old", "named", "gone"):
         made(store, step, step)
-    for seconds, sweep in ((1, "toy-new"), (2, "toy-old")):
+    for sweep, step in (("20260102-toy", "new"), ("20260101-toy", "old")):
         trial = RunLog(store.local("sweeps", sweep, "trials", "abc", "seed-0"))
         trial.folder.mkdir(parents=True)
         RunLog(trial.folder.parents[2]).write("trials.json", {"trials": [{"settings": {}}]})
-        trial.write(
-            "plan.json",
-            {"recipe": "toy", "steps": [{"name": "a", "step_id": sweep.removeprefix("toy-")}]},
-        )
+        trial.write("plan.json", {"recipe": "toy", "steps": [{"name": "a", "step_id": step}]})
         (trial.folder.parents[2] / "about.json").write_text("{}")
-        age(trial.folder.parents[2], seconds * HOUR)
     store.local("promoted").mkdir()
     store.local("promoted", "best.json").write_text('{"step_id": "named"}')
     age(store.local("steps"), 2 * HOUR)
