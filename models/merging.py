@@ -15,7 +15,8 @@ from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
 from ratchet.models.embedder import encoder, projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
-from ratchet.models.model_files import find_config_folder, read_main_dtype
+from ratchet.models.loading import silence_transformers
+from ratchet.models.model_files import find_config_folder, read_main_dtype, read_weight_names
 from ratchet.models.model_kind import describe_kind, read_config
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import read_reranker_config
@@ -99,7 +100,22 @@ def merge(base: Path, adapter: Path, target: Path, projection_file: Path | None 
     merged = encoder.load(base, adapter, encoding_config=config, **options)
     if projection_file is not None:
         merged.projection = projection.load(projection_file, read_width(base))
+    merged.model = _add_unused_layers(merged.model, base)
     return merged.save(base, target)
+
+
+def _add_unused_layers(model: Any, base: Path) -> Any:
+    """Return the model with the layers of its base that an embedder does not use: a decoder's head, or an encoder's
+    pooler. A reranker may start from the model."""
+    kind: Any = transformers.AutoModel
+    if describe_kind(read_config(base)) == "a decoder":
+        kind = transformers.AutoModelForCausalLM
+    elif not any("pooler" in name for name in read_weight_names(base)):
+        return model
+    with silence_transformers():
+        whole = kind.from_pretrained(base, dtype=model.dtype)
+    whole.base_model.load_state_dict(model.state_dict(), strict=False)
+    return whole
 
 
 def check(base: Path, adapter: Path, merged: Path, texts: Sequence[str]) -> MergeCheck:

@@ -146,9 +146,10 @@ def copy_tokenizer(base: Path, target: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ModelError for a folder that lacks a config, a tokenizer or weights, needs custom code, or has truncated
-    or quantized weights. Reads only the headers of the weights."""
+    """Raise ModelError for a folder that lacks a config, a tokenizer or weights, needs custom code, has truncated or
+    quantized weights, or two sets of them. Reads only the headers of the weights."""
     check_no_custom_code(folder)
+    _check_one_model(folder)
     _check_not_quantized(folder)
     if not any(
         (folder / name).is_file()
@@ -172,11 +173,31 @@ def check_folder(folder: Path) -> None:
             )
 
 
+def _check_one_model(folder: Path) -> None:
+    """Raise ModelError for a model folder that also holds an adapter, or a second set of weights. Libraries choose
+    differently between them: transformers applies the adapter, or takes the single file; vLLM follows the index."""
+    if (folder / ADAPTER_CONFIG).is_file():
+        raise ModelError(
+            f"model {folder}: holds config.json of a whole model and {ADAPTER_CONFIG} of an adapter, which may be"
+            " merged already; expected one of the two; move the adapter's files into a folder of their own"
+        )
+    others = set(list_weight_files(folder))  # an index may name the single file
+    for path in folder.glob("model-*-of-*.safetensors"):
+        others.add(path.name)
+    others.discard(WEIGHTS)
+    if (folder / WEIGHTS).is_file() and others:
+        raise ModelError(
+            f"model {folder}: two sets of weights, {WEIGHTS} and {min(others)}; expected one; move the other one"
+            " away, with its index"
+        )
+
+
 def _check_not_quantized(folder: Path) -> None:
     """Raise ModelError for weights that are stored in 8 or fewer bits: they need a package of their own, and neither
     adapters nor other dtypes apply to them."""
     config = read_config(folder)
-    if config.get("quantization_config") or "quantization_config" in config.get("text_config", {}):
+    text_config = config.get("text_config") or {}
+    if config.get("quantization_config") or text_config.get("quantization_config"):
         raise ModelError(
             f"model {folder}: quantization_config in config.json; expected weights in float32, bfloat16 or float16;"
             " give the model that it was made from, with quantization=nf4 if it has to be small"

@@ -180,4 +180,8 @@ def _describe_other(folder: Path) -> str:
             f"this is a LoRA adapter of {base}; expected a whole model; merge it first (ratchet run jobs/merge"
             f" --set base={base} --set adapter={folder} --set corpus=... --out ...)"
         )
-    return "no config.json; expected a Hugging Face model folder; check the path"
+    todo = "check the path"
+    inside = list(folder.glob("*/config.json"))
+    if len(inside) == 1:
+        todo = f"did you mean '{inside[0].parent}'?"
+    return f"no config.json; expected a Hugging Face model folder; {todo}"

@@ -15,7 +15,7 @@ from typing import Any
 from ratchet.data import retrieval
 from ratchet.data.formats import split_names
 from ratchet.data.formats.pairs import read_name
-from ratchet.data.formats.split_names import find_word
+from ratchet.data.formats.split_names import find_word, refuse_missing_shards
 from ratchet.data.formats.table_files import estimate_rows, read_table
 from ratchet.data.formats.text_files import (
     BLANK,
@@ -133,7 +133,9 @@ def is_folder(path: Path) -> bool:
 
 def _list_files(folder: Path, name: str) -> list[Path]:
     """List the files of the corpus or the queries: Parquet files of a folder, or else one of JSON Lines."""
-    return sorted((folder / name).glob("[!.]*.parquet")) or [folder / f"{name}.jsonl"]
+    tables = sorted((folder / name).glob("[!.]*.parquet"))
+    refuse_missing_shards(tables)
+    return tables or [folder / f"{name}.jsonl"]
 
 
 def _read_rows(folder: Path, name: str, unread: set[str]) -> Rows:
@@ -168,6 +170,8 @@ def _find_qrels(folder: Path) -> dict[str, list[Path]]:
                 f"{path}: split '{name}' given; expected train, dev or test, or all.tsv alone; rename the file"
             )
         found.setdefault(name, []).append(path)
+    for paths in found.values():
+        refuse_missing_shards(paths)
     if not found:
         raise DataError(
             f"{folder}: no .tsv file in it; expected train.tsv, and dev.tsv and test.tsv if there are; add them"

@@ -23,6 +23,7 @@ from ratchet.data.formats.text_files import (
     read_field,
     read_filled,
     read_json_objects,
+    refuse_list,
     show,
 )
 from ratchet.data.retrieval import Document, Query, RetrievalData
@@ -70,7 +71,7 @@ Options = Mapping[str, Sequence[str]]
 
 def parse_options(text: str, where: str) -> Options:
     """Parse the query string behind a path, such as `query=title&positive=body`. Raises DataError, beginning with
-    `where`, for unknown options, and those without a value or with several."""
+    `where`, for unknown options, those without a value or with several, and two that exclude each other."""
     given = parse_qs(text, keep_blank_values=True)
     for key, values in given.items():
         several = len(values) > 1 and key != "negative"
@@ -79,6 +80,10 @@ def parse_options(text: str, where: str) -> Options:
                 f"{where}: '{key}={'&'.join(values)}' given behind the path; expected some of"
                 f" {', '.join((*COLUMNS, *OTHERS))}, each with one value; correct it"
             )
+    if "query" in given and "template" in given:
+        raise DataError(
+            f"{where}: query and template given behind the path; expected one of the two; leave one out"
+        )
     return given
 
 
@@ -151,14 +156,23 @@ def _merge_rows(rows: Sequence[Query], name: str) -> Query:
     if all(row.teacher for row in rows):
         teacher = tuple(positives.values()), tuple(negatives.values())
     first = rows[0]
-    groups = [row.group for row in rows if row.group]
-    groups.append(first.text.split("\nHint:")[0])
+    group = ""
+    place = ""
+    for row in rows:
+        if group and row.group not in ("", group):
+            raise DataError(
+                f"{row.where}: group {show(row.group)} given for a query that has group {show(group)} at {place};"
+                " expected one group per query; correct it"
+            )
+        if row.group:
+            group = row.group
+            place = row.where
     return first._replace(
         id=first.id or name,
         positives=tuple(positives),
         grades=(1,) * len(positives),
         negatives=tuple(negatives),
-        group=groups[0],
+        group=group or first.text.split("\nHint:")[0],
         teacher=teacher,
     )
 
@@ -166,6 +180,8 @@ def _merge_rows(rows: Sequence[Query], name: str) -> Query:
 def _read_rows(path: Path, options: Options, labelled: bool, unread: set[str]) -> Iterator[Query]:
     """Yield a query per row, with texts in the place of the ids of documents."""
     seen: dict[tuple[str, ...], Options] = {}
+    first_with: dict[bool, str] = {}
+    """Whether a row has scores -> the place of the first such row."""
     template = options.get("template")
     for where, row, split in _read_objects(path, options, labelled):
         names = tuple(row)
@@ -194,11 +210,26 @@ def _read_rows(path: Path, options: Options, labelled: bool, unread: set[str]) -
             text = read_field(where, row, columns["query"][0], str)
         positives = _read_texts(where, row, columns["positive"], "positive")
         negatives = _read_texts(where, row, columns["negative"], "negative")
+        both = set(positives).intersection(negatives)
+        if both:
+            raise DataError(
+                f"{where}: query {show(text)} has {show(min(both))} as a positive and as a negative; expected one of"
+                " the two; remove it from the negatives"
+            )
+        if path.suffix == ".csv":
+            for text_read in (*positives, *negatives):
+                refuse_list(where, text_read)
         teacher = None
         if any(row[name] is not None for name in columns["scores"]):
             teacher = (
                 _read_scores(where, row, "pos_scores", positives),
                 _read_scores(where, row, "neg_scores", negatives),
+            )
+        first_with.setdefault(teacher is not None, where)
+        if len(first_with) == 2:
+            raise DataError(
+                f"{first_with[False]}: no pos_scores and neg_scores, but {first_with[True]} has them; expected them on"
+                " all lines or on none; score the rest, or remove them"
             )
         yield Query(
             read_name(where, row, columns["id"], "id"),
@@ -311,7 +342,8 @@ def _read_scores(
     """Read a field with one finite number per text."""
     values = read_field(where, row, name, list, None) or []
     for value in values:
-        if not isinstance(value, int | float) or not abs(value) <= MAX_SCORE:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not abs(value) <= MAX_SCORE:
             raise DataError(
                 f"{where}: field '{name}' holds {show(value)}; expected finite numbers; score the line again"
             )
@@ -328,7 +360,7 @@ def read_name(where: str, row: Mapping[str, Any], columns: Sequence[str], role: 
     value = None
     if columns:
         value = row.get(columns[0])
-    if not isinstance(value, str | int | None):
+    if isinstance(value, bool) or not isinstance(value, str | int | None):
         raise DataError(
             f"{where}: {role} {show(value)} given; expected a text or a whole number; correct the row"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,6 +50,20 @@ def find_splits(files: Sequence[Path], root: Path) -> dict[Path, str]:
             " it, or read one split, such as ?split=train behind the path"
         )
     return found
+
+
+def refuse_missing_shards(files: Sequence[Path]) -> None:
+    """Raise DataError if one of the files `NAME-00000-of-00002`, `NAME-00001-of-00002` is not there."""
+    counts: Counter[tuple[Path, str, int]] = Counter()
+    for file in files:
+        shard = re.fullmatch(r"(.*)-\d+-of-(\d+)(-[0-9a-f]+)?", file.stem)
+        if shard:
+            counts[file.parent, shard[1], int(shard[2])] += 1
+    for (folder, name, total), count in counts.items():
+        if count < total:
+            raise DataError(
+                f"{folder}: {count} of the {total} files {name}-*-of-{total:05d} given; expected all; copy the others"
+            )
 
 
 def matches_split(file: Path, root: Path, split: str) -> bool:

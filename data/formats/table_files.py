@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ratchet.data.formats.split_names import matches_split
-from ratchet.data.formats.text_files import Rows
+from ratchet.data.formats.split_names import matches_split, refuse_missing_shards
+from ratchet.data.formats.text_files import Rows, refuse_twice
 from ratchet.errors import DataError
 from ratchet.files import open_regular
 
@@ -22,7 +22,7 @@ SUFFIXES = (".parquet", ".arrow")
 
 def list_tables(path: Path, options: Mapping[str, Sequence[str]]) -> list[Path]:
     """List the Parquet or Arrow files of a path and a split: linked ones too, but no hidden ones, and no caches of the
-    library `datasets`. Raises DataError if no name of a file tells the split."""
+    library `datasets`. Raises DataError if no name of a file tells the split, and for missing shards."""
     if not path.is_dir():
         return [path] * (path.suffix in SUFFIXES)
     tables = []
@@ -30,6 +30,7 @@ def list_tables(path: Path, options: Mapping[str, Sequence[str]]) -> list[Path]:
         file = path / name
         if file.suffix in SUFFIXES and not file.name.startswith("cache-"):
             tables.append(file)
+    refuse_missing_shards(tables)
     if "split" not in options or not tables:
         return tables
     split = options["split"][0]
@@ -52,6 +53,7 @@ def read_table(path: Path) -> Rows:
         else:
             batches = pq.ParquetFile(opened).iter_batches(4096)
         for batch in batches:
+            refuse_twice(str(path), batch.schema.names)
             for row in batch.to_pylist():
                 number += 1
                 yield f"{path}: row {number}", row

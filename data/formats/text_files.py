@@ -51,9 +51,18 @@ def show(value: Any) -> str:
     return _REPR.repr(value)
 
 
+def refuse_list(where: str, text: str) -> None:
+    """Raise DataError for a list that was written as a text, as pandas writes lists into CSV."""
+    if re.fullmatch(r"""\s*\[\s*(['"]).*\1\s*\]\s*""", text, re.DOTALL):
+        raise DataError(
+            f"{where}: {show(text)} given, a list as a text; expected a text in each field; write JSON Lines or"
+            " Parquet, which have lists, or one column per text"
+        )
+
+
 def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield (`file:line`, row) of each record. columns: required columns; empty: none. Raises DataError for a missing
-    column, and for a row of another length."""
+    column, one that is given twice, a header with another separator, and for a row of another length."""
     # The default limit of a field is 131,072 characters. It is the module's, not the reader's.
     csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader((line for _, line in iterate_lines(path)), strict=True)
@@ -68,6 +77,8 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
                     raise DataError(
                         f"{where}: no column {', '.join(sorted(missing))}; found {show(', '.join(header))}; add it"
                     )
+                _refuse_other_separator(where, header)
+                refuse_twice(where, header)
             elif header and row:
                 if len(row) != len(header):
                     raise DataError(
@@ -79,6 +90,25 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
         raise DataError(
             f"{where}: {error}; expected CSV; check the quotes from this line on"
         ) from None
+
+
+def _refuse_other_separator(where: str, header: Sequence[str]) -> None:
+    """Raise DataError for a header of one column that contains another separator."""
+    for separator, name in {";": "semicolons", "\t": "tabs", "|": "bars"}.items():
+        if len(header) == 1 and separator in header[0]:
+            raise DataError(
+                f"{where}: the header {show(header[0])} is separated by {name}; expected commas; write the file again"
+                " with commas"
+            )
+
+
+def refuse_twice(where: str, header: Sequence[str]) -> None:
+    """Raise DataError for a column that a header has twice. Columns without a name may repeat."""
+    for column in header:
+        if column and header.count(column) > 1:
+            raise DataError(
+                f"{where}: column {column} given twice; expected it once; remove or rename one"
+            )
 
 
 def parse_json(

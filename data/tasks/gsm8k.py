@@ -31,6 +31,10 @@ MARKUP = (
     (re.compile(r"\\[dt]?frac *\{([^{}]*)\}\{([^{}]*)\}"), r" \1/\2"),
 )
 """Signs and LaTeX in a number -> plain text."""
+OTHER_VALUE = re.compile(
+    r"[½¼¾]|[0-9][kKM]\b|\b(?i:half|dozen|hundred|thousand|million|billion|squared|minus|negative|not)\b"
+)
+"""What gives the digits beside it another value: `1.5 million`, `3½`, `minus 5`."""
 
 
 def extract_after_sign(text: str) -> str | None:
@@ -56,11 +60,11 @@ def extract_boxed(text: str) -> str | None:
 
 def parse_number(text: str) -> Fraction | None:
     """Return the only number of a text, such as `18`, `$1,080`, `18 eggs` or `x = 1/2`. None for none, and for several:
-    `3 1/2`, `2 + 10 = 12`, `10^3`."""
+    `3 1/2`, `2 + 10 = 12`, `10^3`; and for words that change its value, such as `1.5 million`."""
     for pattern, plain in MARKUP:
         text = pattern.sub(plain, text)
     found = NUMBER.findall(text)
-    if len(found) != 1:
+    if len(found) != 1 or OTHER_VALUE.search(text):
         return None
     sign, above, below = (part.replace(",", "") for part in found[0])
     divisor = Fraction(below or 1)

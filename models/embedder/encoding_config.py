@@ -67,6 +67,22 @@ class EncodingConfig:
     """Folder, beside this file, of a linear layer after the pooling (`embedder.projection`). Empty: none."""
 
     def __post_init__(self) -> None:
+        if self.pooling not in ("cls", "mean", "last_token"):
+            raise ModelError(
+                f"encoding_config.pooling: '{self.pooling}' given; expected cls, mean or last_token"
+            )
+        if self.padding_side not in ("left", "right"):
+            raise ModelError(
+                f"encoding_config.padding_side: '{self.padding_side}' given; expected left or right"
+            )
+        shortest_query = self.max_length
+        if self.query_max_length is not None:
+            shortest_query = self.query_max_length
+        if self.max_length < 4 or shortest_query < 1:
+            raise ModelError(
+                f"encoding_config: max_length {self.max_length} and query_max_length {self.query_max_length} given;"
+                " expected at least 4 and 1 tokens"
+            )
         for name in ("query_template", "passage_template"):
             check_template(f"encoding_config.{name}", getattr(self, name), ("text",), ("task",))
         if self.examples or self.example_template:

@@ -47,10 +47,19 @@ class RerankerConfig:
     """Text between the prompt and the answer, for decoders."""
 
     def __post_init__(self) -> None:
+        if self.kind not in ("yes_no", "cross_encoder"):
+            raise ModelError(
+                f"reranker_config.kind: '{self.kind}' given; expected yes_no or cross_encoder"
+            )
         check_template(
             "reranker_config.query_template", self.query_template, ("text",), ("prompt",)
         )
         check_template("reranker_config.passage_template", self.passage_template, ("text",))
+        if self.query_max_length is not None and not 0 < self.query_max_length < self.max_length:
+            raise ModelError(
+                f"reranker_config.query_max_length: {self.query_max_length} given; expected 1 up to below max_length,"
+                f" which is {self.max_length}"
+            )
 
     def write(self, folder: Path) -> None:
         """Write `reranker_config.json`."""

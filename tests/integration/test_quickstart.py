@@ -128,7 +128,7 @@ def broken(folder: Path, what: str) -> Sequence[str]:
     ("what", "said"),
     [
         ("json", "x.jsonl:31: not JSON"),
-        pytest.param("positives", "x.jsonl:31: pos is empty", marks=pytest.mark.soak),
+        pytest.param("positives", "x.jsonl:31: positive [] given", marks=pytest.mark.soak),
         pytest.param("utf8", "x.jsonl:31: byte 0xff", marks=pytest.mark.soak),
         pytest.param("empty", "x.jsonl: the file is empty", marks=pytest.mark.soak),
         ("weights", "tokenizer"),

@@ -149,6 +149,11 @@ FLAGS = [
         r"negative \['n'\] given; expected .*",
     ),
     flag(
+        "pos is neg",
+        {"query": "q", "pos": ["p"], "neg": ["p"]},
+        r"query 'q' has 'p' as a positive and .*; .*",
+    ),
+    flag(
         "pos_scores alone",
         {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1]},
         r"field 'neg_scores' has 0 scores for 1 texts; .*",
@@ -162,6 +167,11 @@ FLAGS = [
         "a score is a text",
         {"query": "q", "pos": ["p"], "pos_scores": ["1"]},
         r".* holds '1'; expected finite .*",
+    ),
+    flag(
+        "a score is true",
+        {"query": "q", "pos": ["p"], "pos_scores": [True]},
+        r".* holds True; expected finite .*",
     ),
     flag(
         "a score of 1e300",
@@ -459,6 +469,11 @@ EEDIS = [
         "no column",
         r"e/train\.csv:1: no column QuestionId; found .*; add it",
         HEADER.replace("QuestionId", "Id") + EEDI_ROW,
+    ),
+    eedi(
+        "a column twice",
+        r"e/train\.csv:1: column QuestionText given twice; .*",
+        HEADER[:-1] + ",QuestionText\n",
     ),
     eedi("header only", r"e: there are no queries; expected at least one; .*", HEADER),
     eedi(

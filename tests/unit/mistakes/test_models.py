@@ -123,7 +123,7 @@ FOLDERS = [
     retriever(
         "folder_above",
         "up",
-        r"model up: no config\.json; expected a Hugging Face model folder; check the path",
+        r"model up: no config\.json; .*; did you mean 'up/base'\?",
         {f"up/{name}": content for name, content in MODEL.items()},
     ),
     retriever(

@@ -75,6 +75,31 @@ def test_every_shard_of_an_index_is_needed(folder: Path) -> None:
             check_folder(folder)
 
 
+def test_two_models_in_a_folder_are_refused(tiny: dict[str, Path], folder: Path) -> None:
+    """Which of them is loaded would depend on the library."""
+    single, parts = folder / "model.safetensors", folder.with_name("parts")
+    index = "model.safetensors.index.json"
+    transformers.AutoModel.from_pretrained(folder).save_pretrained(parts, max_shard_size="20KB")
+    shards = sorted(path.name for path in parts.glob("model-*.safetensors"))
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"adapter_config.json of an adapter.*move the adapter"):
+        check_folder(folder)
+    (folder / "adapter_config.json").unlink()
+    shutil.copy(parts / index, folder)
+    with pytest.raises(ModelError, match=rf"model.safetensors and {shards[0]}; expected one"):
+        check_folder(folder)
+    for name in shards:
+        shutil.copy(parts / name, folder)
+    (folder / index).unlink()
+    with pytest.raises(
+        ModelError, match=rf"two sets of weights, model.safetensors and {shards[0]}; expected"
+    ):
+        check_folder(folder)
+    shutil.copy(parts / index, folder)
+    single.unlink()
+    check_folder(folder)  # the shards alone
+
+
 def test_an_index_may_name_the_single_file(folder: Path) -> None:
     names = read_weight_names(folder)
     document = {"metadata": {}, "weight_map": dict.fromkeys(names, "model.safetensors")}

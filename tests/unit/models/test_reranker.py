@@ -297,7 +297,8 @@ def test_fresh_head_depends_on_its_seed(minilm: Path) -> None:
         ({"answer": "w1"}, "the answer 'w1' is 2 tokens"),
         ({"prompt": "w" * 70}, "expected room for both"),
         ({"max_length": 4}, "expected room for both"),
-        ({"query_max_length": 64}, "expected room for both"),
+        ({"query_max_length": 64}, "query_max_length: 64 given; expected 1 up to below"),
+        ({"kind": "both"}, "kind: 'both' given; expected yes_no or cross_encoder"),
         ({"query_template": "A"}, r"with no {text} in it"),
     ],
 )

@@ -59,6 +59,21 @@ def test_options_that_would_do_nothing_are_refused(folder: Path, option: str) ->
 
 
 @pytest.mark.parametrize(
+    "name", ["corpus/a.parquet", "queries/a.parquet", "qrels/a.parquet", "qrels/a.jsonl"]
+)
+def test_all_shards_must_be_there(folder: Path, name: str) -> None:
+    file = folder / name.replace("a.", "test-00001-of-00002.")
+    file.parent.mkdir(exist_ok=True)
+    row = {"_id": "0", "text": "t", "query-id": "0", "corpus-id": "1"}
+    if file.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist([row]), file)
+    else:
+        file.write_text(to_lines([row]))
+    with pytest.raises(DataError, match=r"1 of the 2 files test-\*-of-00002 given; expected all"):
+        load_retrieval(folder)
+
+
+@pytest.mark.parametrize(
     ("rows", "says"),
     [
         ([{"label": 0}], r"test\.jsonl:1: score None given; expected a whole number"),

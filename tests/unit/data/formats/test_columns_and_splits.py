@@ -173,7 +173,12 @@ def test_what_datasets_saves_is_read_as_it_was_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a.csv", "query;positive\nq;p\n", "no column for the query; found 'query;positive'"),
+        (
+            "a.csv",
+            "query;positive\nq;p\n",
+            "a.csv:1: the header 'query;positive' is separated by semicolons",
+        ),
+        ("a.csv", "query\tpositive\nq\tp\n", "is separated by tabs; expected commas"),
         ("a.tsv", "query\tpositive\nq\tp\n", "a.tsv: no known format; expected"),
         ("a.json", '[{"query": "q", "positive": "p"}]', "a.json:1: list given; expected one JSON"),
         ("a.json", '[\n {"query": "q",\n "positive": "p"}\n]', "expected one JSON object per line"),

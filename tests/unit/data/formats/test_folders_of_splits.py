@@ -86,6 +86,15 @@ def test_a_file_that_is_given_itself_is_the_data(tmp_path: Path) -> None:
         (["train.jsonl", "test.parquet"], "several data files"),
         (["train.jsonl", "data/test.parquet"], "several data files"),
         (["train.parquet", "test.csv"], "several data files"),
+        (
+            ["train-00000-of-00002.parquet"],
+            r"1 of the 2 files train-\*-of-00002 given; expected all",
+        ),
+        (
+            ["data/train-00000-of-00003.parquet", "data/train-00002-of-00003.parquet"],
+            "2 of the 3 files train-",
+        ),
+        (["train-00001-of-00002.arrow"], "1 of the 2 files train-"),
     ],
 )
 def test_no_file_of_a_folder_is_left_out(tmp_path: Path, names: list[str], says: str) -> None:
@@ -158,3 +167,12 @@ def test_labels_are_known_by_all_their_names(tmp_path: Path, column: str) -> Non
 def test_numbered_negatives_are_read(tmp_path: Path, column: str) -> None:
     path = write_files(tmp_path, ["x.csv"], **{column: "n"}) / "x.csv"
     assert all(len(query.negatives) == 1 for query in load_retrieval(path).queries)
+
+
+@pytest.mark.parametrize("text", ["\"['n 1', 'n 2']\"", '"[""n 1"", ""n 2""]"'])
+def test_a_list_that_was_written_as_a_text_is_refused(tmp_path: Path, text: str) -> None:
+    path = write_files(tmp_path, ["x.csv"], negative=text) / "x.csv"
+    with pytest.raises(
+        DataError, match=r"x\.csv:2: .* given, a list as a text; expected a text in each field"
+    ):
+        load_retrieval(path)

@@ -184,6 +184,18 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
     ),
     (
         flag,
+        "scores on one line only",
+        lambda p: edit(p, '"prompt"', '"pos_scores": [1], "neg_scores": [0.5], "prompt"'),
+        r"train\.jsonl:2: no pos_scores and neg_scores, but .*train\.jsonl:1 has them",
+    ),
+    (
+        flag,
+        "positive and negative",
+        lambda p: edit(p, '"neg": ["p 1"]', '"neg": ["p 1", "p 0"]'),
+        r"train\.jsonl:1: query 'q 0' has 'p 0' as a positive and as a negative",
+    ),
+    (
+        flag,
         "one list scored",
         lambda p: edit(p, '"prompt"', '"pos_scores": [1], "prompt"'),
         r"train\.jsonl:1: field 'neg_scores' has 0 scores for 1 texts",

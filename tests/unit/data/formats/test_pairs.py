@@ -128,6 +128,26 @@ def test_negatives_may_be_lists_columns_or_missing(tmp_path: Path) -> None:
     assert texts(load_retrieval(write_parquet(tmp_path / "x.parquet", rows))) == expected
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "arrow"])
+def test_a_column_that_is_given_twice_is_refused(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / f"x.{kind}"
+    table = pa.table(
+        [["q"], ["first"], ["second"], ["o"], ["o"]], ["query", "positive", "positive", "", ""]
+    )
+    if kind == "csv":
+        file.write_text("query,positive,positive,,\nq,first,second,o,o\n")
+    elif kind == "parquet":
+        pq.write_table(table, file)
+    else:
+        with file.open("wb") as opened, pa.ipc.new_stream(opened, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(
+        DataError,
+        match=r"x\.\w+(:1)?: column positive given twice; expected it once; remove or ren",
+    ):
+        load_retrieval(file)
+
+
 def test_ids_groups_and_instructions_are_kept(tmp_path: Path) -> None:
     row = {
         "query": "a",
@@ -215,6 +235,8 @@ MISTAKES = [
     (broken(2, negative=["a", ""]), r"negative '' given; expected a text"),
     (broken(2, query=" "), r"query 'q2' has no text; expected some"),
     (broken(2, query=["a"]), r"field 'query' is list; expected str"),
+    (broken(2, negative=["a", "p 2"]), r"query 'q 2' has 'p 2' as a positive and as a negative"),
+    (broken(2, group=True), r"group True given; expected a text or a whole number"),
     (broken(2, id=1.5), r"id 1\.5 given; expected a text or a whole number"),
     (broken(2, task=["a"]), r"task \['a'\] given; expected a text"),
 ]
@@ -268,6 +290,10 @@ OPTIONS = [
     ("title", r"'title=' given"),
     ("query=", r"'query=' given"),
     ("query=a&query=b", r"'query=a&b' given"),
+    (
+        "query=query&template={query}",
+        "query and template given behind the path; expected one of the two",
+    ),
     (
         "template={titel}",
         r"x\.jsonl:1: no column for the query; found .*; expected titel; rename one, or name it",
@@ -324,7 +350,9 @@ def test_pairs_are_a_relation_between_texts(
     """The data says: which texts are there, which are positive for a query, and which only negative."""
     file = tmp_path_factory.getbasetemp() / "relation.jsonl"
     extra = ("zz", "yy", [])  # two documents at least
-    rows = [{"query": q, "positive": p, "negative": n} for q, p, n in [*pairs, extra]]
+    rows = []
+    for q, p, n in [*pairs, extra]:
+        rows.append({"query": q, "positive": p, "negative": [text for text in n if text != p]})
     found = texts(load_retrieval(write_jsonl(file, rows)))
     positives = {q: {p for other, p, _ in pairs if other == q} for q, _, _ in pairs}
     negatives = {
@@ -357,3 +385,9 @@ def test_rows_that_repeat_a_query_have_one_group(tmp_path: Path, positive: str) 
     del rows[2]["group"]
     write_jsonl(path := tmp_path / "x.jsonl", rows)
     assert [query.group for query in load_retrieval(path).queries] == ["g 0", "g 0", "g 1", "g 1"]
+    rows[5]["group"] = "g 7"
+    write_jsonl(path, rows)
+    with pytest.raises(
+        DataError, match=r"x\.jsonl:6: group 'g 7' given for a query that has group 'g 1' at .*:5"
+    ):
+        load_retrieval(path)

@@ -346,3 +346,35 @@ def test_an_adapter_that_does_nothing_changes_nothing(minilm: Path, tmp_path: Pa
     found = merged(minilm, tmp_path / "adapter", tmp_path / "merged")
     assert abs(found.change) < 1e-6
     assert abs(found.drift) < 1e-6
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_an_embedder_of_a_decoder_keeps_the_head(
+    tiny: dict[str, Path], tmp_path: Path, tied: bool
+) -> None:
+    base = tmp_path / "base"
+    config = transformers.AutoConfig.from_pretrained(tiny["qwen2"], tie_word_embeddings=tied)
+    torch.manual_seed(0)
+    whole = transformers.AutoModelForCausalLM.from_config(config)
+    whole.save_pretrained(base)
+    transformers.AutoTokenizer.from_pretrained(tiny["qwen2"]).save_pretrained(base)
+    found = merged(base, embedder_adapter(base, tmp_path / "adapter"), tmp_path / "merged")
+    assert found.drift < 1e-5 < found.change
+    assert read_reranker_config(tmp_path / "merged").kind == "yes_no"
+    again, info = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "merged", output_loading_info=True
+    )
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    assert torch.equal(again.lm_head.weight, whole.lm_head.weight)
+
+
+def test_an_embedder_of_an_encoder_keeps_the_pooler(tiny: dict[str, Path], tmp_path: Path) -> None:
+    base = make("bert", transformers.AutoModel, tmp_path / "base", tiny["bert"], pad_token_id=0)
+    found = merged(base, embedder_adapter(base, tmp_path / "adapter"), tmp_path / "merged")
+    assert found.drift < 1e-5 < found.change
+    before, after = (
+        load_file(folder / "model.safetensors") for folder in (base, tmp_path / "merged")
+    )
+    assert before.keys() == after.keys()
+    assert torch.equal(before["pooler.dense.weight"], after["pooler.dense.weight"])
