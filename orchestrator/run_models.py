@@ -258,8 +258,8 @@ def find_model(store: Store, name: str) -> RunModel:
         models = models or _read_all(store, run_log)
     if not models:
         raise InputError(
-            f"model {name}: run {matching[0].run_id} has no model in the store; expected one that it made and that"
-            " `gc` has not removed; `ratchet models` lists those there are"
+            f"model {name}: run {matching[0].run_id} has no model in the store; expected one that it made with this"
+            " version and that `gc` has not removed; `ratchet models` lists those there are"
         )
     shown = [model for model in models if model.row or model.best_as]
     best = [model for model in shown if model.best_as]

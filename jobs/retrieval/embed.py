@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ratchet.data.formats.examples import read_examples
 from ratchet.jobs import needs
 from ratchet.jobs.inference import InferenceConfig, check_inference, check_quantization
-from ratchet.jobs.model_checks import check_embedder_model
+from ratchet.jobs.model_checks import check_embedder_model, read_size
 from ratchet.jobs.prompt_settings import (
     EncodingSettings,
     describe_prompts,
@@ -82,9 +82,13 @@ def estimate_needs(
     length = config.max_length or read_encoding_config(folder).max_length
     if not inputs.examples:
         length = needs.bound_length(length, parents, "texts")
-    return needs.estimate_inference(
+    own = needs.estimate_inference(
         folder, "backbone", config, inputs, resources, parents, length=length
     )
+    rows = needs.count(parents, "texts", "documents", "test/queries", "test/statements") or 0
+    bytes_per_number = 4 * config.npy + (4 if config.storage_dtype == "float32" else 2)
+    disk = rows * read_size(folder, "hidden_size") * bytes_per_number / 1e9
+    return replace(own or Needs(0.0, 0.0), disk=disk)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -13,7 +13,16 @@ from ratchet.jobs import needs
 from ratchet.jobs.model_checks import check_as_used
 from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import read_object
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, Result, Unit
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    Needs,
+    Parents,
+    Progress,
+    Resources,
+    Result,
+    Unit,
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,16 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return needs.add_architecture(Result(note=note), inputs, parents)
 
 
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
+    folder = needs.find_model_folder("base", inputs, parents)
+    if folder is None:
+        return None
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e9
+    return Needs(0.0, 2 * size, disk=size)  # half-precision weights are merged in float32
+
+
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import pyarrow.parquet as pq
     import torch
@@ -110,6 +129,7 @@ JOB = Job(
     run=run,
     resources=("cpus", "memory", "accelerator", "labels", "retries"),
     check=check,
+    needs=estimate_needs,
     outputs=("model",),
     metrics=lambda config: ("difference", "changed", "probes"),
 )

@@ -74,7 +74,7 @@ def _add_search(sub: argparse.ArgumentParser) -> None:
 
 RECIPE_COMMANDS = {
     "evaluate": RecipeCommand(
-        help="compare models on your data: exact metrics, differences with intervals, latency",
+        help="compare models on your data: exact metrics, and differences with intervals",
         examples="""\
 examples:
   ratchet evaluate bm25 sentence-transformers/all-MiniLM-L6-v2 20261124-2311:embedder --data beir/scifact

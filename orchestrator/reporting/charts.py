@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -17,8 +18,9 @@ from ratchet.orchestrator.reporting.formatting import format_value, shorten
 from ratchet.orchestrator.reporting.run_data import Chart
 from ratchet.orchestrator.reporting.tables import is_finite
 
-COLOURS = {f"#0{number}0{number}0{number}": f"var(--s{number})" for number in range(7)}
-"""Colour of a series in the drawing -> its colour in the style sheet. Further series are grey."""
+COLOURS = {f"#0{number}0{number}0{number}": f"var(--s{number - 1})" for number in range(1, 8)}
+"""Colour of a series in the drawing -> its colour in the style sheet. Further series are grey. Black
+would be left out."""
 NO_METADATA = dict.fromkeys(["Creator", "Date", "Format", "Type"])
 INK, GREY = "#080808", "#090909"
 REPLACED = {**COLOURS, INK: "var(--ink)", GREY: "var(--faint)"}
@@ -76,7 +78,7 @@ def draw_lines(chart: Chart) -> Markup:
         figure = Figure((4.6, 2.8))
         axes = figure.add_subplot()
         for number, (points, series) in enumerate(zip(curves, chart.series, strict=True)):
-            options: dict[str, Any] = {"label": clean(series.label)}
+            options: dict[str, Any] = {"label": shorten(clean(series.label), 40)}
             if number >= len(COLOURS):
                 options = {"color": GREY, "linestyle": "-"}
             axes.plot(*zip(*points, strict=True), **options)
@@ -98,6 +100,7 @@ def _render(figure: Figure, title: str) -> Markup:
         )
     text = file.getvalue()
     text = text[text.index("<svg") :]
+    text = re.sub(r' id="[\w.]+_\d+"', "", text)  # repeated in each drawing, and not referred to
     for drawn, shown in REPLACED.items():
         text = text.replace(drawn, shown)
     return Markup(
