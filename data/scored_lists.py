@@ -39,6 +39,7 @@ class Lists:
     """Reader of shards of lists, and of the texts of their documents. depth: documents of each ranking; None: all."""
 
     def __init__(self, lists: Path, corpus: Path, depth: int | None) -> None:
+        self.corpus = corpus
         self.text_of = read_texts(corpus, read_listed(lists))
         self.depth = depth
 
@@ -56,7 +57,13 @@ class Lists:
         texts: list[list[str]] = [[] for _ in range(len(table))]
         for name in _list_columns(table):
             for row, names in enumerate(table[name].to_pylist()):
-                texts[row] += self.text_of.find(names)
+                try:
+                    texts[row] += self.text_of.find(names)
+                except KeyError as error:
+                    raise DataError(
+                        f"{source}: row {row}: {error} is not in {self.corpus}; expected a document's id; use the"
+                        " corpus of these lists"
+                    ) from None
         return table, texts
 
 

@@ -282,13 +282,16 @@ def find_corpus_rows(
     Raises DataError, with `where` and `corpus_name`, for an id that is not in the corpus."""
     names = pc.list_flatten(table[column])
     rows = corpus.find(names)
+    sizes = pc.fill_null(pc.list_value_length(table[column]), 0).to_numpy()
+    offsets = np.r_[0, np.cumsum(sizes)].astype(np.int64)
     if (rows < 0).any():
+        first = int(np.argmin(rows))
+        row = int(np.searchsorted(offsets, first, "right")) - 1
         raise DataError(
-            f"{where}: {column.removesuffix('s')} '{names[int(np.argmin(rows))]}' is not in {corpus_name}; expected a"
+            f"{where}: row {row}: {column.removesuffix('s')} '{names[first]}' is not in {corpus_name}; expected a"
             " document's id; use the corpus of these rows"
         )
-    sizes = pc.fill_null(pc.list_value_length(table[column]), 0).to_numpy()
-    return np.r_[0, np.cumsum(sizes)].astype(np.int64), rows
+    return offsets, rows
 
 
 def find_own_rows(queries: pa.Table, corpus: DocumentRows) -> np.ndarray:

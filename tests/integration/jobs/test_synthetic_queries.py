@@ -60,18 +60,12 @@ def test_queries_of_a_generator_become_training_queries(
         num_completions=2, temperature=0.7, max_new_tokens=8, dtype="float32"
     )
     run("generate", generate, sampling, tiny_decoder, outs["prepare"])
-    for shard in sorted(
-        outs["generate"].glob("*.parquet")
-    ):  # noise, of which each document gets its queries in place
-        number = int(shard.stem[-5:])
-        rows = read_shards(outs["generate"]).to_pylist()[2 * number : 2 * number + 2]
-        assert all(row["id"] in WRITTEN and len(row["answers"]) == 2 for row in rows)
-        answers = [[*row["answers"], *([text] for text in WRITTEN[row["id"]])] for row in rows]
-        written = [row | {"answers": own} for row, own in zip(rows, answers, strict=True)]
-        write_shards(tmp_path / "completions" / str(number), written, COMPLETIONS, 9)
-        (tmp_path / "completions" / str(number) / "shard-00000.parquet").rename(
-            tmp_path / "completions" / shard.name
-        )
+    # Noise, of which each document gets its queries in place.
+    rows = read_shards(outs["generate"]).to_pylist()
+    assert all(row["id"] in WRITTEN and len(row["answers"]) == 2 for row in rows)
+    answers = [[*row["answers"], *([text] for text in WRITTEN[row["id"]])] for row in rows]
+    written = [row | {"answers": own} for row, own in zip(rows, answers, strict=True)]
+    write_shards(tmp_path / "completions", written, COMPLETIONS, 9)
     (tmp_path / "completions/task.json").write_bytes((outs["generate"] / "task.json").read_bytes())
 
     cleaned = run("clean", clean_queries, clean_queries.Config(), tmp_path / "completions", train)

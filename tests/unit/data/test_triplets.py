@@ -83,7 +83,7 @@ def test_unusable_triplets() -> None:
     assert len(made([*QUERY_ROWS, {"text": "q", "positives": [], "negatives": []}])) == 23
     with pytest.raises(DataError, match="no query has a positive"):
         made([{"text": "q", "positives": [], "negatives": []}])
-    with pytest.raises(DataError, match="mined: negative 'nowhere' is not in the corpus"):
+    with pytest.raises(DataError, match="mined: row 0: negative 'nowhere' is not in the corpus"):
         made([{"text": "q", "positives": ["c1"], "negatives": ["c2", "nowhere"]}])
 
 

@@ -162,7 +162,7 @@ def test_vectors_of_other_texts_are_refused(problem: Any, context: MakeContext) 
     ("positives", "said"),
     [
         ([], "row 0, query 'q0': no positive given"),
-        (["d7", "d999"], r"row 0, query 'q0': positive 'd999' is not in"),
+        (["d7", "d999"], r"row 0: positive 'd999' is not in"),
     ],
 )
 def test_queries_without_a_positive_are_named(
