@@ -227,6 +227,25 @@ def _check_classes(folder: Path, classes: int) -> None:
         )
 
 
+def _check_padding(folder: Path, config: Any, tokenizer: Any) -> None:
+    """Raise ModelError for a decoder as a classifier whose config names no padding token, and whose tokenizer pads with
+    the token that ends a pair: the token before it would be scored."""
+    if config.get_text_config().pad_token_id is not None:
+        return
+    if describe_kind({"model_type": config.model_type}) == "an encoder":
+        return
+    padding = tokenizer.pad_token_id
+    if padding is None:
+        padding = tokenizer.eos_token_id
+    if tokenizer("a", "a")["input_ids"][-1:] == [padding]:
+        raise ModelError(
+            f"model {folder}: no pad_token_id in config.json, and its tokenizer pads with"
+            f" {tokenizer.convert_ids_to_tokens(padding)!r}, which also ends its pairs; expected another token, since a"
+            " decoder is scored at the last token that is not padding; set pad_token in tokenizer_config.json, and its"
+            " id in config.json"
+        )
+
+
 @lru_cache(maxsize=32)
 def _check_reranker(folder: Path, changed: int, reranker_config: RerankerConfig) -> None:
     import transformers
@@ -234,7 +253,7 @@ def _check_reranker(folder: Path, changed: int, reranker_config: RerankerConfig)
     from ratchet.models.decoder import decoder
     from ratchet.models.reranker.reranker_config import PairTokenizer
 
-    config, _ = _open(folder, changed)
+    config, tokenizer = _open(folder, changed)
     known: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
     what = "causal language model"
     if reranker_config.kind == "yes_no":
@@ -243,6 +262,7 @@ def _check_reranker(folder: Path, changed: int, reranker_config: RerankerConfig)
         known = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
         what = "sequence classifier"
         _check_classes(folder, config.num_labels)
+        _check_padding(folder, config, tokenizer)
     if type(config) not in known:
         raise ModelError(
             f"model {folder}: transformers has no {what} for {config.model_type}; give another model"

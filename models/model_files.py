@@ -197,10 +197,11 @@ def _check_not_quantized(folder: Path) -> None:
     adapters nor other dtypes apply to them."""
     config = read_config(folder)
     text_config = config.get("text_config") or {}
-    if config.get("quantization_config") or text_config.get("quantization_config"):
+    given = config.get("quantization_config") or text_config.get("quantization_config")
+    if given:
         raise ModelError(
-            f"model {folder}: quantization_config in config.json; expected weights in float32, bfloat16 or float16;"
-            " give the model that it was made from, with quantization=nf4 if it has to be small"
+            f"model {folder}: quantization_config {given} in config.json; expected weights in float32, bfloat16 or"
+            " float16; give the model that it was made from, with quantization=nf4 if it has to be small"
         )
 
 

@@ -54,7 +54,8 @@ class Conversations:
     """Renderer and tokenizer of conversations.
 
     generation_ends: further tokens that end an answer. Raises ModelError for a tokenizer without an end-of-sequence
-    token, and for a template whose prompts or ends of answers are not those of the conversations that it renders."""
+    token, for template arguments that the template does not name, and for a template whose prompts or ends of answers
+    are not those of the conversations that it renders."""
 
     def __init__(
         self,
@@ -77,6 +78,11 @@ class Conversations:
             tokenizer.pad_token = tokenizer.eos_token
         self.tokenizer = tokenizer
         self.arguments = dict(template_arguments or {})
+        for name in self.arguments:
+            if name not in tokenizer.chat_template:
+                raise self._refuse(
+                    f"does not use {name}; expected an argument that it uses; leave it out of chat_template_kwargs"
+                )
         self._check_prompt()
         self.end, self.begins_turn = self._find_end()
         """The text of the token that ends an answer, and whether it also begins the next turn (GLM)."""
