@@ -150,7 +150,7 @@ def finetune_and_compare(
     learned = learn_from_teacher(teacher, model, prepared["train"], **distilled)
     training = step("sft", sft.JOB, base=model, valid=prepared["valid"], **learned, **settings)
     systems = [System("untrained", "start", model, baseline=True)]
-    for number in settings.get("checkpoints", ()):
+    for number in dict.fromkeys(settings.get("checkpoints", ())):  # `sft` refuses repeated ones
         name = f"checkpoint-{number}"
         systems.append(System(f"step {number}", name, *select_model(model, training, name)))
     best = "best" if "checkpoints" in settings else "trained"

@@ -224,6 +224,7 @@ def test_killed_step_repeats_its_shard(tmp_path: Path, context: MakeContext) -> 
     assert sorted(traced(trace)) == sorted([*(path.stem for path in shards), "shard-00001"])
 
 
+@pytest.mark.soak
 def test_a_shard_that_kills_every_worker_is_named(tmp_path: Path, context: MakeContext) -> None:
     shards, ctx, trace = inputs(tmp_path), context(retries=1), tmp_path / "trace"
     with pytest.raises(

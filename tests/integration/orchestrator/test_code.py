@@ -84,6 +84,7 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
+@pytest.mark.soak
 def test_a_changed_helper_beside_the_recipe_is_a_changed_step(project: Project) -> None:
     """Takes half a minute: three runs, two of which start Ray."""
     project.run("run")

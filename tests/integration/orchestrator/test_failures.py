@@ -31,6 +31,7 @@ def test_run_waits_for_starting_machines(cluster: Callable[[], Nodes], tmp_path:
     assert "zero_shot/evaluate" in results(store)
 
 
+@pytest.mark.soak
 def test_a_machine_that_does_not_see_the_store_is_named(
     cluster: Callable[[], Nodes], tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ def toy(tmp_path: Path) -> Toy:
     return Toy(tmp_path)
 
 
+@pytest.mark.soak
 def test_the_inputs_of_a_running_step_stay(toy: Toy) -> None:
     """Takes half a minute: Ray starts once."""
     run = toy.start("--set", "seconds=0.5")

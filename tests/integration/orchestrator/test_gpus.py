@@ -35,6 +35,7 @@ for gpus in (1.0, 0.0, 1.0, 0.0):
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_a_process_is_used_again_where_its_gpu_is_the_only_one(gpus: int, tmp_path: object) -> None:
     done = subprocess.run(
@@ -76,6 +77,7 @@ for name in ("one", "two"):
 """
 
 
+@pytest.mark.soak
 def test_a_process_of_a_map_with_a_gpu_is_not_used_again(tmp_path: object) -> None:
     done = subprocess.run(
         [sys.executable, "-c", MAPS, str(tmp_path)], capture_output=True, text=True

@@ -47,6 +47,7 @@ def test_a_second_run_starts_nothing_and_shows_the_same_table(toy: Toy) -> None:
     ]
 
 
+@pytest.mark.soak
 def test_changed_setting_runs_what_it_reaches(toy: Toy) -> None:
     assert toy.run("--set", "count.cpus=1", "--set", "seconds=0.2")[0] == 0
     order = [(event["event"], event["step"]) for event in events(toy.store)]

@@ -53,6 +53,7 @@ def test_a_gain_in_all_folds_replaces_the_base(
         assert trained == every - own
 
 
+@pytest.mark.soak
 def test_labels_that_tell_nothing_keep_the_base(
     local_ray: None, inputs: Inputs, tmp_path: Path
 ) -> None:

@@ -121,6 +121,7 @@ def test_all_epochs_are_kept_and_one_is_chosen(
     )
 
 
+@pytest.mark.soak
 def test_two_workers_give_the_same_losses_and_metrics(
     tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
 ) -> None:
@@ -183,6 +184,7 @@ def test_a_large_corpus_is_represented_by_a_pool(
     assert losses(result) == pytest.approx(losses(whole), rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.soak
 def test_training_is_reproducible(
     tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
 ) -> None:

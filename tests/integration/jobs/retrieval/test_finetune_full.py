@@ -179,6 +179,7 @@ def test_whole_reranker_stays_if_unbeaten(local_ray: None, concepts: Path, tmp_p
     assert finetune_reranker.JOB.outputs[:2] == ("adapter", "model")
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_decoder_in_parts_is_saved_with_its_head(
     local_ray: None, concepts: Path, tiny_decoder: Path, tmp_path: Path

@@ -188,6 +188,7 @@ def decoder(
     ), folder / "out/adapter"
 
 
+@pytest.mark.soak
 def test_decoder_learns_and_loads_in_peft(
     decoder: tuple[Result, Path], tiny_decoder: Path, tmp_path: Path
 ) -> None:
