@@ -177,13 +177,14 @@ def build_models(plan: Plan, summary: Summary, run_log: RunLog) -> list[RunModel
 
 def _list_parts(manifest: Manifest | None) -> dict[str, str]:
     """Return the folders with a model in a result -> kind of the model."""
-    paths = [file.path for file in manifest.files] if manifest else []
-    found: dict[str, str] = {}
-    for sign, kind in SIGNS.items():
-        for path in paths:
-            part, _, name = path.partition("/")
-            if name == sign:
-                found.setdefault(part, kind)
+    names: dict[str, set[str]] = {}
+    for file in manifest.files if manifest else ():
+        part, _, name = file.path.partition("/")
+        if name in SIGNS:
+            names.setdefault(part, set()).add(name)
+    found = {}
+    for part, inside in names.items():
+        found[part] = next(kind for sign, kind in SIGNS.items() if sign in inside)
     return found
 
 
@@ -212,7 +213,7 @@ def _read_columns(plan: Plan, row: Row) -> tuple[dict[str, float], dict[str, str
         for key in MEASURED_ON:
             if isinstance(inputs.get(key), str):
                 data[title] = inputs[key]
-    directions = {title: metric.direction for title, metric in reversed(row.metrics)}
+    directions = row.directions
     order = sorted(row.columns, key=lambda title: directions[title] <= 0)
     return {title: metrics[title] for title in order if title in metrics}, data
 

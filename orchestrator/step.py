@@ -192,6 +192,11 @@ class Row:
                 found.append((title, metric))
         return found
 
+    @property
+    def directions(self) -> dict[str, int]:
+        """Title of the column -> direction of its first metric."""
+        return {title: metric.direction for title, metric in reversed(self.metrics)}
+
 
 @dataclass(frozen=True, eq=False)
 class Summary:

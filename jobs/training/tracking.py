@@ -42,14 +42,18 @@ class Tracker:
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Log scalars. Services group names by the part before a slash."""
         now = time.time()
+        events = []
         for name, value in values.items():
-            self._write(Event(wall_time=now, step=step, summary=scalar(name, value)))
+            events.append(Event(wall_time=now, step=step, summary=scalar(name, value)))
+        self._write(*events)
 
-    def _write(self, event: Event) -> None:
+    def _write(self, *events: Event) -> None:
+        """Write events, and flush the file once."""
         if self.writer is None:
             return
         try:
-            self.writer.write_event(event)
+            for event in events:
+                self.writer.write_event(event)
             self.writer.flush()
         except OSError:
             self.writer = None

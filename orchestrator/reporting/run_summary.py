@@ -121,8 +121,8 @@ def _list_directions(summary: Summary) -> dict[str, int]:
     """Return column -> direction of its first metric."""
     found: dict[str, int] = {}
     for row in summary.rows:
-        for title, metric in row.metrics:
-            found.setdefault(title, metric.direction)
+        for title, direction in row.directions.items():
+            found.setdefault(title, direction)
     return found
 
 
