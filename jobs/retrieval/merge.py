@@ -81,8 +81,11 @@ def estimate_needs(
     folder = needs.find_model_folder("base", inputs, parents)
     if folder is None:
         return None
-    size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e9
-    return Needs(0.0, 2 * size, disk=size)  # half-precision weights are merged in float32
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    memory = 0.0
+    if size >= needs.SMALL:
+        memory = 2 * size / 1e9  # half-precision weights are merged in float32
+    return Needs(0.0, memory, disk=size / 1e9)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

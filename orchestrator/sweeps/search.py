@@ -29,6 +29,10 @@ from ratchet.orchestrator.sweeps.trial import TrialActor, TrialSpec
 POLL_INTERVAL = 0.5
 """Seconds between polls of the trials' progress."""
 
+MAX_LOST = 2
+"""How often a trial whose process was lost is begun again. Its finished steps cost nothing. An error in the run itself
+is a result of the trial."""
+
 TRIAL_RESOURCES = {"node:__internal_head__": 0.001}
 """Resources of a trial's actor, which runs on the head node and reserves no CPU."""
 
@@ -36,6 +40,7 @@ TUNE_ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
 }
@@ -118,7 +123,7 @@ class Search(tune.Callback):
                 storage_path=str(folder),
                 verbose=0,
                 callbacks=[self],
-                failure_config=tune.FailureConfig(max_failures=0),
+                failure_config=tune.FailureConfig(max_failures=MAX_LOST),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         )
@@ -139,7 +144,7 @@ class Search(tune.Callback):
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         key = self._record(trial)
         self.started[key] = time.monotonic()
-        self.curves[key] = []
+        self.curves[key] = []  # of a trial that begins again, the earlier values do not count
         self._show("started", key, attempt=1)
 
     def on_trial_result(
@@ -165,9 +170,12 @@ class Search(tune.Callback):
             self._end(trial, status="stopped", value=curve[-1] if curve else None, curve=curve)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._end(
-            trial, status="failed", reason=f"{trial.get_error() or 'the process was lost'}".strip()
-        )
+        """Called if the trial's process is lost or does not start; `TrialRun` reports the errors of the run itself."""
+        said = (trial.get_error() or "").strip().splitlines()
+        reason = "its process was lost"
+        if said:
+            reason += f": {said[-1]}"
+        self._end(trial, status="failed", reason=reason)
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         if time.monotonic() - self.last_poll < POLL_INTERVAL:
@@ -180,7 +188,8 @@ class Search(tune.Callback):
     def _end(self, trial: Any, **found: Any) -> None:
         self.ended += 1
         key = compute_key(self.spec.get_settings(trial.config))
-        seconds = time.monotonic() - self.started[key]
+        # A trial whose process could not be started has an error without a start.
+        seconds = time.monotonic() - self.started.get(key, time.monotonic())
         self._record(trial, seconds=seconds, **found)
         result = self.trials[key]
         if result.status == "failed":

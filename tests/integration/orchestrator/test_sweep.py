@@ -74,3 +74,20 @@ def test_unplaceable_sweep_is_refused(sweeps: Sweeps) -> None:
     assert "40 workers of 1000 CPUs" in output
     assert "at most the 0 that fit" in output
     assert not sweeps.done()
+
+
+@pytest.mark.soak
+def test_trial_whose_process_cannot_start_is_shown_as_failed(sweeps: Sweeps) -> None:
+    """The processes of trials import the recipe before a trial starts, and here that fails in them only."""
+    recipe = sweeps.folder / "toy.py"
+    recipe.write_text(
+        recipe.read_text()
+        + "\nimport sys\n"
+        + "if 'default_worker.py' in ' '.join(sys.argv):\n"
+        + "    raise OSError('no recipe here')\n"
+    )
+    status, output = sweeps.sweep(GRID, "--stopping", "none")
+    assert status != 0
+    assert "its process was lost: OSError: no recipe here" in output
+    assert {trial["status"] for trial in sweeps.trials()} == {"failed"}
+    assert "Traceback" not in output
