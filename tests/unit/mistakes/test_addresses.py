@@ -67,7 +67,7 @@ SWEEP = [
     for given, answer in (
         ("nonsense", rf"address nonsense: no host and port; {HEAD}; correct it"),
         ("http://127.0.0.1:8265", r"address http://127.0.0.1:8265: the address of a dashboard, .*"),
-        ("127.0.0.1:1", r"address 127.0.0.1:1: Connection refused; .*"),
+        ("127.0.0.1:1", r"address 127.0.0.1:1: Connection refused"),
     )
 ]
 
@@ -75,7 +75,7 @@ SUBMIT = answers(
     *(
         (
             f"submit quickstart --store x --address {given}",
-            rf"submit --address {given}: {what}; {DASHBOARD}; .*",
+            rf"submit --address {given}: {what}; {DASHBOARD}",
         )
         for given, what in (
             ("nonsense", "not a URL"),
@@ -94,12 +94,9 @@ SUBMIT = answers(
     ),
     (
         "submit quickstart --store x --address http://127.0.0.1:1",
-        rf"address http://127.0.0.1:1: .*; {DASHBOARD}; .*",
+        rf"address http://127.0.0.1:1: .*; {DASHBOARD}",
     ),
-    (
-        "submit quickstart --store x --env NOT_SET",
-        r"submit --env NOT_SET: not set here; expected an environment .*",
-    ),
+    ("submit quickstart --store x --env NOT_SET", r"submit --env NOT_SET: not set here"),
 )
 
 

@@ -18,10 +18,7 @@ RECIPES += "squad, theorems"
 COMMANDS = answers(
     ("", r"the following arguments are required: COMMAND; `ratchet --help` explains them"),
     *(
-        (
-            f"{given} quickstart",
-            rf"{given}: no such command; expected one of {ALL}; did you mean '{meant}'\?",
-        )
+        (f"{given} quickstart", rf"{given}: no such command; .*did you mean '{meant}'\?")
         for given, meant in (
             ("rnu", "run"),
             ("RUN", "run"),
@@ -37,23 +34,17 @@ COMMANDS = answers(
             ("verfy", "verify"),
         )
     ),
-    ("help", rf"help: no such command; expected one of {ALL}; `ratchet --help` explains them"),
-    (
-        "garbage-collect",
-        rf"garbage-collect: no such command; expected one of {ALL}; `ratchet --help` explains them",
-    ),
-    ("quickstart", r"quickstart: no such command; .*; a recipe is run by `ratchet run quickstart`"),
-    (
-        "./mine.py",
-        r"\./mine\.py: no such command; .*; a recipe is run by `ratchet run \./mine\.py`",
-    ),
+    ("help", r"help: no such command"),
+    ("garbage-collect", r"garbage-collect: no such command"),
+    ("quickstart", r"quickstart: no such command"),
+    ("./mine.py", r"\./mine\.py: no such command"),
 )
 
 OPTIONS = answers(
     *(
         (
             f"{command} {option}",
-            rf"{command.split()[0]} {option}: not an option; .*; did you mean '{meant}'\?",
+            rf"{command.split()[0]} {option}: not an option; .*did you mean '{meant}'\?",
         )
         for command, option, meant in (
             ("plan quickstart", "--expain", "--explain"),
@@ -69,10 +60,7 @@ OPTIONS = answers(
         )
     ),
     *(
-        (
-            f"{command} {option}",
-            rf"{command.split()[0]} {option}: not an option; expected one of --help, .*",
-        )
+        (f"{command} {option}", rf"{command.split()[0]} {option}: not an option")
         for command, option in (
             ("plan quickstart", "--verbose"),
             ("plan quickstart", "-v"),
@@ -85,7 +73,7 @@ OPTIONS = answers(
         )
     ),
     *(
-        (f"{command} word", rf"{command.split()[0]} word: not an option; expected .*")
+        (f"{command} word", rf"{command.split()[0]} word: not an option")
         for command in (
             "plan quickstart",
             "plan quickstart --explain",
@@ -96,7 +84,7 @@ OPTIONS = answers(
         )
     ),
     *(
-        (command, rf"{command.split()[0]} the following arguments are required: {missing}; .*")
+        (command, rf"{command.split()[0]} the following arguments are required: {missing}")
         for command, missing in (
             ("run", "recipe"),
             ("plan", "recipe"),
@@ -107,7 +95,7 @@ OPTIONS = answers(
         )
     ),
     *(
-        (command, rf"{command.split()[0]} {command.split()[-1]}: expected one argument; .*")
+        (command, rf"{command.split()[0]} {command.split()[-1]}: expected one argument")
         for command in (
             "plan quickstart --set",
             "plan quickstart --settings",
@@ -118,10 +106,10 @@ OPTIONS = answers(
     ),
     (
         "plan quickstart --s x",
-        r"plan ambiguous option: --s could match --store, --set, --settings, --seeds; .*",
+        r"plan ambiguous option: --s could match --store, --set, --settings, --seeds",
     ),
-    ("plan quickstart --explain=3", r"plan --explain: ignored explicit argument '3'; .*"),
-    ("gc --yes=no", r"gc --yes: ignored explicit argument 'no'; .*"),
+    ("plan quickstart --explain=3", r"plan --explain: ignored explicit argument '3'"),
+    ("gc --yes=no", r"gc --yes: ignored explicit argument 'no'"),
     *(
         (
             f"sweep quickstart --space x --metric y {option} {given}",
@@ -129,15 +117,12 @@ OPTIONS = answers(
         )
         for option, given, known in (
             ("--searcher", "optna", r"random, optuna; did you mean 'optuna'\?"),
-            ("--searcher", "bayes", "random, optuna; .*"),
+            ("--searcher", "bayes", "random, optuna"),
             ("--stopping", "ahsa", r"asha, none; did you mean 'asha'\?"),
         )
     ),
     *(
-        (
-            f"plan quickstart {words}",
-            rf"plan {words.split()[0]}: not an option; .*; write --set {meant}",
-        )
+        (f"plan quickstart {words}", rf"plan {words.split()[0]}: not an option")
         for words, meant in (
             ("iterations=1", "iterations=1"),
             ("--iterations 1", "iterations=1"),
@@ -154,7 +139,7 @@ NUMBERS = answers(
     *(
         (
             f"{command} {option} {given}",
-            rf"{command.split()[0]} {option}: {given}: expected {what}, {limits}; correct it; .*",
+            rf"{command.split()[0]} {option}: {given}: expected {what}, {limits}; correct it",
         )
         for command, option, what, limits, values in (
             ("gc", "--keep", WHOLE, "0 or more", "-1 nan inf two 1.5"),
@@ -192,15 +177,12 @@ NUMBERS = answers(
         )
         for given in values.split()
     ),
-    ("gc --keep ''", r"gc --keep: \(empty\): expected a whole number, 0 or more; correct it; .*"),
+    ("gc --keep ''", r"gc --keep: \(empty\): expected a whole number, 0 or more; correct it"),
 )
 
 NAMES = answers(
     *(
-        (
-            f"plan {given}",
-            rf"recipe '{given}': unknown; expected one of {RECIPES}; did you mean '{meant}'\?",
-        )
+        (f"plan {given}", rf"recipe '{given}': unknown; .*did you mean '{meant}'\?")
         for given, meant in (
             ("quikstart", "quickstart"),
             ("Quickstart", "quickstart"),
@@ -210,22 +192,16 @@ NAMES = answers(
             ("retreiver", "retriever"),
         )
     ),
-    ("plan ''", rf"recipe '': unknown; expected one of {RECIPES}"),
-    ("plan .", rf"recipe '\.': unknown; expected one of {RECIPES}"),
+    ("plan ''", r"recipe '': unknown"),
+    ("plan .", r"recipe '\.': unknown"),
     (
         "plan nosuch.py",
         rf"recipe nosuch\.py: no such file; give a recipe's name \({RECIPES}\) or a file",
     ),
-    (
-        "recipes quikstart",
-        rf"recipe 'quikstart': unknown; expected one of {RECIPES}; did you mean 'quickstart'\?",
-    ),
-    ("recipes nosuch.py", r"recipe nosuch\.py: no such file; .*"),
-    ("plan theorems", r"recipe theorems: data not given; expected a value; add --set data=\.\.\."),
-    (
-        "plan gsm8k",
-        r"recipe gsm8k: base, data not given; expected a value; add --set base=\.\.\. --set data=\.\.\.",
-    ),
+    ("recipes quikstart", r"recipe 'quikstart': unknown; .*did you mean 'quickstart'\?"),
+    ("recipes nosuch.py", r"recipe nosuch\.py: no such file"),
+    ("plan theorems", r"recipe theorems: data not given"),
+    ("plan gsm8k", r"recipe gsm8k: base, data not given"),
     *(
         (f"plan quickstart --set {line}", rf"--set {line}: .*; did you mean '{meant}'\?")
         for line, meant in (
@@ -254,11 +230,8 @@ NAMES = answers(
             "embed.workers=many",
         )
     ),
-    (
-        "plan quickstart --settings nosuch.yaml",
-        r"nosuch\.yaml: no such file; expected one; check the path",
-    ),
-    ("plan quickstart --settings .", r"\.: a folder given; expected a file; give a file in it"),
+    ("plan quickstart --settings nosuch.yaml", r"nosuch\.yaml: no such file"),
+    ("plan quickstart --settings .", r"\.: a folder given"),
 )
 
 

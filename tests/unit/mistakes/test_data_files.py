@@ -32,23 +32,11 @@ def flag(name: str, row: Any, answer: str) -> Mistake:
     )
 
 
-NAN = r"is no finite number\); expected one JSON object per line; correct or remove the line"
+NAN = r"is no finite number\)"
 JSON = [
-    flag(
-        "truncated",
-        '{"query": "q", "po',
-        r"not JSON \(.*\); expected one JSON object per line; correct or remove .*",
-    ),
-    flag(
-        "100,000 brackets",
-        "[" * 100_000,
-        r"not JSON \(maximum recursion depth .*\); expected one JSON object per line; .*",
-    ),
-    flag(
-        "100,000 objects",
-        '{"a":' * 100_000,
-        r"not JSON \(maximum recursion depth .*\); expected one JSON object per line; .*",
-    ),
+    flag("truncated", '{"query": "q", "po', r"not JSON \(.*\)"),
+    flag("100,000 brackets", "[" * 100_000, r"not JSON \(maximum recursion depth .*\)"),
+    flag("100,000 objects", '{"a":' * 100_000, r"not JSON \(maximum recursion depth .*\)"),
     flag("NaN", '{"query": "q", "pos": ["p"], "score": NaN}', rf"not JSON \(NaN {NAN}"),
     flag(
         "Infinity", '{"query": "q", "pos": ["p"], "score": Infinity}', rf"not JSON \(Infinity {NAN}"
@@ -58,147 +46,82 @@ JSON = [
         '{"query": "q", "pos": ["p"], "score": -Infinity}',
         rf"not JSON \(-Infinity {NAN}",
     ),
-    flag(
-        "a huge integer",
-        '{"query": ' + "9" * 5000 + "}",
-        r"not JSON \(Exceeds the limit .*\); expected .*; .*",
-    ),
+    flag("a huge integer", '{"query": ' + "9" * 5000 + "}", r"not JSON \(Exceeds the limit .*\)"),
     flag(
         "half a surrogate",
         r'{"query": "\ud800", "pos": ["p"]}',
-        r"not JSON \(.*surrogates not allowed\); expected .*",
+        r"not JSON \(.*surrogates not allowed\)",
     ),
     flag(
         "the other half",
         r'{"query": "a\uDC00b", "pos": ["p"]}',
-        r"not JSON \(.*surrogates not allowed\); expected .*",
+        r"not JSON \(.*surrogates not allowed\)",
     ),
-    flag(
-        "half a surrogate in a key",
-        r'{"\udfff": 1}',
-        r"not JSON \(.*surrogates not allowed\); expected .*",
-    ),
+    flag("half a surrogate in a key", r'{"\udfff": 1}', r"not JSON \(.*surrogates not allowed\)"),
     flag(
         "a field twice",
         '{"query": "a", "query": "b", "pos": ["p"]}',
-        r"not JSON \(a field is given twice in one object\); .*",
+        r"not JSON \(a field is given twice in one object\)",
     ),
-    flag(
-        "single quotes",
-        "{'query': 'q'}",
-        r"not JSON \(.*property name.*\); expected .*; correct or remove the line",
-    ),
-    flag(
-        "a trailing comma",
-        '{"query": "q",}',
-        r"not JSON \(.*\); expected one JSON object per line; .*",
-    ),
-    flag(
-        "two objects on a line",
-        '{"a": 1} {"b": 2}',
-        r"not JSON \(Extra data.*\); expected one JSON object per line; .*",
-    ),
-    flag("a list", ["q", "p"], r"list given; expected one JSON object per line; fix or .*"),
-    flag("a number", "7", r"int given; expected one JSON object per line; fix or .*"),
-    flag("null", "null", r"NoneType given; expected one JSON object per line; fix or .*"),
-    flag("a text", '"q"', r"str given; expected one JSON object per line; fix or .*"),
-    flag(
-        "a mark within the file",
-        "\ufeff{}",
-        r"not JSON \(.*\); expected one JSON object per line; .*",
-    ),
-    flag("a NUL byte", '{"query": "q\0"}', r"a NUL byte given; expected UTF-8 text; .*"),
-    flag(
-        "a control character",
-        '{"query": "q\x01"}',
-        r"not JSON \(Invalid control character.*\); expected .*",
-    ),
+    flag("single quotes", "{'query': 'q'}", r"not JSON \(.*property name.*\)"),
+    flag("a trailing comma", '{"query": "q",}', r"not JSON \(.*\)"),
+    flag("two objects on a line", '{"a": 1} {"b": 2}', r"not JSON \(Extra data.*\)"),
+    flag("a list", ["q", "p"], r"list given"),
+    flag("a number", "7", r"int given"),
+    flag("null", "null", r"NoneType given"),
+    flag("a text", '"q"', r"str given"),
+    flag("a mark within the file", "\ufeff{}", r"not JSON \(.*\)"),
+    flag("a NUL byte", '{"query": "q\0"}', r"a NUL byte given"),
+    flag("a control character", '{"query": "q\x01"}', r"not JSON \(Invalid control character.*\)"),
 ]
 
 FLAGS = [
-    flag("no query", {"pos": ["p"]}, r"no column for the query; found 'pos'; .*"),
-    flag("no pos", {"query": "q"}, r"no column for the positive; found 'query'; .*"),
-    flag("an empty object", {}, r"no column for the query; found ''; .*"),
+    flag("no query", {"pos": ["p"]}, r"no column for the query; found 'pos'"),
+    flag("no pos", {"query": "q"}, r"no column for the positive; found 'query'"),
+    flag("an empty object", {}, r"no column for the query; found ''"),
+    flag("an empty query", {"query": " ", "pos": ["p"]}, r"query 'q1' has no text"),
+    flag("empty pos", {"query": "q", "pos": []}, r"positive \[\] given"),
+    flag("query is a number", {"query": 1, "pos": ["p"]}, r"field 'query' is int"),
+    flag("query is null", {"query": None, "pos": ["p"]}, r"field 'query' is NoneType"),
+    flag("a pos is null", {"query": "q", "pos": [None]}, r"positive None given"),
+    flag("a pos is blank", {"query": "q", "pos": [" "]}, r"positive ' ' given"),
     flag(
-        "an empty query", {"query": " ", "pos": ["p"]}, r"query 'q1' has no text; expected some; .*"
-    ),
-    flag("empty pos", {"query": "q", "pos": []}, r"positive \[\] given; expected a text that .*"),
-    flag(
-        "query is a number",
-        {"query": 1, "pos": ["p"]},
-        r"field 'query' is int; expected str; correct or remove .*",
-    ),
-    flag(
-        "query is null",
-        {"query": None, "pos": ["p"]},
-        r"field 'query' is NoneType; expected str; .*",
-    ),
-    flag(
-        "a pos is null",
-        {"query": "q", "pos": [None]},
-        r"positive None given; expected a text that is not empty.*",
-    ),
-    flag(
-        "a pos is blank",
-        {"query": "q", "pos": [" "]},
-        r"positive ' ' given; expected a text that is not empty.*",
-    ),
-    flag(
-        "a neg is a list",
-        {"query": "q", "pos": ["p"], "neg": [["n"]]},
-        r"negative \['n'\] given; expected .*",
+        "a neg is a list", {"query": "q", "pos": ["p"], "neg": [["n"]]}, r"negative \['n'\] given"
     ),
     flag(
         "pos is neg",
         {"query": "q", "pos": ["p"], "neg": ["p"]},
-        r"query 'q' has 'p' as a positive and .*; .*",
+        r"query 'q' has 'p' as a positive and .*",
     ),
     flag(
         "pos_scores alone",
         {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1]},
-        r"field 'neg_scores' has 0 scores for 1 texts; .*",
+        r"field 'neg_scores' has 0 scores for 1 texts",
     ),
     flag(
         "too few scores",
         {"query": "q", "pos": ["p", "r"], "pos_scores": [1]},
-        r".* has 1 scores for 2 texts; .*",
+        r".* has 1 scores for 2 texts",
+    ),
+    flag("a score is a text", {"query": "q", "pos": ["p"], "pos_scores": ["1"]}, r".* holds '1'"),
+    flag("a score is true", {"query": "q", "pos": ["p"], "pos_scores": [True]}, r".* holds True"),
+    flag(
+        "a score of 1e300", {"query": "q", "pos": ["p"], "pos_scores": [1e300]}, r".* holds 1e\+300"
     ),
     flag(
-        "a score is a text",
-        {"query": "q", "pos": ["p"], "pos_scores": ["1"]},
-        r".* holds '1'; expected finite .*",
-    ),
-    flag(
-        "a score is true",
-        {"query": "q", "pos": ["p"], "pos_scores": [True]},
-        r".* holds True; expected finite .*",
-    ),
-    flag(
-        "a score of 1e300",
-        {"query": "q", "pos": ["p"], "pos_scores": [1e300]},
-        r".* holds 1e\+300; expected finite .*",
-    ),
-    flag(
-        "a score of 1e999",
-        '{"query": "q", "pos": ["p"], "pos_scores": [1e999]}',
-        r".* holds inf; expected finite .*",
+        "a score of 1e999", '{"query": "q", "pos": ["p"], "pos_scores": [1e999]}', r".* holds inf"
     ),
     flag(
         "a score of 400 digits",
         {"query": "q", "pos": ["p"], "pos_scores": [10**400]},
-        r".* holds 1.*; expected .*",
+        r".* holds 1.*",
     ),
-    flag(
-        "prompt is a list",
-        {"query": "q", "pos": ["p"], "prompt": []},
-        r"task \[\] given; expected a text or .*",
-    ),
+    flag("prompt is a list", {"query": "q", "pos": ["p"], "prompt": []}, r"task \[\] given"),
     *(
         Mistake(
             f"flag: {count} queries",
             FLAG,
-            rf"f\.jsonl: {count} queries in {count} groups leave none for valid; expected groups for each"
-            r" split; give more, or set prepare\.test_fraction and prepare\.validation_fraction",
+            rf"f\.jsonl: {count} queries in {count} groups leave none for valid",
             {
                 "f.jsonl": lines(
                     *({"query": f"q {i}", "pos": [f"p {i}"], "neg": ["n"]} for i in range(count))
@@ -211,7 +134,7 @@ FLAGS = [
         Mistake(
             f"flag: {count} queries",
             FLAG,
-            rf"f\.jsonl: {count} queries in {count} groups leave none for .*; expected groups for each .*",
+            rf"f\.jsonl: {count} queries in {count} groups leave none for .*",
             {
                 "f.jsonl": lines(
                     *({"query": f"q {i}", "pos": [f"p {i}"], "neg": ["n"]} for i in range(count))
@@ -223,7 +146,7 @@ FLAGS = [
     Mistake(
         "flag: one document",
         FLAG,
-        r"f\.jsonl: 1 documents in the corpus; expected at least 2, to rank; give more",
+        r"f\.jsonl: 1 documents in the corpus",
         {"f.jsonl": lines(*({"query": f"q {i}", "pos": ["p"]} for i in range(9)))},
     ),
 ]
@@ -249,123 +172,82 @@ def beir(name: str, answer: str, **changed: str | None) -> Mistake:
 
 ROW = "q0\td0\t1\n"
 BEIRS = [
-    beir(
-        "no corpus",
-        r"b/corpus\.jsonl: no such file; expected one; check the path",
-        corpus_jsonl=None,
-    ),
-    beir(
-        "no queries",
-        r"b/queries\.jsonl: no such file; expected one; check the path",
-        queries_jsonl=None,
-    ),
-    beir(
-        "no qrels",
-        r"b/qrels: no \.tsv file in it; expected train\.tsv, .*; add them",
-        train_tsv=None,
-    ),
+    beir("no corpus", r"b/corpus\.jsonl: no such file", corpus_jsonl=None),
+    beir("no queries", r"b/queries\.jsonl: no such file", queries_jsonl=None),
+    beir("no qrels", r"b/qrels: no \.tsv file in it", train_tsv=None),
     beir(
         "header only",
-        r"b/qrels: no query has a document of the corpus with a score of 1 or more; .*",
+        r"b/qrels: no query has a document of the corpus with a score of 1 or more",
         train_tsv="query-id\tcorpus-id\tscore\n",
     ),
     beir(
         "scores of 0",
-        r"b/qrels: no query has a document of the corpus with a score of 1 or more; .*; .*",
+        r"b/qrels: no query has a document of the corpus with a score of 1 or more",
         train_tsv="q0\td0\t0\n",
     ),
     beir(
         "scores below 0",
-        r"b/qrels: no query has a document of the corpus with a score of 1 or more; .*",
+        r"b/qrels: no query has a document of the corpus with a score of 1 or more",
         train_tsv="q0\td0\t-1\n",
     ),
-    beir(
-        "only dev",
-        r"b/qrels/dev\.tsv: only queries for valid; expected some .*",
-        train_tsv=None,
-        dev_tsv=ROW,
-    ),
-    beir(
-        "unknown split",
-        r"b/qrels/more\.tsv: split 'more' given; expected train, dev or test.*; .*",
-        more_tsv=ROW,
-    ),
+    beir("only dev", r"b/qrels/dev\.tsv: only queries for valid", train_tsv=None, dev_tsv=ROW),
+    beir("unknown split", r"b/qrels/more\.tsv: split 'more' given", more_tsv=ROW),
     beir(
         "all and others",
-        r"b/qrels/train\.tsv:2: query id 'q0' is also at b/qrels/all\.tsv:1; .*",
+        r"b/qrels/train\.tsv:2: query id 'q0' is also at b/qrels/all\.tsv:1",
         all_tsv=ROW,
     ),
     beir(
         "a query in train and test",
-        r"b/qrels/train\.tsv:2: query id 'q0' is also at b/qrels/test\.tsv:1; expected unique ids; .*",
+        r"b/qrels/train\.tsv:2: query id 'q0' is also at b/qrels/test\.tsv:1",
         test_tsv=ROW,
     ),
     beir(
         "contradicting scores",
-        r"b/qrels/train\.tsv:2: query 'q0' and document 'd0' have score 0, and 1 in a row above; .*",
+        r"b/qrels/train\.tsv:2: query 'q0' and document 'd0' have score 0, and 1 in a row above",
         train_tsv="q0\td0\t1\nq0\td0\t0\n",
     ),
     beir(
         "unknown query",
-        r"b/qrels/train\.tsv:1: query 'q99' is not in queries\.jsonl; .*",
+        r"b/qrels/train\.tsv:1: query 'q99' is not in queries\.jsonl",
         train_tsv="q99\td0\t1\n",
     ),
     beir(
         "unknown document",
-        r"b/qrels: no query has a document of the corpus with a score of 1 or more; .*",
+        r"b/qrels: no query has a document of the corpus with a score of 1 or more",
         train_tsv="q0\tx\t1\n",
     ),
-    beir(
-        "a column too few",
-        r"b/qrels/train\.tsv:2: 'q1\\td0' given; expected query-id, .*",
-        train_tsv=f"{ROW}q1\td0",
-    ),
-    beir(
-        "a column too many",
-        r"b/qrels/train\.tsv:2: .* given; expected query-id, .*",
-        train_tsv=f"{ROW}q1\t0\td0\t1",
-    ),
-    beir(
-        "spaces for tabs",
-        r"b/qrels/train\.tsv:2: 'q1 d0 1' given; .* by tabs; .*",
-        train_tsv=f"{ROW}q1 d0 1\n",
-    ),
+    beir("a column too few", r"b/qrels/train\.tsv:2: 'q1\\td0' given", train_tsv=f"{ROW}q1\td0"),
+    beir("a column too many", r"b/qrels/train\.tsv:2: .* given", train_tsv=f"{ROW}q1\t0\td0\t1"),
+    beir("spaces for tabs", r"b/qrels/train\.tsv:2: 'q1 d0 1' given", train_tsv=f"{ROW}q1 d0 1\n"),
     beir(
         "score is a fraction",
-        r"b/qrels/train\.tsv:2: score .* given; expected a whole number; .*",
+        r"b/qrels/train\.tsv:2: score .* given",
         train_tsv=f"{ROW}q1\td0\t0.5\n",
     ),
-    beir(
-        "score is ²",
-        r"b/qrels/train\.tsv:2: score .* given; expected a whole number; .*",
-        train_tsv=f"{ROW}q1\td0\t²\n",
-    ),
-    beir(
-        "score is --1",
-        r"b/qrels/train\.tsv:2: score .* given; expected a whole number; .*",
-        train_tsv=f"{ROW}q1\td0\t--1\n",
-    ),
+    beir("score is ²", r"b/qrels/train\.tsv:2: score .* given", train_tsv=f"{ROW}q1\td0\t²\n"),
+    beir("score is --1", r"b/qrels/train\.tsv:2: score .* given", train_tsv=f"{ROW}q1\td0\t--1\n"),
     beir(
         "a huge score",
-        r"b/qrels/train\.tsv:2: score .* given; expected a whole number; .*",
+        r"b/qrels/train\.tsv:2: score .* given",
         train_tsv=f"{ROW}q1\td0\t{'9' * 5000}\n",
     ),
     beir(
         "a document twice",
-        r"b/corpus\.jsonl:2: document id 'd0' is also at b/corpus\.jsonl:1; expected unique ids; rename or remove one",
+        r"b/corpus\.jsonl:2: document id 'd0' is also at b/corpus\.jsonl:1",
         corpus_jsonl=lines(
             *({"_id": name, "text": "x"} for name in ("d0", "d0", "d1", "d2", "d3", "d4"))
         ),
     ),
     beir(
         "a query twice",
-        r"b/queries\.jsonl:2: query id 'q0' is also at b/queries\.jsonl:1; expected unique ids; .*",
+        r"b/queries\.jsonl:2: query id 'q0' is also at b/queries\.jsonl:1",
         queries_jsonl=lines({"_id": "q0", "text": "x"}, {"_id": "q0", "text": "y"}),
     ),
     *(
         beir(
             f"{column} {name!r} in {file}",
-            rf"b/{'qrels/' * (column != '_id')}{file.replace('_', '.')}:2: {column} is empty; expected text; .*",
+            rf"b/{'qrels/' * (column != '_id')}{file.replace('_', '.')}:2: {column} is empty",
             **{file: content},
         )
         for name in ("", "  ")
@@ -383,12 +265,12 @@ BEIRS = [
     ),
     beir(
         "_id is a fraction",
-        r"b/corpus\.jsonl:1: field '_id' is float; .*",
+        r"b/corpus\.jsonl:1: field '_id' is float",
         corpus_jsonl='{"_id": 1.5, "text": "x"}',
     ),
     beir(
         "title is a list",
-        r"b/corpus\.jsonl:1: field 'title' is list; expected str; .*",
+        r"b/corpus\.jsonl:1: field 'title' is list",
         corpus_jsonl='{"_id": "1", "title": ["a"], "text": "x"}',
     ),
 ]
@@ -401,17 +283,17 @@ def papers(name: str, answer: str, *rows: Any) -> Mistake:
 PAPERS_TABLE = [
     papers(
         "two papers",
-        r": . of 2 papers have two or more statements that no other .*; .*; give more papers, .*",
+        r": . of 2 papers have two or more statements that no other .*",
         *[{"lemmas": ["a", "b"]}] * 2,
     ),
     papers(
         "empty lists",
-        r": 0 of 9 papers have two or more statements that no other .*; .*; give more papers, .*",
+        r": 0 of 9 papers have two or more statements that no other .*",
         *[{"lemmas": []}] * 9,
     ),
     papers(
         "a statement each",
-        r": 0 of 9 papers have two .*none of them is in train; .*",
+        r": 0 of 9 papers have two .*none of them is in train",
         *[{"theorems": ["a"]}] * 9,
     ),
     papers(
@@ -423,26 +305,12 @@ PAPERS_TABLE = [
         {"lemmas": ["a", "b"]},
         *[{"theorems": ["c"]}] * 8,
     ),
+    papers("no lists", r":1: no lemmas or theorems", {"title": "t"}),
+    papers("a list", r":1: list given", ["a"]),
+    papers("lemmas is a text", r":1: lemmas is not a list of strings", {"lemmas": "a"}),
+    papers("a lemma is null", r":1: lemmas is not a list of strings", {"lemmas": [None]}),
     papers(
-        "no lists",
-        r":1: no lemmas or theorems; expected an object with lists of statements; add one",
-        {"title": "t"},
-    ),
-    papers("a list", r":1: list given; expected one JSON object .*", ["a"]),
-    papers(
-        "lemmas is a text",
-        r":1: lemmas is not a list of strings; expected one string per statement; .*",
-        {"lemmas": "a"},
-    ),
-    papers(
-        "a lemma is null",
-        r":1: lemmas is not a list of strings; expected .*; correct it",
-        {"lemmas": [None]},
-    ),
-    papers(
-        "an id twice",
-        r":2: paper 'a' is also p\.jsonl:1; expected each paper once; put the two together, or remove one",
-        *[{"arxiv_id": "a", "lemmas": []}] * 2,
+        "an id twice", r":2: paper 'a' is also p\.jsonl:1", *[{"arxiv_id": "a", "lemmas": []}] * 2
     ),
 ]
 HEADER = "QuestionId,ConstructName,CorrectAnswer,QuestionText,AnswerAText,AnswerBText,AnswerCText,AnswerDText,"
@@ -472,58 +340,42 @@ EEDIS = [
     ),
     eedi(
         "a column twice",
-        r"e/train\.csv:1: column QuestionText given twice; .*",
+        r"e/train\.csv:1: column QuestionText given twice",
         HEADER[:-1] + ",QuestionText\n",
     ),
-    eedi("header only", r"e: there are no queries; expected at least one; .*", HEADER),
-    eedi(
-        "a field too few",
-        r"e/train\.csv:2: 11 fields; expected 12 as in the header; .*",
-        HEADER + EEDI_ROW[2:],
-    ),
-    eedi(
-        "a field too many",
-        r"e/train\.csv:2: 13 fields; expected 12 as .*",
-        HEADER + "0," + EEDI_ROW,
-    ),
-    eedi(
-        "an open quote",
-        r"e/train\.csv:2: .*; expected CSV; check the quotes .*",
-        HEADER + EEDI_ROW.replace("What", '"What'),
-    ),
-    eedi(
-        "text after a quote",
-        r"e/train\.csv:2: .*; expected CSV; .*",
-        HEADER + EEDI_ROW.replace("What", '"What"x'),
-    ),
+    eedi("header only", r"e: there are no queries", HEADER),
+    eedi("a field too few", r"e/train\.csv:2: 11 fields", HEADER + EEDI_ROW[2:]),
+    eedi("a field too many", r"e/train\.csv:2: 13 fields", HEADER + "0," + EEDI_ROW),
+    eedi("an open quote", r"e/train\.csv:2: .*", HEADER + EEDI_ROW.replace("What", '"What')),
+    eedi("text after a quote", r"e/train\.csv:2: .*", HEADER + EEDI_ROW.replace("What", '"What"x')),
     eedi(
         "correct is E",
-        r"e/train\.csv:2: CorrectAnswer is 'E'; expected one of A, .*",
+        r"e/train\.csv:2: CorrectAnswer is 'E'",
         HEADER + EEDI_ROW.replace(",A,", ",E,"),
     ),
     eedi(
         "unknown id",
-        r"e/train\.csv:2: MisconceptionCId is '7'; .* has no such id; add it",
+        r"e/train\.csv:2: MisconceptionCId is '7'",
         HEADER + EEDI_ROW.replace("1,\n", "7,\n"),
     ),
     eedi(
         "no answer",
-        r"e/train\.csv:2: AnswerBText is empty, but is a wrong answer; .*",
+        r"e/train\.csv:2: AnswerBText is empty, but is a wrong answer",
         HEADER + EEDI_ROW.replace(",2,", ",,"),
     ),
     eedi(
         "a question twice",
-        r"e/train\.csv:3: query id '1_B' is also at e/train\.csv:2; .*",
+        r"e/train\.csv:3: query id '1_B' is also at e/train\.csv:2",
         HEADER + EEDI_ROW * 2,
     ),
     eedi(
         "an id twice",
-        r"e/misconception_mapping\.csv:3: document id '0' is also at e/misconception_mapping\.csv:2; .*",
+        r"e/misconception_mapping\.csv:3: document id '0' is also at e/misconception_mapping\.csv:2",
         mapping="0,Forgets\n0,Twice\n1,Adds\n",
     ),
     eedi(
         "no name",
-        r"e/misconception_mapping\.csv:3: document '1' has no text; .*",
+        r"e/misconception_mapping\.csv:3: document '1' has no text",
         mapping="0,Forgets\n1,\n",
     ),
     eedi(
@@ -531,10 +383,7 @@ EEDIS = [
         r"e/misconception_mapping\.csv:1: no column .*",
         mapping="MisconceptionId;MisconceptionName\n0;a\n",
     ),
-    eedi(
-        "one question",
-        r"e/train\.csv: 2 queries in 1 groups leave none for .*; expected groups for each .*",
-    ),
+    eedi("one question", r"e/train\.csv: 2 queries in 1 groups leave none for .*"),
 ]
 
 

@@ -42,37 +42,16 @@ READERS = {
     "countdown": ("c.jsonl", "countdown --set data=c.jsonl", {}),
 }
 CONTENTS: dict[str, tuple[str | bytes, str]] = {
-    "empty": ("", r": the file is empty; expected text; check the path, and whether .*"),
-    "blank": ("\n  \n\n", r": only blank lines; expected text; check the path, .*"),
-    "utf-16": (
-        '{"a": "é"}\n'.encode("utf-16"),
-        r": UTF-16 given; expected UTF-8 text; convert .*iconv -f utf-16 .*",
-    ),
-    "utf-32": (
-        '{"a": 1}\n'.encode("utf-32"),
-        r": UTF-32 given; expected UTF-8 text; convert .*iconv -f utf-32 .*",
-    ),
-    "utf-16 without a mark": (
-        '{"a": 1}'.encode("utf-16-le"),
-        r":1: a NUL byte given; expected UTF-8 .*utf-16le.*",
-    ),
-    "latin-1": (
-        "caf\xe9\n".encode("latin-1"),
-        r":1: byte 0xe9 is not UTF-8; expected UTF-8; convert the file .*",
-    ),
-    "gzip": (
-        gzip.compress(b"{}\n"),
-        r": gzip given; expected UTF-8 text; decompress the file \(gunzip\)",
-    ),
-    "zip": (b"PK\x03\x04\x14\0", r": a ZIP archive given; expected UTF-8 text; unpack it; .*"),
-    "zeros, as after a crash": (
-        b"\0" * 4096,
-        r":1: a NUL byte given; expected UTF-8 text; .* copy it again .*",
-    ),
-    "binary": (
-        b"\x89PNG\r\n\x1a\n",
-        r":1: byte 0x89 is not UTF-8; expected UTF-8; convert the file .*",
-    ),
+    "empty": ("", r": the file is empty"),
+    "blank": ("\n  \n\n", r": only blank lines"),
+    "utf-16": ('{"a": "é"}\n'.encode("utf-16"), r": UTF-16 given"),
+    "utf-32": ('{"a": 1}\n'.encode("utf-32"), r": UTF-32 given"),
+    "utf-16 without a mark": ('{"a": 1}'.encode("utf-16-le"), r":1: a NUL byte given"),
+    "latin-1": ("caf\xe9\n".encode("latin-1"), r":1: byte 0xe9 is not UTF-8"),
+    "gzip": (gzip.compress(b"{}\n"), r": gzip given"),
+    "zip": (b"PK\x03\x04\x14\0", r": a ZIP archive given"),
+    "zeros, as after a crash": (b"\0" * 4096, r":1: a NUL byte given"),
+    "binary": (b"\x89PNG\r\n\x1a\n", r":1: byte 0x89 is not UTF-8"),
 }
 
 TABLE = [
@@ -104,26 +83,10 @@ def make_long(path: Path) -> None:
 
 
 SPECIAL: list[tuple[str, Callable[[Path], None], str]] = [
-    (
-        "a named pipe",
-        os.mkfifo,
-        r": a named pipe given; expected a regular file; write the content to one",
-    ),
-    (
-        "a device",
-        lambda path: path.symlink_to("/dev/null"),
-        r": a device given; expected a regular file; write .*",
-    ),
-    (
-        "an endless device",
-        lambda path: path.symlink_to("/dev/zero"),
-        r": a device given; expected a regular file; .*",
-    ),
-    (
-        "a line of 65 MB",
-        make_long,
-        r":1: a line of more than 64 MB; expected shorter ones; write one row per line",
-    ),
+    ("a named pipe", os.mkfifo, r": a named pipe given"),
+    ("a device", lambda path: path.symlink_to("/dev/null"), r": a device given"),
+    ("an endless device", lambda path: path.symlink_to("/dev/zero"), r": a device given"),
+    ("a line of 65 MB", make_long, r":1: a line of more than 64 MB"),
 ]
 TABLE += [
     Mistake(

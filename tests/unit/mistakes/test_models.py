@@ -40,43 +40,20 @@ def config(**values: object) -> dict[str, str | bytes]:
 
 ADAPTER = json.dumps({"base_model_name_or_path": "BAAI/bge-small-en", "r": 8})
 PATHS = [
+    retriever("gguf_file", "m.gguf", r"model m\.gguf: this is a file", {"m.gguf": "GGUF"}),
     retriever(
-        "gguf_file",
-        "m.gguf",
-        r"model m\.gguf: this is a file; expected a Hugging Face model folder; give the folder",
-        {"m.gguf": "GGUF"},
+        "weights_file", "base/model.safetensors", r"model base/model\.safetensors: this is a file"
     ),
+    retriever("bin_file", "w.bin", r"model w\.bin: this is a file", {"w.bin": "x"}),
+    retriever("config_file", "base/config.json", r"model base/config\.json: this is a file"),
+    retriever("text_file", "m.txt", r"model m\.txt: this is a file", {"m.txt": ""}),
+    retriever("missing", "nowhere", r"model 'nowhere': no such folder"),
+    retriever("missing_path", "./nowhere", r"model '\./nowhere': no such folder"),
+    retriever("empty_name", "''", r"model '': no such folder"),
     retriever(
-        "weights_file",
-        "base/model.safetensors",
-        r"model base/model\.safetensors: this is a file; expected a Hugging Face model folder; give the folder",
+        "unknown_home", "~nobody-at-all/model", r"model '~nobody-at-all/model': no such folder"
     ),
-    retriever(
-        "bin_file",
-        "w.bin",
-        r"model w\.bin: this is a file; expected a Hugging Face model folder; give the folder",
-        {"w.bin": "x"},
-    ),
-    retriever(
-        "config_file",
-        "base/config.json",
-        r"model base/config\.json: this is a file; expected a Hugging Face model folder; give the folder",
-    ),
-    retriever(
-        "text_file",
-        "m.txt",
-        r"model m\.txt: this is a file; expected a Hugging Face model folder.*",
-        {"m.txt": ""},
-    ),
-    retriever(
-        "missing", "nowhere", r"model 'nowhere': no such folder; expected a folder or a hub id .*"
-    ),
-    retriever("missing_path", "./nowhere", r"model '\./nowhere': no such folder; .*"),
-    retriever("empty_name", "''", r"model '': no such folder; .*"),
-    retriever(
-        "unknown_home", "~nobody-at-all/model", r"model '~nobody-at-all/model': no such folder; .*"
-    ),
-    retriever("three_parts", "a/b/c", r"model 'a/b/c': no such folder; .*"),
+    retriever("three_parts", "a/b/c", r"model 'a/b/c': no such folder"),
     retriever(
         "not_fetched",
         "nobody/nothing-at-all",
@@ -87,85 +64,79 @@ FOLDERS = [
     retriever(
         "adapter",
         "lora",
-        r"model lora: this is a LoRA adapter of BAAI/bge-small-en; expected a whole model; merge it"
-        r" first \(ratchet run jobs/merge .*",
+        r"model lora: this is a LoRA adapter of BAAI/bge-small-en",
         {"lora/adapter_config.json": ADAPTER},
     ),
     retriever(
         "adapter_of_unknown",
         "lora",
-        r"model lora: this is a LoRA adapter of its base; .*",
+        r"model lora: this is a LoRA adapter of its base",
         {"lora/adapter_config.json": "{}"},
     ),
     retriever(
         "adapter_damaged",
         "lora",
-        r"lora/adapter_config\.json: not JSON .*; expected a whole file; .*",
+        r"lora/adapter_config\.json: not JSON .*",
         {"lora/adapter_config.json": "{"},
     ),
     Mistake(
         "generator is an encoder",
         "plan retriever --set data=data.jsonl --set base=base --set generator=base",
-        r"model base: this is an encoder \(BertModel\); expected a decoder .*",
+        r"model base: this is an encoder \(BertModel\)",
         {"data.jsonl": JSONL, **MODEL},
     ),
     retriever(
         "no template",
         "base --set generator=base --set prepare_query_generation.prompt_template=Ask",
-        r"prepare_query_generation\.prompt_template: 'Ask' given, with no {document} in it; expected .*",
+        r"prepare_query_generation\.prompt_template: 'Ask' given, with no {document} in it",
     ),
-    retriever(
-        "empty_folder",
-        "e",
-        r"model e: no config\.json; expected a Hugging Face model folder; check the path",
-        {"e/": ""},
-    ),
+    retriever("empty_folder", "e", r"model e: no config\.json", {"e/": ""}),
     retriever(
         "folder_above",
         "up",
-        r"model up: no config\.json; .*; did you mean 'up/base'\?",
+        r"model up: no config\.json; .*did you mean 'up/base'\?",
         {f"up/{name}": content for name, content in MODEL.items()},
     ),
     retriever(
         "config_truncated",
         "base",
-        r"base/config\.json: not JSON \(.*\); expected a whole file; .*",
+        r"base/config\.json: not JSON \(.*\)",
         {**MODEL, "base/config.json": '{"architectures": ["Be'},
     ),
     retriever(
         "config_empty",
         "base",
-        r"base/config\.json: not JSON \(.*\); .*",
+        r"base/config\.json: not JSON \(.*\)",
         {**MODEL, "base/config.json": ""},
     ),
     retriever(
         "config_list",
         "base",
-        r"base/config\.json: a list given; expected an object; .*",
+        r"base/config\.json: a list given",
         {**MODEL, "base/config.json": "[]"},
     ),
     retriever(
         "config_utf16",
         "base",
-        r"base/config\.json: not JSON \(.*\); .*",
+        r"base/config\.json: not JSON \(.*\)",
         {**MODEL, "base/config.json": "{}".encode("utf-16")},
     ),
     retriever(
         "config_nested",
         "base",
-        r"base/config\.json: not JSON \(.*\); .*",
+        r"base/config\.json: not JSON \(.*\)",
         {**MODEL, "base/config.json": "[" * 100_000},
     ),
     retriever(
         "no_tokenizer",
         "base",
-        r"model base: no tokenizer; expected tokenizer\.json; .*",
+        r"model base: no tokenizer",
         {name: content for name, content in MODEL.items() if "tokenizer" not in name},
     ),
     retriever(
         "no_weights",
         "base",
-        r"model base: no weights \(model\.safetensors is missing\); .*",
+        r"model base: no weights \(model\.safetensors is missing\)",
         {name: content for name, content in MODEL.items() if "safetensors" not in name},
     ),
     retriever(
@@ -185,7 +156,7 @@ KINDS = [
     retriever(
         "images",
         "base",
-        r"model base: this is a model of images or sound \(CLIPModel\); expected an embedder: .*",
+        r"model base: this is a model of images or sound \(CLIPModel\)",
         config(architectures=["CLIPModel"], model_type="clip"),
     ),
     retriever(
@@ -203,25 +174,25 @@ KINDS = [
     retriever(
         "tokenizer_cut",
         "base",
-        r"base/tokenizer\.json: not JSON \(.*\); expected a whole file; .*",
+        r"base/tokenizer\.json: not JSON \(.*\)",
         {**MODEL, "base/tokenizer.json": "{"},
     ),
     retriever(
         "tokenizer_list",
         "base",
-        r"base/tokenizer\.json: a list given; expected an object; .*",
+        r"base/tokenizer\.json: a list given",
         {**MODEL, "base/tokenizer.json": "[]"},
     ),
     retriever(
         "custom_code",
         "base",
-        r"model base: needs its own code \(.*x--modeling\.Own.*\); expected a model of transformers,.*",
+        r"model base: needs its own code \(.*x--modeling\.Own.*\)",
         config(architectures=["Own"], auto_map={"AutoModel": "x--modeling.Own"}),
     ),
     retriever(
         "custom_code_file",
         "base",
-        r"model base: needs its own code \(.*modeling_own\.Own.*\); .*",
+        r"model base: needs its own code \(.*modeling_own\.Own.*\)",
         {
             **config(model_type="own", auto_map={"AutoModel": "modeling_own.Own"}),
             "base/modeling_own.py": "",
@@ -230,7 +201,7 @@ KINDS = [
     retriever(
         "custom_code_not_fetched",
         "base",
-        r"model base: needs its own code \(.*a/b--modeling_own\.Own.*\); .* remove auto_map .* a plain 'bert'",
+        r"model base: needs its own code \(.*a/b--modeling_own\.Own.*\)",
         config(
             architectures=["BertModel"],
             model_type="bert",
@@ -240,39 +211,34 @@ KINDS = [
     retriever(
         "reranker_as_embedder",
         "base",
-        r"model base: this is a reranker \(BertForSequenceClassification\); expected an"
-        r" embedder: .*",
+        r"model base: this is a reranker \(BertForSequenceClassification\)",
         config(architectures=["BertForSequenceClassification"], model_type="bert"),
     ),
     retriever(
         "t5_as_embedder",
         "base",
-        r"model base: this is an encoder-decoder \(T5ForConditionalGeneration\); .*",
+        r"model base: this is an encoder-decoder \(T5ForConditionalGeneration\)",
         config(architectures=["T5ForConditionalGeneration"], model_type="t5"),
     ),
-    gsm8k(
-        "encoder_as_decoder",
-        r"model base: this is an encoder \(BertModel\); expected a decoder \(causal LM\), .*",
-        {**MODEL},
-    ),
+    gsm8k("encoder_as_decoder", r"model base: this is an encoder \(BertModel\)", {**MODEL}),
     gsm8k(
         "masked_as_decoder",
-        r"model base: this is an encoder \(RobertaForMaskedLM\); expected a decoder .*",
+        r"model base: this is an encoder \(RobertaForMaskedLM\)",
         config(architectures=["RobertaForMaskedLM"], model_type="roberta"),
     ),
     gsm8k(
         "reranker_as_decoder",
-        r"model base: this is a reranker \(.*\); expected a decoder .*",
+        r"model base: this is a reranker \(.*\)",
         config(architectures=["Qwen2ForSequenceClassification"], model_type="qwen2"),
     ),
     gsm8k(
         "t5_as_decoder",
-        r"model base: this is an encoder-decoder \(.*\); expected a decoder .*",
+        r"model base: this is an encoder-decoder \(.*\)",
         config(architectures=["T5ForConditionalGeneration"], model_type="t5"),
     ),
     gsm8k(
         "adapter_as_decoder",
-        r"model base: this is a LoRA adapter of BAAI/bge-small-en; .*",
+        r"model base: this is a LoRA adapter of BAAI/bge-small-en",
         {"base/adapter_config.json": ADAPTER},
     ),
 ]
@@ -280,7 +246,7 @@ RERANKERS = [
     Mistake(
         f"reranker_{name}",
         f"plan retriever --set data=data.jsonl --set base=base --set reranker={name}",
-        rf"reranker: model '{name}': no such folder; .*; none and embedder are possible too{hint}",
+        rf"reranker: model '{name}': no such folder",
         {"data.jsonl": JSONL, **MODEL},
     )
     for name, hint in (

@@ -66,38 +66,36 @@ STEPS = [
     recipe(
         "setting_text_for_int",
         'a = step("a", JOB, size="abc")' + END,
-        r"HERE: step a: count\.size: 'abc' given; .*",
+        r"HERE: step a: count\.size: 'abc' given",
     ),
     recipe(
         "setting_true_for_int",
         'a = step("a", JOB, size=True)' + END,
-        r"HERE: step a: count\.size: True given; expected int >= 1",
+        r"HERE: step a: count\.size: True given",
     ),
     recipe(
         "source_text",
         'a = step("a", JOB, before=Source("data"))' + END,
-        r"HERE: Source: 'data' given; expected a Path; write Source\(Path\(\.\.\.\)\)",
+        r"HERE: Source: 'data' given",
     ),
     recipe(
         "metric_of_own_job",
         'from ratchet.jobs.retrieval import prepare; a = step("a", prepare.JOB);'
         ' return Summary([Row("x", {"m": a.metric("querys")}, [a])])',
-        r"row 'x', column 'm': step a reports no 'querys'; expected one of documents, queries, .*",
+        r"row 'x', column 'm': step a reports no 'querys'",
     ),
     recipe(
-        "setting_bound",
-        'a = step("a", JOB, size=0)' + END,
-        r"HERE: step a: count\.size: 0 given; expected >= 1",
+        "setting_bound", 'a = step("a", JOB, size=0)' + END, r"HERE: step a: count\.size: 0 given"
     ),
     recipe(
         "setting_fraction",
         'a = step("a", JOB, size=1.5)' + END,
-        r"HERE: step a: count\.size: 1\.5 given; .*",
+        r"HERE: step a: count\.size: 1\.5 given",
     ),
     recipe(
         "setting_list",
         'a = step("a", JOB, size=[1])' + END,
-        r"HERE: step a: count\.size: \[1\] given; .*",
+        r"HERE: step a: count\.size: \[1\] given",
     ),
     recipe(
         "setting_nan",
@@ -112,12 +110,12 @@ STEPS = [
     recipe(
         "setting_rate_text",
         'a = step("a", JOB, rate="high")' + END,
-        r"HERE: step a: count\.rate: 'high' given; .*",
+        r"HERE: step a: count\.rate: 'high' given",
     ),
     recipe(
         "setting_literal",
         'a = step("a", JOB, kind="fats")' + END,
-        r"HERE: step a: count\.kind: 'fats' given; expected one of fast, slow; did you mean 'fast'\?",
+        r"HERE: step a: count\.kind: 'fats' given; .*did you mean 'fast'\?",
     ),
     recipe(
         "setting_tuple_short",
@@ -132,7 +130,7 @@ STEPS = [
     recipe(
         "setting_unknown",
         'a = step("a", JOB, sise=3)' + END,
-        r"HERE: step a: 'sise' given; expected one of before, size, .*; did you mean 'size'\?",
+        r"HERE: step a: 'sise' given; .*did you mean 'size'\?",
     ),
     recipe(
         "setting_step",
@@ -142,12 +140,12 @@ STEPS = [
     recipe(
         "input_number",
         'a = step("a", JOB, before=3)' + END,
-        r"HERE: step a: 3 given as input 'before'; expected .*",
+        r"HERE: step a: 3 given as input 'before'",
     ),
     recipe(
         "input_text",
         'a = step("a", JOB, before="x")' + END,
-        r"HERE: step a: 'x' given as input 'before'; .*",
+        r"HERE: step a: 'x' given as input 'before'",
     ),
     recipe(
         "input_path",
@@ -157,124 +155,74 @@ STEPS = [
     recipe(
         "input_list",
         'a = step("a", JOB, before=[3])' + END,
-        r"HERE: step a: 3 given as input 'before'; .*",
+        r"HERE: step a: 3 given as input 'before'",
     ),
     recipe(
         "input_job",
         'a = step("a", JOB, before=JOB)' + END,
-        r"HERE: step a: a Job given as input 'before'; .*",
+        r"HERE: step a: a Job given as input 'before'",
     ),
+    recipe("name_number", "a = step(3, JOB)" + END, r"HERE: step: 3 given"),
+    recipe("name_job", 'a = step(JOB, "a")' + END, r"HERE: step: a Job given"),
+    recipe("name_empty", 'a = step("", JOB)' + END, r"HERE: step: '' given"),
     recipe(
-        "name_number",
-        "a = step(3, JOB)" + END,
-        r"HERE: step: 3 given; expected a name, such as 'iter0/mine'",
+        "name_parents", 'a = step("../../x y", JOB)' + END, r"HERE: step: '\.\./\.\./x y' given"
     ),
-    recipe("name_job", 'a = step(JOB, "a")' + END, r"HERE: step: a Job given; expected a name, .*"),
+    recipe("name_parent", 'a = step("..", JOB)' + END, r"HERE: step: '\.\.' given"),
+    recipe("name_dot", 'a = step("a/./b", JOB)' + END, r"HERE: step: 'a/\./b' given"),
+    recipe("name_space", 'a = step("two words", JOB)' + END, r"HERE: step: 'two words' given"),
+    recipe("name_absolute", 'a = step("/a", JOB)' + END, r"HERE: step: '/a' given"),
+    recipe("name_slashes", 'a = step("a//b", JOB)' + END, r"HERE: step: 'a//b' given"),
+    recipe("name_star", 'a = step("a*", JOB)' + END, r"HERE: step: 'a\*' given"),
+    recipe("name_backslash", 'a = step("a\\\\b", JOB)' + END, r"HERE: step: .* given"),
+    recipe("job_text", 'a = step("x", "prepare")' + END, r"HERE: step x: job: 'prepare' given"),
+    recipe("job_config", 'a = step("x", Config)' + END, r"HERE: step x: job: Config given"),
+    recipe("job_none", 'a = step("x", None)' + END, r"HERE: step x: job: None given"),
+    recipe("job_run", 'a = step("x", run)' + END, r"HERE: step x: job: a function given"),
     recipe(
-        "name_empty",
-        'a = step("", JOB)' + END,
-        r"HERE: step: '' given; expected letters, digits .*",
-    ),
-    recipe(
-        "name_parents",
-        'a = step("../../x y", JOB)' + END,
-        r"HERE: step: '\.\./\.\./x y' given; expected letters.*",
-    ),
-    recipe(
-        "name_parent", 'a = step("..", JOB)' + END, r"HERE: step: '\.\.' given; expected letters.*"
-    ),
-    recipe(
-        "name_dot",
-        'a = step("a/./b", JOB)' + END,
-        r"HERE: step: 'a/\./b' given; expected letters.*",
-    ),
-    recipe(
-        "name_space",
-        'a = step("two words", JOB)' + END,
-        r"HERE: step: 'two words' given; expected letters.*",
-    ),
-    recipe(
-        "name_absolute", 'a = step("/a", JOB)' + END, r"HERE: step: '/a' given; expected letters.*"
-    ),
-    recipe(
-        "name_slashes",
-        'a = step("a//b", JOB)' + END,
-        r"HERE: step: 'a//b' given; expected letters.*",
-    ),
-    recipe(
-        "name_star", 'a = step("a*", JOB)' + END, r"HERE: step: 'a\*' given; expected letters.*"
-    ),
-    recipe(
-        "name_backslash",
-        'a = step("a\\\\b", JOB)' + END,
-        r"HERE: step: .* given; expected letters.*",
-    ),
-    recipe(
-        "job_text",
-        'a = step("x", "prepare")' + END,
-        r"HERE: step x: job: 'prepare' given; expected a Job, .*",
-    ),
-    recipe(
-        "job_config",
-        'a = step("x", Config)' + END,
-        r"HERE: step x: job: Config given; expected a Job, .*",
-    ),
-    recipe(
-        "job_none",
-        'a = step("x", None)' + END,
-        r"HERE: step x: job: None given; expected a Job, .*",
-    ),
-    recipe(
-        "job_run",
-        'a = step("x", run)' + END,
-        r"HERE: step x: job: a function given; expected a Job, .*",
-    ),
-    recipe(
-        "job_module",
-        'import json; a = step("x", json)' + END,
-        r"HERE: step x: job: a module given; expected a Job.*",
+        "job_module", 'import json; a = step("x", json)' + END, r"HERE: step x: job: a module given"
     ),
     recipe(
         "resources_dict",
         'a = step("a", JOB, resources={"workers": 2})' + END,
-        r"HERE: step a: resources: .* given; .*",
+        r"HERE: step a: resources: .* given",
     ),
     recipe(
         "resources_zero",
         'a = step("a", JOB, resources=Resources(workers=0))' + END,
-        r"HERE: step a: resources\.workers: 0 given; expected >= 1",
+        r"HERE: step a: resources\.workers: 0 given",
     ),
     recipe(
         "resources_text",
         'a = step("a", JOB, resources=Resources(cpus="many"))' + END,
-        r"HERE: step a: resources\.cpus: 'many' given; expected a valid number.*",
+        r"HERE: step a: resources\.cpus: 'many' given",
     ),
     recipe(
         "resources_label",
         'a = step("a", JOB, resources=Resources(labels=("foo",)))' + END,
-        r"HERE: step a: resources: labels: 'foo' given; expected name=value, .*",
+        r"HERE: step a: resources: labels: 'foo' given",
     ),
     recipe(
         "resources_min",
         'a = step("a", JOB, resources=Resources(workers=1, min_workers=2))' + END,
-        r"HERE: step a: resources: min_workers 2 given; expected at most workers, which is 1",
+        r"HERE: step a: resources: min_workers 2 given",
     ),
     recipe(
         "two_of_a_name",
         'a = step("a", JOB); b = step("a", JOB, size=3); return Summary([], goals=[a, b])',
-        r"step a: two different steps have this name; expected unique names; rename one",
+        r"step a: two different steps have this name",
     ),
     recipe(
         "parent_of_a_name",
         'b = step("a", JOB, size=3); a = step("a", JOB, before=b)' + END,
-        r"step a: two different steps have this name; .*",
+        r"step a: two different steps have this name",
     ),
 ]
 OUTPUTS = [
     recipe(
         "output_unknown",
         'b = step("b", JOB); a = step("a", JOB, before=b["prats"])' + END,
-        r"HERE: step b: output 'prats' given; expected one of parts, best-\*; did you mean 'parts'\?",
+        r"HERE: step b: output 'prats' given; .*did you mean 'parts'\?",
     ),
     recipe(
         "output_number",
@@ -284,7 +232,7 @@ OUTPUTS = [
     recipe(
         "output_none",
         'b = step("b", JOB); a = step("a", JOB, before=b[None])' + END,
-        r"HERE: step b: .* given; .*",
+        r"HERE: step b: .* given",
     ),
     recipe(
         "output_path",
@@ -294,40 +242,38 @@ OUTPUTS = [
     recipe(
         "metric_number",
         'a = step("a", JOB); return Summary([Row("x", {"q": a.metric(3)})])',
-        r"HERE: step a: metric: 3 given; expected a name, such as 'loss'",
+        r"HERE: step a: metric: 3 given",
     ),
     recipe(
         "metric_unknown",
         'a = step("a", JOB); return Summary([Row("x", {"q": a.metric("nosuch")})])',
-        r"row 'x', column 'q': step a reports no 'nosuch'; expected one of total, total@8",
+        r"row 'x', column 'q': step a reports no 'nosuch'",
     ),
     recipe(
         "metric_close",
         'a = step("a", JOB); return Summary([Row("x", {"q": a.metric("totel")})])',
-        r"row 'x', column 'q': step a reports no 'totel'; .*; did you mean 'total'\?",
+        r"row 'x', column 'q': step a reports no 'totel'; .*did you mean 'total'\?",
     ),
     recipe(
         "metric_of_other_size",
         'a = step("a", JOB, size=4); return Summary([Row("x", {"q": a.metric("total@8")})])',
-        r"row 'x', column 'q': step a reports no 'total@8'; expected one of total, total@4; .*",
+        r"row 'x', column 'q': step a reports no 'total@8'",
     ),
     recipe(
         "metric_after_set",
         'a = step("a", JOB); return Summary([Row("x", {"q": a.metric("total@8")})])',
-        r"row 'x', column 'q': step a reports no 'total@8'; expected one of total, total@3; .*",
+        r"row 'x', column 'q': step a reports no 'total@8'",
         settings="--set a.size=3",
     ),
 ]
 SUMMARIES = [
     recipe(
-        "row_number",
-        'return Summary([Row("a", {"q": 3})])',
-        r"HERE: Row 'a', column 'q': 3 given; expected step\..*",
+        "row_number", 'return Summary([Row("a", {"q": 3})])', r"HERE: Row 'a', column 'q': 3 given"
     ),
     recipe(
         "row_text",
         'return Summary([Row("a", {"q": "loss"})])',
-        r"HERE: Row 'a', column 'q': 'loss' given; .*",
+        r"HERE: Row 'a', column 'q': 'loss' given",
     ),
     recipe(
         "row_step",
@@ -337,7 +283,7 @@ SUMMARIES = [
     recipe(
         "row_list",
         'a = step("a", JOB); return Summary([Row("x", [a.metric("total")])])',
-        r"HERE: Row 'x': columns: .* given; expected \{.*",
+        r"HERE: Row 'x': columns: .* given",
     ),
     recipe(
         "row_label",
@@ -347,99 +293,66 @@ SUMMARIES = [
     recipe(
         "row_steps",
         'a = step("a", JOB); return Summary([Row("x", {}, a)])',
-        r"HERE: Row 'x': steps: a Step given; .*",
+        r"HERE: Row 'x': steps: a Step given",
     ),
     recipe(
         "row_step_names",
         'return Summary([Row("x", {}, ["a"])])',
-        r"HERE: Row 'x': steps: 'a' given; expected step.*",
+        r"HERE: Row 'x': steps: 'a' given",
     ),
     recipe(
         "row_steps_text",
         'return Summary([Row("x", {}, "ab")])',
-        r"HERE: Row 'x': steps: 'ab' given; expected a list.*",
+        r"HERE: Row 'x': steps: 'ab' given",
     ),
     recipe(
         "rows_tuple",
         'a = step("a", JOB); return Summary([("x", {"q": a.metric("total")})])',
-        r"HERE: Summary: rows: a tuple given; expected Row\(label, columns\)",
+        r"HERE: Summary: rows: a tuple given",
     ),
-    recipe(
-        "rows_number",
-        "return Summary(3)",
-        r"HERE: Summary: rows: 3 given; expected a list of Row\(label, columns\)",
-    ),
-    recipe(
-        "rows_none",
-        "return Summary(None)",
-        r"HERE: Summary: rows: None given; expected a list of Row.*",
-    ),
-    recipe(
-        "rows_one",
-        'return Summary(Row("x", {}))',
-        r"HERE: Summary: rows: a Row given; expected a list of Row.*",
-    ),
-    recipe(
-        "rows_dict",
-        'return Summary({"x": 3})',
-        r"HERE: Summary: rows: \{'x': 3\} given; expected a list of Row.*",
-    ),
-    recipe(
-        "rows_steps",
-        'return Summary([step("a", JOB)])',
-        r"HERE: Summary: rows: a Step given; expected Row.*",
-    ),
+    recipe("rows_number", "return Summary(3)", r"HERE: Summary: rows: 3 given"),
+    recipe("rows_none", "return Summary(None)", r"HERE: Summary: rows: None given"),
+    recipe("rows_one", 'return Summary(Row("x", {}))', r"HERE: Summary: rows: a Row given"),
+    recipe("rows_dict", 'return Summary({"x": 3})', r"HERE: Summary: rows: \{'x': 3\} given"),
+    recipe("rows_steps", 'return Summary([step("a", JOB)])', r"HERE: Summary: rows: a Step given"),
     recipe(
         "rows_twice",
         'return Summary([Row("x", {}), Row("x", {})])',
-        r"HERE: Summary: rows: label 'x' given twice; .*",
+        r"HERE: Summary: rows: label 'x' given twice",
     ),
     recipe(
         "goals_step",
         'a = step("a", JOB); return Summary([], goals=a)',
-        r"HERE: Summary: goals: a Step given; .*",
+        r"HERE: Summary: goals: a Step given",
     ),
-    recipe(
-        "goals_names",
-        'return Summary([], goals=["a"])',
-        r"HERE: Summary: goals: 'a' given; expected step\(\.\.\.\)",
-    ),
+    recipe("goals_names", 'return Summary([], goals=["a"])', r"HERE: Summary: goals: 'a' given"),
     recipe(
         "goals_output",
         'a = step("a", JOB); return Summary([], goals=[a["parts"]])',
-        r"HERE: .* an? Output given; .*",
+        r"HERE: .* an? Output given",
     ),
     recipe(
-        "nothing_to_do",
-        "return Summary([])",
-        r"recipe NAME: the Summary has no rows and no goals; .*",
+        "nothing_to_do", "return Summary([])", r"recipe NAME: the Summary has no rows and no goals"
     ),
-    recipe("returns_none", "return None", r"recipe NAME: returned NoneType; expected a Summary"),
-    recipe(
-        "returns_step", 'return step("a", JOB)', r"recipe NAME: returned Step; expected a Summary"
-    ),
-    recipe(
-        "returns_rows", 'return [Row("x", {})]', r"recipe NAME: returned list; expected a Summary"
-    ),
+    recipe("returns_none", "return None", r"recipe NAME: returned NoneType"),
+    recipe("returns_step", 'return step("a", JOB)', r"recipe NAME: returned Step"),
+    recipe("returns_rows", 'return [Row("x", {})]', r"recipe NAME: returned list"),
 ]
 PARAMETERS = [
     recipe(
         "keywords",
         "return Summary([])",
-        r"recipe NAME: parameter kw: \* or \*\* given; expected .*",
+        r"recipe NAME: parameter kw: \* or \*\* given",
         parameters="**kw",
     ),
     recipe(
         "positions",
         "return Summary([])",
-        r"recipe NAME: parameter x: \* or .* given; expected .*",
+        r"recipe NAME: parameter x: \* or .* given",
         parameters="*x",
     ),
     recipe(
-        "untyped",
-        "return Summary([])",
-        r"recipe NAME: parameter x: no type given; expected one, .*",
-        parameters="x",
+        "untyped", "return Summary([])", r"recipe NAME: parameter x: no type given", parameters="x"
     ),
     recipe(
         "untyped_set",
@@ -448,31 +361,25 @@ PARAMETERS = [
         parameters="x=3",
         settings="--set x=4",
     ),
-    recipe(
-        "required",
-        "return Summary([])",
-        r"recipe NAME: x not given; .*; add --set x=\.\.\.",
-        parameters="x: int",
-    ),
+    recipe("required", "return Summary([])", r"recipe NAME: x not given", parameters="x: int"),
     recipe(
         "wrong_type",
         "return Summary([])",
-        r"--set x=a: 'a' given; .*",
+        r"--set x=a: 'a' given",
         parameters="x: int",
         settings="--set x=a",
     ),
     recipe(
         "misspelt",
         "return Summary([])",
-        r"--set sed=1: .* no parameter 'sed'; .* mean 'seed'\?",
+        r"--set sed=1: .* no parameter 'sed'",
         parameters="seed: int = 1",
         settings="--set sed=1",
     ),
     Mistake(
         "file_with_minus",
         "plan my-recipe.py",
-        r"recipe my-recipe\.py: 'my-recipe' is no name of a Python function; .*"
-        r"rename the file to my_recipe\.py",
+        r"recipe my-recipe\.py: 'my-recipe' is no name of a Python function",
         {"my-recipe.py": "def my_recipe(): ..."},
     ),
     Mistake(
@@ -484,7 +391,7 @@ PARAMETERS = [
     Mistake(
         "file_with_digit",
         "plan 2nd.py",
-        r"recipe 2nd\.py: '2nd' is no name of a Python function; .*",
+        r"recipe 2nd\.py: '2nd' is no name of a Python function",
         {"2nd.py": ""},
     ),
     Mistake(
@@ -501,7 +408,7 @@ PARAMETERS = [
     Mistake(
         "no_function",
         "plan own_empty.py",
-        r"recipe own_empty: own_empty\.py has no function own_empty\(\); .*",
+        r"recipe own_empty: own_empty\.py has no function own_empty\(\)",
         {"own_empty.py": "def other(): ..."},
     ),
 ]
@@ -528,44 +435,24 @@ JOBS = [
         "config_instance",
         "config=Config",
         "config=Config()",
-        r"JOBLINE: job count\.config: a Config given; expected a dataclass.*",
+        r"JOBLINE: job count\.config: a Config given",
     ),
     job(
         "run_parameters",
         "run(context, config, inputs)",
         "run(config, inputs)",
-        r"JOBLINE: job count\.run: run\(config, inputs\) given; expected run\(context, config, inputs\)",
+        r"JOBLINE: job count\.run: run\(config, inputs\) given",
     ),
     job(
         "run_none",
         "run(context, config, inputs)",
         "run()",
-        r"JOBLINE: job count\.run: run\(\) given; .*",
+        r"JOBLINE: job count\.run: run\(\) given",
     ),
-    job(
-        "run_number",
-        "run=run",
-        "run=3",
-        r"JOBLINE: job count\.run: 3 given; expected a function .*",
-    ),
-    job(
-        "run_text",
-        "run=run",
-        'run="run"',
-        r"JOBLINE: job count\.run: 'run' given; expected a function .*",
-    ),
-    job(
-        "run_called",
-        "run=run",
-        "run=run(1, 2, 3)",
-        r"JOBLINE: job count\.run: a Result given; expected a function .*",
-    ),
-    job(
-        "check_number",
-        "check=check",
-        "check=3",
-        r"JOBLINE: job count\.check: 3 given; expected a function check\(.*",
-    ),
+    job("run_number", "run=run", "run=3", r"JOBLINE: job count\.run: 3 given"),
+    job("run_text", "run=run", 'run="run"', r"JOBLINE: job count\.run: 'run' given"),
+    job("run_called", "run=run", "run=run(1, 2, 3)", r"JOBLINE: job count\.run: a Result given"),
+    job("check_number", "check=check", "check=3", r"JOBLINE: job count\.check: 3 given"),
     job(
         "check_parameters",
         "def check(config, inputs, parents)",
@@ -576,7 +463,7 @@ JOBS = [
         "check_raises",
         "    pass",
         '    raise ValueError("seven")',
-        r"\S+\.py:\d+ in check: ValueError: seven; .*",
+        r"\S+\.py:\d+ in check: ValueError: seven",
     ),
     job(
         "check_attribute",
@@ -584,74 +471,49 @@ JOBS = [
         "    config.nosuch",
         r"\S+\.py:\d+ in check: AttributeError: .*",
     ),
-    job("check_key", "    pass", "    {}['x']", r"\S+\.py:\d+ in check: KeyError: 'x'; .*"),
+    job("check_key", "    pass", "    {}['x']", r"\S+\.py:\d+ in check: KeyError: 'x'"),
     job(
         "input_str",
         "before: Path | None",
         "before: str",
-        r"JOBLINE: job count: Inputs\.before: str given; expected Path, .*",
+        r"JOBLINE: job count: Inputs\.before: str given",
     ),
     job(
         "input_list",
         "before: Path | None",
         "before: list[Path]",
-        r"JOBLINE: job count: Inputs\.before: 'list\[.* given; .*",
+        r"JOBLINE: job count: Inputs\.before: 'list\[.* given",
     ),
     job(
         "field_list",
         "size: Annotated[int, Ge(1)] = 8",
         "size: list = None",
-        r"JOBLINE: job count: Config\.size: list given; .*",
+        r"JOBLINE: job count: Config\.size: list given",
     ),
     job(
         "field_dict",
         "rate: float",
         "rate: dict[str, int]",
-        r"JOBLINE: job count: Config\.rate: 'dict\[str, int\]' given; .*",
+        r"JOBLINE: job count: Config\.rate: 'dict\[str, int\]' given",
     ),
     job(
         "field_path",
         "rate: float = 0.5",
         "rate: Path = None",
-        r"JOBLINE: job count: Config\.rate: Path given; .*",
+        r"JOBLINE: job count: Config\.rate: Path given",
     ),
     job(
         "field_set",
         "rate: float",
         "rate: set[int]",
-        r"JOBLINE: job count: Config\.rate: 'set\[int\]' given; .*",
+        r"JOBLINE: job count: Config\.rate: 'set\[int\]' given",
     ),
-    job(
-        "built_in_name",
-        '"count"',
-        '"mine"',
-        r"job mine: declared in own_\w+; expected another name than .*; rename it",
-    ),
-    job(
-        "built_in_embed",
-        '"count"',
-        '"embed"',
-        r"job embed: declared in own_\w+; expected another name than .*",
-    ),
-    job("name_number", '"count"', "3", r"JOBLINE: Job: 3 given; expected a name like my_job"),
-    job(
-        "name_space",
-        '"count"',
-        '"my job"',
-        r"JOBLINE: Job: 'my job' given; expected a name like my_job",
-    ),
-    job(
-        "name_path",
-        '"count"',
-        '"../x"',
-        r"JOBLINE: Job: '\.\./x' given; expected a name like my_job",
-    ),
-    job(
-        "version_text",
-        "version=1",
-        'version="a"',
-        r"JOBLINE: job count\.version: 'a' given; expected an integer, .*",
-    ),
+    job("built_in_name", '"count"', '"mine"', r"job mine: declared in own_\w+"),
+    job("built_in_embed", '"count"', '"embed"', r"job embed: declared in own_\w+"),
+    job("name_number", '"count"', "3", r"JOBLINE: Job: 3 given"),
+    job("name_space", '"count"', '"my job"', r"JOBLINE: Job: 'my job' given"),
+    job("name_path", '"count"', '"../x"', r"JOBLINE: Job: '\.\./x' given"),
+    job("version_text", "version=1", 'version="a"', r"JOBLINE: job count\.version: 'a' given"),
 ]
 
 

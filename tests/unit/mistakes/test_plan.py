@@ -35,7 +35,7 @@ def other(name: str, line: str, answer: str) -> Mistake:
 
 def given(line: str, expected: str) -> str:
     """The answer for a `--set` line."""
-    return rf"--set {line}: '[^']*' given; expected {expected}"
+    return rf"--set {line}: '[^']*' given"
 
 
 PARAMETERS = [
@@ -51,7 +51,7 @@ PARAMETERS = [
     Mistake(
         "countdown_checkpoints twice",
         "plan countdown --set checkpoints=5,5",
-        r"sft\.checkpoints: .*5, 5.* given; expected increasing training steps",
+        r"sft\.checkpoints: .*5, 5.* given",
     ),
     quickstart("seed=abc", given("seed=abc", "a valid integer.*")),
     quickstart("seed=", given("seed=", "a valid integer.*")),
@@ -75,11 +75,7 @@ PARAMETERS = [
     other("misconceptions", "bm25=perhaps", given("bm25=perhaps", "a valid boolean.*")),
     other("countdown", "ce_weight=1.5", given(r"ce_weight=1\.5", "<= 1")),
     other("countdown", "ce_weight=-0.5", given(r"ce_weight=-0\.5", ">= 0")),
-    other(
-        "countdown",
-        "ce_weight=nan",
-        r"--set ce_weight=nan: 'nan' given; expected .*|--set ce_weight=nan: nan .*finite.*",
-    ),
+    other("countdown", "ce_weight=nan", r"--set ce_weight=nan: 'nan' given"),
     other("countdown", "num_completions=0", given("num_completions=0", ">= 1")),
     other("countdown", "teacher_completions=-1", given("teacher_completions=-1", ">= 0")),
     other("countdown", "max_test=0", given("max_test=0", ">= 1")),
@@ -127,12 +123,10 @@ SETTINGS = [
     ),
     quickstart("finetune_embedder.batch_size=0", given(r"finetune_embedder\.batch_size=0", ">= 2")),
     quickstart(
-        "finetune_embedder.metric=foo",
-        r"(step \S+: )?finetune_embedder\.metric: foo given; expected map@25, .*",
+        "finetune_embedder.metric=foo", r"(step \S+: )?finetune_embedder\.metric: foo given"
     ),
     quickstart(
-        "finetune_embedder.metric=map@0",
-        r"(step \S+: )?finetune_embedder\.metric: map@0 given; expected .*",
+        "finetune_embedder.metric=map@0", r"(step \S+: )?finetune_embedder\.metric: map@0 given"
     ),
     quickstart("finetune_embedder.lora_r=-1", given(r"finetune_embedder\.lora_r=-1", ">= 1")),
     quickstart(
@@ -142,13 +136,9 @@ SETTINGS = [
         "finetune_embedder.lr_scheduler_type=cosin", given(r"finetune_embedder\..*", ".* 'cosine'.")
     ),
     quickstart(
-        "finetune_embedder.lr=1e-3",
-        r"--set .*: step iter0/finetune_embedder has no setting 'lr'; expected .*",
+        "finetune_embedder.lr=1e-3", r"--set .*: step iter0/finetune_embedder has no setting 'lr'"
     ),
-    quickstart(
-        "finetune_embeder.epochs=1",
-        r"--set .*: no step matches 'finetune_embeder'; .* 'finetune_embedder'\?",
-    ),
+    quickstart("finetune_embeder.epochs=1", r"--set .*: no step matches 'finetune_embeder'"),
     quickstart("finetune_reranker.depth=1", given(r"finetune_reranker\.depth=1", ">= 2")),
     quickstart("mine.window=5", given(r"mine\.window=5", ".*")),
     quickstart("mine.window=a,b", given(r"mine\.window=a,b", "a valid integer.*")),
@@ -158,12 +148,11 @@ SETTINGS = [
     quickstart("evaluate_retrieval.k=0", given(r"evaluate_retrieval\.k=0", ">= 1")),
     quickstart(
         "evaluate_retrieval.tag=two words",
-        r"(step \S+: )?evaluate_retrieval\.tag: 'two words' given; .*",
+        r"(step \S+: )?evaluate_retrieval\.tag: 'two words' given",
     ),
     quickstart(
         "evaluate_retrieval.k=1,5",
-        r"row 'BM25', column 'MAP@25': step bm25/evaluate reports no 'map@25'; expected"
-        r" one of .*map@1, map@5, .*",
+        r"row 'BM25', column 'MAP@25': step bm25/evaluate reports no 'map@25'",
     ),
 ]
 RESOURCES = [
@@ -174,29 +163,21 @@ RESOURCES = [
     quickstart("embed.cpus=0", given(r"embed\.cpus=0", "> 0")),
     quickstart("embed.memory=-1", given(r"embed\.memory=-1", ">= 0")),
     quickstart("embed.memory=nan", r"--set embed\.memory=nan: .*"),
-    quickstart(
-        "embed.labels=foo", r"--set embed\.labels=foo: labels: 'foo' given; expected name=value, .*"
-    ),
-    quickstart(
-        "embed.labels==x", r"--set embed\.labels==x: labels: '=x' given; expected name=value, .*"
-    ),
-    quickstart(
-        "embed.labels=a=b,c",
-        r"--set embed\.labels=a=b,c: labels: 'c' given; expected name=value, .*",
-    ),
+    quickstart("embed.labels=foo", r"--set embed\.labels=foo: labels: 'foo' given"),
+    quickstart("embed.labels==x", r"--set embed\.labels==x: labels: '=x' given"),
+    quickstart("embed.labels=a=b,c", r"--set embed\.labels=a=b,c: labels: 'c' given"),
     quickstart("embed.placement=NEAR", given(r"embed\.placement=NEAR", "one of PACK, .*")),
     quickstart("embed.batch_tokens=0", given(r"embed\.batch_tokens=0", ">= 1")),
     quickstart("embed.timeout=0", given(r"embed\.timeout=0", "> 0")),
     quickstart("embed.retries=-1", given(r"embed\.retries=-1", ">= 0")),
     quickstart(
-        "embed.worker=2",
-        r"--set .*: step \S+ has no setting 'worker'; .*; did you mean 'workers'\?",
+        "embed.worker=2", r"--set .*: step \S+ has no setting 'worker'; .*did you mean 'workers'\?"
     ),
     quickstart("embed.micro_batch_size=0", given(r"embed\.micro_batch_size=0", ">= 1")),
     Mistake(
         "more_workers_at_first",
         "plan quickstart --set base=base --set embed.workers=2 --set embed.min_workers=3",
-        r"--set embed\.min_workers=3: min_workers 3 given; expected at most workers, which is 2",
+        r"--set embed\.min_workers=3: min_workers 3 given",
         MODEL,
     ),
 ]
@@ -210,12 +191,12 @@ SIZES = [
     Mistake(
         "checkpoints after the last step",
         "plan countdown --set checkpoints=5000",
-        r"checkpoints: 5000 given, of \d+ training steps in all; expected training steps within them; .*",
+        r"checkpoints: 5000 given, of \d+ training steps in all",
     ),
     Mistake(
         "checkpoints after the last step of given tasks",
         "plan countdown --set data=t.jsonl --set checkpoints=50",
-        r"checkpoints: 50 given, of \d+ training steps in all; .*",
+        r"checkpoints: 50 given, of \d+ training steps in all",
         {
             "t.jsonl": "".join(
                 f'{{"nums": [{i}, 2], "target": {i + 2}, "solution": "{i} + 2"}}\n'
@@ -226,21 +207,18 @@ SIZES = [
     Mistake(
         "several workers for GRPO",
         "plan countdown --set grpo_steps=5 --set grpo.workers=2",
-        r"--set grpo\.workers=2: workers given; expected one of .*, since grpo uses no other resource; leave it out",
+        r"--set grpo\.workers=2: workers given",
     ),
     Mistake(
         "a warm-up of more steps than there are",
         "plan countdown --set sft.warmup_steps=100000",
-        r"warmup_steps: 100000 given, of \d+ steps in all; expected fewer; .*",
+        r"warmup_steps: 100000 given, of \d+ steps in all",
     ),
     quickstart(
         "finetune_embedder.target_modules=nothing",
-        r"finetune_embedder\.target_modules: 'nothing' given; expected all-linear, or names of .*",
+        r"finetune_embedder\.target_modules: 'nothing' given",
     ),
-    quickstart(
-        "embed.labels=a=b,a=c",
-        r"--set .*: labels: a=b,a=c given; expected each name once; remove one",
-    ),
+    quickstart("embed.labels=a=b,a=c", r"--set .*: labels: a=b,a=c given"),
     quickstart("embed.memory=1e12", given(r"embed\.memory=1e12", "<= 100000")),
     quickstart("embed.workers=99999999999", given(r"embed\.workers=99999999999", "<= 100000")),
     Mistake(
@@ -252,26 +230,16 @@ SIZES = [
     Mistake(
         "papers_in_two_files",
         "plan theorems --set data=papers.jsonl --set test=test.jsonl --set base=base",
-        r"test\.jsonl:2: paper 'a3' is also papers\.jsonl:4; expected each paper once; .*",
+        r"test\.jsonl:2: paper 'a3' is also papers\.jsonl:4",
         {"papers.jsonl": PAPERS, "test.jsonl": OTHERS, **MODEL},
     ),
-    theorems(
-        "valid=~nobody-at-all/x", r"~nobody-at-all/x: not found; expected a file or folder .*"
-    ),
-    theorems("valid=missing.jsonl", r"missing\.jsonl: not found; expected a file or folder .*"),
+    theorems("valid=~nobody-at-all/x", r"~nobody-at-all/x: not found"),
+    theorems("valid=missing.jsonl", r"missing\.jsonl: not found"),
+    Mistake("nul", "plan ./r.py", r"r\.py:1: a NUL byte given", {"r.py": b"a\0b"}),
     Mistake(
-        "nul",
-        "plan ./r.py",
-        r"r\.py:1: a NUL byte given; expected UTF-8 text; .*",
-        {"r.py": b"a\0b"},
+        "utf-16", "plan ./r.py", r"r\.py: UTF-16 given", {"r.py": "def r(): pass".encode("utf-16")}
     ),
-    Mistake(
-        "utf-16",
-        "plan ./r.py",
-        r"r\.py: UTF-16 given; .*",
-        {"r.py": "def r(): pass".encode("utf-16")},
-    ),
-    Mistake("empty", "plan ./r.py", r"r\.py: the file is empty; expected text; .*", {"r.py": b""}),
+    Mistake("empty", "plan ./r.py", r"r\.py: the file is empty", {"r.py": b""}),
 ]
 
 

@@ -22,10 +22,8 @@ def make_runs(folder: Path) -> None:
             (run_log.folder / "report.md").write_text(report)
 
 
-NO_STORE = r": no store there; expected a folder or URL that `ratchet run` has created, .*"
-NOT_SUPPORTED = (
-    r": no folder or supported URL; expected a folder, s3://BUCKET/PREFIX, .*; check --store and .*"
-)
+NO_STORE = r": no store there"
+NOT_SUPPORTED = r": no folder or supported URL"
 
 STORES = [
     Mistake(
@@ -66,33 +64,22 @@ STORES = [
         ),
         (
             "plan quickstart --store s3://b/x?key=1",
-            r"store s3://b/x: a key or token given in the URL; expected none.*",
+            r"store s3://b/x: a key or token given in the URL",
         ),
         (
             "plan quickstart --store s3://me:pass@b/x",
-            r"store s3://b/x: a key or token given in the URL; .*",
+            r"store s3://b/x: a key or token given in the URL",
         ),
-        (
-            "run quickstart --store /proc/nowhere",
-            r"store /proc/nowhere: No such file .*; expected a folder that .*",
-        ),
+        ("run quickstart --store /proc/nowhere", r"store /proc/nowhere: No such file .*"),
     ),
 ]
 
 RUNS = [
     Mistake(name, command, answer, prepare=make_runs)
     for name, command, answer in (
-        (
-            "no such run",
-            "status nosuch",
-            r"store store: no run 'nosuch' in it; .*`ratchet status` lists them.*",
-        ),
-        ("no report of such a run", "report nosuch", r"store store: no run 'nosuch' in it; .*"),
-        (
-            "no report after a failed start",
-            "report",
-            r"run 20260102-000000-toy-bbbb: no report; .*; `ratchet report 20260101-000000-toy-aaaa` shows .*",
-        ),
+        ("no such run", "status nosuch", r"store store: no run 'nosuch' in it"),
+        ("no report of such a run", "report nosuch", r"store store: no run 'nosuch' in it"),
+        ("no report after a failed start", "report", r"run 20260102-000000-toy-bbbb: no report"),
     )
 ]
 

@@ -11,9 +11,7 @@ from mistakes import Mistake, check, parametrize
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.store import Store
 
-HINT = (
-    r"; expected code that runs; correct it; the whole traceback is in \S+\.txt; --debug prints it"
-)
+HINT = r""
 JOB = """
 from dataclasses import dataclass
 from ratchet.orchestrator.job_interface import Job, Result
