@@ -34,7 +34,7 @@ quickstart: $(READY) ## set up, then run an iteration on example data and write 
 	@$(BIN)/ratchet run quickstart
 
 test: $(READY) ## set up, then run the unit tests (no Ray cluster, 2 minutes)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --durations=12
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not soak" --durations=12
 
 # Most of these tests wait for processes that they start, so two run at once.
 test-integration: $(READY) ## slow unit tests; tests on Ray and DeepSpeed, with killed processes (25 minutes)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers
 
@@ -75,6 +77,16 @@ ALL_ARCHITECTURES: dict[str, Any] = {
     ),
 }
 """Also those that are tested for some of their properties only."""
+
+COMMON = ("qwen2", "bert", "xlm-roberta", "modernbert", "mpnet", "gpt2")
+
+
+def mark_rare(names: Iterable[str]) -> list[Any]:
+    """Return names of architectures as parameters of a test. The rare ones are left for `make test-soak`."""
+    found: list[Any] = []
+    for name in names:
+        found.append(name if name in COMMON else pytest.param(name, marks=pytest.mark.soak))
+    return found
 
 
 def make(

@@ -109,6 +109,7 @@ def test_choice_of_negatives(case: dict) -> None:
     assert len(chosen.rows) == window.num_negatives or not left, "the corpus had more"
 
 
+@pytest.mark.slow
 @given(cases())
 def test_a_draw_depends_on_seed_and_query_alone(case: dict) -> None:
     assert choose_negatives(**case).rows.tolist() == choose_negatives(**case).rows.tolist()

@@ -103,6 +103,7 @@ def test_a_single_group_has_no_interval() -> None:
     assert np.isnan(compute_half_width(np.array([0.1, 0.9]), np.array([3, 3])))
 
 
+@pytest.mark.slow
 def test_an_interval_holds_the_mean_as_often_as_it_says() -> None:
     random, experiments = np.random.default_rng(1), 1500
     means, widths = [], []

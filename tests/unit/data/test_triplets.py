@@ -38,6 +38,7 @@ def made(queries: list[dict[str, Any]] = QUERY_ROWS, **options: int) -> Triplets
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.integers(0, 5), st.integers(0, 5), st.integers(1, 30))
 def test_an_epoch_has_each_query_once_in_nearly_equal_steps(
@@ -87,6 +88,7 @@ def test_unusable_triplets() -> None:
         made([{"text": "q", "positives": ["c1"], "negatives": ["c2", "nowhere"]}])
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.integers(0, 9), st.integers(1, 4), st.integers(0, 3))
 def test_any_number_of_workers_has_the_same_step(seed: int, workers: int, negatives: int) -> None:
@@ -215,6 +217,7 @@ def test_examples_are_never_the_querys_own() -> None:
     assert data.draw_examples(0, 1, 0) == []
 
 
+@pytest.mark.slow
 def test_drawing_examples_does_not_shuffle_all_queries() -> None:
     data = made(
         [{"text": f"query {i}", "positives": [f"c{i % 9}"], "negatives": []} for i in range(50_000)]

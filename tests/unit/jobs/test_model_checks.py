@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from architectures import ALL_ARCHITECTURES, make, trained
+from architectures import ALL_ARCHITECTURES, make, mark_rare, trained
 from safetensors.torch import save_file
 from tokenizers import processors
 
@@ -300,7 +300,7 @@ def test_padding_with_the_end_token_is_refused(tiny_decoder: Path, tmp_path: Pat
         job.JOB.check(job.Config(), job.Inputs(**{field: folder, **others}), {})
 
 
-@pytest.mark.parametrize("name", ALL_ARCHITECTURES)
+@pytest.mark.parametrize("name", mark_rare(ALL_ARCHITECTURES))
 def test_usual_models_are_accepted(name: str, tiny: dict[str, Path], tmp_path: Path) -> None:
     tokens = {"pad_token_id": 0}
     folder = make(name, transformers.AutoModel, tmp_path / "model", tiny["qwen2"], **tokens)

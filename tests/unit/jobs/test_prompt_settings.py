@@ -52,6 +52,7 @@ def test_without_settings_the_config_is_that_of_the_folder(minilm: Path) -> None
     )
 
 
+@pytest.mark.slow
 def test_vectors_are_those_of_texts_in_the_template(minilm: Path, chosen: Path) -> None:
     """What `embed` is told by settings, against the same texts written out by hand."""
     settings = EncodingSettings(

@@ -122,6 +122,7 @@ def test_embed(name: str, side: Any, dtype: str, training: bool, folders: dict[s
     compare(f"embed, {side}", name, dtype, found, np.stack(expected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", DECODERS)
 def test_rerank(name: str, dtype: str, folders: dict[str, Path]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from architectures import ALL_ARCHITECTURES, make
+from architectures import ALL_ARCHITECTURES, make, mark_rare
 
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig
@@ -17,7 +17,7 @@ from ratchet.models.loading import eval_mode, open_model
 IDS = torch.arange(3, 15)[None]
 
 
-@pytest.fixture(scope="module", params=ALL_ARCHITECTURES)
+@pytest.fixture(scope="module", params=mark_rare(ALL_ARCHITECTURES))
 def folder(
     request: pytest.FixtureRequest, tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import combinations, pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ def cost(groups: list[np.ndarray], padded: np.ndarray, overhead: int) -> int:
     return sum(len(group) * int(padded[group].max()) + overhead for group in groups)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(LENGTHS, st.integers(1, 300), st.sampled_from([1, 4, 8]))
 def test_each_row_once_and_within_the_budget(

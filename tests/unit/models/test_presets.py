@@ -372,6 +372,7 @@ def test_rerankers_have_the_prompt_of_each_query(qwen3_reranker: Path) -> None:
         np.testing.assert_allclose(1 / (1 + np.exp(-own)), theirs, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_prompt_behind_the_passage_is_that_of_each_query(
     qwen3_reranker: Path, tmp_path: Path
 ) -> None:

@@ -153,6 +153,7 @@ def test_classifier_scores_alone_as_in_a_batch(tmp_path: Path, filler: int | Non
     assert np.ptp(theirs) > 1e-3
 
 
+@pytest.mark.slow
 def test_bfloat16_is_near(cross_encoder: Path) -> None:
     texts = ["Adds the denominators.", "Squares each term.", "Reads the scale wrongly."]
     scores = [
@@ -277,6 +278,7 @@ def test_short_windows_do_not_share(
     np.testing.assert_allclose(ours.score(QUERIES, PASSAGES)[0], expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_fresh_head_depends_on_its_seed(minilm: Path) -> None:
     with pytest.raises(ModelError, match="classifier"):
         reranker.load(minilm, device="cpu")
@@ -394,6 +396,7 @@ def test_a_decoder_that_is_trained_whole_is_saved_as_it_scores(
     assert np.abs(scores - before).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_bfloat16_scores_are_not_rounded(tiny: dict[str, Path], tmp_path: Path) -> None:
     """Logits of language models are about 20, where bfloat16 has steps of 0.125."""
     ours = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", reranker_config=ASK)

@@ -36,6 +36,7 @@ def promote(store: Store, made: RunModel, name: str = "mine") -> Path:
     return promote_model(store, name, made, commit)
 
 
+@pytest.mark.slow
 def test_a_name_points_to_the_exported_model_and_is_a_base(store: Store) -> None:
     made = make_model(store, 0.5)
     link = promote(store, made)

@@ -157,6 +157,7 @@ def test_two_steps_of_one_name_are_refused_wherever_they_are() -> None:
     assert [s.name for s in reachable([other])] == ["prepare", "embed", "other"]
 
 
+@pytest.mark.slow
 def test_several_seeds_are_one_table_of_means() -> None:
     lines = [
         "iterations=1",

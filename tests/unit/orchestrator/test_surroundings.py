@@ -31,6 +31,7 @@ class _Refusing(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["refuses", "socks"])
 def test_a_proxy_that_refuses_counts_as_no_network(
     kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

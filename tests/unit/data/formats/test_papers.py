@@ -36,6 +36,7 @@ def table(sizes: list[int]) -> pa.Table:
     return pa.Table.from_pylist(rows, STATEMENTS)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(st.integers(0, 7), min_size=1, max_size=12).filter(lambda s: max(s) > 1),
@@ -269,6 +270,7 @@ def test_the_stacks_project_is_read() -> None:
     assert sum(len(paper.statements) for paper in papers) == 13131
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.lists(

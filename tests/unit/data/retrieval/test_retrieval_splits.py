@@ -35,6 +35,7 @@ LABELS = st.lists(
 SPLIT_BY = st.sampled_from(["question", "document", "query"])
 
 
+@pytest.mark.slow
 @given(LABELS, st.integers(0, 40), st.floats(0, 1))
 def test_labels_are_left_out(labels: list[list[int]], held_out: int, fraction: float) -> None:
     queries = make_queries(labels)

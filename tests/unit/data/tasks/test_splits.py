@@ -31,6 +31,7 @@ def make_groups(sizes: list[list[int]]) -> list[list[Sample]]:
 SIZES = st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=5), min_size=3, max_size=12)
 
 
+@pytest.mark.slow
 @given(sizes=SIZES, seed=st.integers(0, 99), most=st.none() | st.integers(1, 30))
 @settings(deadline=None)
 def test_documents_stay_in_one_split(sizes: list[list[int]], seed: int, most: int | None) -> None:

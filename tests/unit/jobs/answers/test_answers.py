@@ -44,6 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_countdown_files(tmp_path_factory.mktemp("countdown"))
 
 
+@pytest.mark.slow
 def test_splits_are_disjoint_by_numbers_and_target(made: Path, tmp_path: Path) -> None:
     keys = {}
     for name in ("train", "valid", "test"):
@@ -184,6 +185,7 @@ def check_equal(one: tuple[float, dict[str, Any]], other: tuple[float, dict[str,
         torch.testing.assert_close(others[name], value, rtol=1e-4, atol=1e-5 * scale, msg=name)
 
 
+@pytest.mark.slow
 def test_what_is_too_long_is_left_out_whole_and_counted(made: Path, tmp_path: Path) -> None:
     plain = SftTask(
         WorkerInfo(0, 1, "cpu"),

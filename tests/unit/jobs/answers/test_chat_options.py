@@ -82,6 +82,7 @@ def test_system_prompt_of_samples(made: Path) -> None:
     assert after == [row | {"system": SYSTEM} for row in before]
 
 
+@pytest.mark.slow
 def test_all_jobs_ask_with_the_same_tokens(made: Path, tmp_path: Path) -> None:
     """Against `apply_chat_template`, with the argument."""
     model, samples = made / "thinking", made / "asked/train"

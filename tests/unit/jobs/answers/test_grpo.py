@@ -70,6 +70,7 @@ def test_all_questions_are_drawn_before_one_is_drawn_again() -> None:
     assert (draw_order(7, 9, seed=3) == order[:9]).all(), "a longer run begins alike"
 
 
+@pytest.mark.slow
 def test_samples_are_read_as_they_are_drawn(inputs: grpo.Inputs, tmp_path: Path) -> None:
     def count() -> int:
         gc.collect()
@@ -154,6 +155,7 @@ def test_adapters_are_float32(inputs: grpo.Inputs, tmp_path: Path, quantization:
     }
 
 
+@pytest.mark.slow
 def test_adapter_is_continued_without_dropout(inputs: grpo.Inputs, tmp_path: Path) -> None:
     base = transformers.AutoModelForCausalLM.from_pretrained(inputs.base)
     shape: dict[str, Any] = {"lora_r": 4, "lora_alpha": 8.0, "target_modules": "all-linear"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,7 @@ def test_a_shard_that_another_worker_has_is_not_put_back() -> None:
     assert queue.count_unfinished() == 0
 
 
+@pytest.mark.slow
 @given(st.integers(0, 8), st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=40))
 def test_each_shard_is_finished_once_and_held_by_one_worker(
     shards: int, moves: list[tuple[int, bool]]

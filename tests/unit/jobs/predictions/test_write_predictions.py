@@ -78,6 +78,7 @@ def test_each_file_has_the_first_documents_of_each_query(tmp_path: Path, top: in
     ]
 
 
+@pytest.mark.slow
 def test_rankings_are_not_held_in_memory(tmp_path: Path) -> None:
     """The lists of 1,500 queries are 12 MB as Python objects."""
     _, context = write(tmp_path, 1500, 60)

@@ -183,6 +183,7 @@ def test_a_folder_with_test_queries_only_is_evaluated_whole(
     assert result.metrics["train/queries"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameter", ["data", "test"])
 def test_evaluation_without_iterations(
     tmp_path: Path, parameter: str, capsys: pytest.CaptureFixture[str]

@@ -252,6 +252,7 @@ def test_what_mining_suspects_is_no_negative_of_the_query(inputs: Inputs, tmp_pa
     assert masked > len(made.query_Q) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantization", ["none", "nf4"])
 def test_current_best_over_the_trained_base(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantization: str
@@ -297,6 +298,7 @@ def test_current_best_over_the_trained_base(
         assert torch.equal(after[name], weight)
 
 
+@pytest.mark.slow
 def test_held_out_queries_are_ranked_against_the_pool(inputs: Inputs, tmp_path: Path) -> None:
     """As by brute force over the documents of the pool alone; a pool of all documents gives what no pool gives."""
     worker, resources = WorkerInfo(0, 1, "cpu"), Resources(1, cpus=1.0, gpus=0.0)

@@ -30,6 +30,7 @@ def inputs(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     return make_inputs(concepts, tmp_path_factory.mktemp("reranker"))
 
 
+@pytest.mark.slow
 def test_the_base_that_is_kept_has_its_own_head(inputs: Inputs, tmp_path: Path) -> None:
     torch.manual_seed(3)
     base = transformers.AutoModelForSequenceClassification.from_pretrained(
@@ -127,6 +128,7 @@ def test_a_teacher_without_scores_and_other_lists_are_named(inputs: Inputs, tmp_
         made(FAST, dataclasses.replace(inputs, mined=tmp_path / "bare"))
 
 
+@pytest.mark.slow
 def test_current_best_over_the_trained_base(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def embed_queries(config: embed.Config, inputs: embed.Inputs, target: Path) -> n
     return np.array(open_mapped_shard(target)["embedding"].to_pylist())
 
 
+@pytest.mark.slow
 def test_queries_are_embedded_with_their_own_task(concepts: Path, tmp_path: Path) -> None:
     plain = embed.Config(role="query", dtype="float32")
     config = dataclasses.replace(plain, query_template="q9x1 {task} q8x2 {text}")
@@ -85,6 +86,7 @@ def test_queries_are_embedded_with_their_own_task(concepts: Path, tmp_path: Path
     )
 
 
+@pytest.mark.slow
 def test_pairs_are_scored_with_the_prompt_of_their_query(
     concepts: Path, tiny_decoder: Path, tmp_path: Path
 ) -> None:
@@ -112,6 +114,7 @@ def test_pairs_are_scored_with_the_prompt_of_their_query(
     assert not np.allclose(found[0], alike[0], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_embedder_is_trained_and_evaluated_with_own_tasks(
     concepts: Path, tmp_path: Path
 ) -> None:
@@ -215,6 +218,7 @@ def test_plan_names_preset_and_instructions(e5: Path, tiny_decoder: Path, tmp_pa
     )
 
 
+@pytest.mark.slow
 def test_a_name_that_selects_a_preset_is_part_of_the_digest(e5: Path, tmp_path: Path) -> None:
     """The same files under another name are encoded otherwise, so they must not be the same step."""
     digests = SourceDigests(tmp_path / "digests.json")

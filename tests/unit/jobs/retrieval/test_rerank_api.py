@@ -113,6 +113,7 @@ def ask(folder: Path, server: Server, inputs: Inputs, **settings: Any) -> Result
     return run(context(folder), Config(f"{server.url}/v1/rerank", **settings), inputs)
 
 
+@pytest.mark.slow
 def test_the_scores_are_those_of_the_model_itself(
     server: Server, model: Path, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from architectures import ALL_ARCHITECTURES, SIZE, make
+from architectures import ALL_ARCHITECTURES, SIZE, make, mark_rare
 from tiny_models import save_model
 
 from ratchet.errors import InputError, ModelError
@@ -80,7 +80,7 @@ def train_and_merge(base: Path, auto: Any, names: str, folder: Path) -> None:
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", mark_rare(CONFIGS))
 def test_the_plan_accepts_what_can_be_trained_and_merged(name: str, tmp_path: Path) -> None:
     base = save(name, "backbone", tmp_path / "base")
     if name in UNFIT:
@@ -94,7 +94,7 @@ def test_the_plan_accepts_what_can_be_trained_and_merged(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "name", ["bert", "mpnet", "albert", "electra", "camembert", "longformer", "big_bird"]
+    "name", mark_rare(["bert", "mpnet", "albert", "electra", "camembert", "longformer", "big_bird"])
 )
 def test_a_base_without_a_pooler_makes_adapters_that_merge(
     name: str, tiny: dict[str, Path], tmp_path: Path
@@ -113,7 +113,9 @@ def test_a_base_without_a_pooler_makes_adapters_that_merge(
     merge(base, tmp_path / "adapter", tmp_path / "merged")
 
 
-@pytest.mark.parametrize("name", ["bert", "mpnet", "electra", "modernbert", "deberta-v2"])
+@pytest.mark.parametrize(
+    "name", mark_rare(["bert", "mpnet", "electra", "modernbert", "deberta-v2"])
+)
 def test_a_backbone_gets_a_head_and_merges(
     name: str, tiny: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from architectures import ALL_ARCHITECTURES, SIZE
+from architectures import ALL_ARCHITECTURES, SIZE, mark_rare
 
 from ratchet.models.engine import group_weights
 
@@ -40,7 +40,7 @@ def make_model(config: Any) -> Any:
         return transformers.AutoModel.from_config(config)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", mark_rare(CONFIGS))
 def test_matrices_are_decayed_except_biases_and_norms(name: str) -> None:
     model = make_model(CONFIGS[name]())
     names = {id(weight): name for name, weight in model.named_parameters()}

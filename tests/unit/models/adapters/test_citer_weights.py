@@ -32,6 +32,7 @@ TEXTS = [
 LENGTH = 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["qwen2", "bert"])
 def test_the_merged_model_embeds_as_the_scripts_do(
     kind: str, tiny: dict[str, Path], tmp_path: Path

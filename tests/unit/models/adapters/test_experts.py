@@ -39,6 +39,7 @@ def compute(folder: Path, adapter: Path | None = None) -> torch.Tensor:
     return logits
 
 
+@pytest.mark.slow
 def test_an_adapter_of_the_attention_is_trained_and_merged(base: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "lora_r": 4,

@@ -52,6 +52,7 @@ def test_adapters_with_a_changed_base_are_refused(
             use()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant", [{"use_rslora": True}, {"use_dora": True}, {"rank_pattern": {"q_proj": 2}}]
 )
@@ -72,6 +73,7 @@ def test_variants_of_lora_are_merged(
     assert found.drift < 1e-4 < found.change
 
 
+@pytest.mark.slow
 def test_adapters_of_another_task_are_refused(tiny: dict[str, Path], tmp_path: Path) -> None:
     causal = save_adapter(tiny["qwen2"], tmp_path / "causal", CAUSAL, task_type="CAUSAL_LM")
     assert find_usage(tiny["qwen2"], causal) == "decoder"

@@ -82,6 +82,7 @@ def test_layers_that_are_not_there_are_refused(tiny: dict[str, Path]) -> None:
         )
 
 
+@pytest.mark.slow
 def test_saved_adapters_load_here_and_in_plain_peft(tiny: dict[str, Path], tmp_path: Path) -> None:
     model = attached(tiny["bert"], trained=True)
     lora.save(model, tmp_path)

@@ -160,6 +160,7 @@ def test_parity_with_sentence_transformers(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"add_bos_token": True, "add_eos_token": False}])
 def test_a_first_token_stays_where_the_last_is_added(
     tiny: dict[str, Path], texts: list[str], tmp_path: Path, settings: dict[str, bool]
@@ -234,6 +235,7 @@ def test_a_projection_goes_along(minilm: Path, tmp_path: Path) -> None:
         encoder.load(minilm, adapter)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_merged_decoder_keeps_its_head(tiny: dict[str, Path], tmp_path: Path, tied: bool) -> None:
     base = tmp_path / "base"
@@ -253,6 +255,7 @@ def test_a_merged_decoder_keeps_its_head(tiny: dict[str, Path], tmp_path: Path, 
     assert read_reranker_config(tmp_path / "merged") == agreed
 
 
+@pytest.mark.slow
 def test_foreign_adapters_merge(tiny: dict[str, Path], tmp_path: Path) -> None:
     kind = transformers.AutoModelForSequenceClassification
     base = make("bert", kind, tmp_path / "base", tiny["bert"], num_labels=1)
@@ -267,6 +270,7 @@ def test_foreign_adapters_merge(tiny: dict[str, Path], tmp_path: Path) -> None:
     assert find_usage(named, embedder_adapter(named, tmp_path / "embedder")) == "embedder"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filler", [None, -1, 2])
 def test_merged_classifier_scores_batches(tmp_path: Path, filler: int | None) -> None:
     base = tmp_path / "base"
@@ -308,6 +312,7 @@ def test_merged_cross_encoder_has_its_head(minilm: Path, tmp_path: Path) -> None
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_weights_are_stored_as_the_bases_are(tiny: dict[str, Path], tmp_path: Path) -> None:
     base = tmp_path / "base"
     transformers.AutoModel.from_pretrained(
@@ -348,6 +353,7 @@ def test_an_adapter_that_does_nothing_changes_nothing(minilm: Path, tmp_path: Pa
     assert abs(found.drift) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True])
 def test_an_embedder_of_a_decoder_keeps_the_head(
     tiny: dict[str, Path], tmp_path: Path, tied: bool
@@ -369,6 +375,7 @@ def test_an_embedder_of_a_decoder_keeps_the_head(
     assert torch.equal(again.lm_head.weight, whole.lm_head.weight)
 
 
+@pytest.mark.slow
 def test_an_embedder_of_an_encoder_keeps_the_pooler(tiny: dict[str, Path], tmp_path: Path) -> None:
     base = make("bert", transformers.AutoModel, tmp_path / "base", tiny["bert"], pad_token_id=0)
     found = merged(base, embedder_adapter(base, tmp_path / "adapter"), tmp_path / "merged")

@@ -95,6 +95,7 @@ def test_minilm_gives_sentence_transformers_vectors(
     )
 
 
+@pytest.mark.slow
 def test_order_does_not_depend_on_batches_or_windows(
     tiny: dict[str, Path], texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

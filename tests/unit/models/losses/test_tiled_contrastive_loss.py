@@ -44,6 +44,7 @@ def near(found: Tensor, expected: Tensor) -> bool:
     return bool(torch.linalg.norm(found - expected) <= 2e-6 * torch.linalg.norm(expected) + 1e-9)
 
 
+@pytest.mark.slow
 @given(
     pairs=st.integers(1, 40),
     chunk=st.integers(1, 50),

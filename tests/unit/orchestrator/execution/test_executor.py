@@ -77,6 +77,7 @@ def take_over(store: Store, step_id: str) -> Lease:
     return lease
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [None, FileNotFoundError("its output was removed")])
 def test_lost_lease_is_taken_again(tmp_path: Path, error: Exception | None) -> None:
     def work(context: Context) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,6 +57,7 @@ def graphs(draw: st.DrawFn) -> tuple[dict[str, set[str]], dict[str, Demand], set
     return parents, demand, failing, draw(st.integers(1, 4))
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_every_schedule_ends(graph) -> None:  # type: ignore[no-untyped-def]
     parents, demand, failing, cpus = graph

@@ -6,6 +6,8 @@ import math
 import re
 from xml.etree import ElementTree
 
+import pytest
+
 from ratchet.orchestrator.reporting.charts import draw_dots, draw_lines
 from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.run_data import Chart, Series
@@ -39,6 +41,7 @@ def test_labels_are_escaped_and_of_any_script() -> None:
     assert {"<b>&$x_1$  0.5000", "学校  0.9000"} <= set(texts)
 
 
+@pytest.mark.slow
 def test_curves_share_axes_and_have_a_legend() -> None:
     long = Series("long", range(1000), [math.sin(i) if i % 7 else math.nan for i in range(1000)])
     drawn = draw_lines(Chart("train", "step", "loss", [long, Series("short", [0, 999], [-2, 2])]))

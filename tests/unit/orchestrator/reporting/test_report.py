@@ -272,6 +272,7 @@ def both(folder: Path, data: RunReport) -> tuple[Page, str, str]:
     return Page(text), text, markdown.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_every_step_and_number_is_there(tmp_path):
     data = sample()
     page, _, markdown = both(tmp_path, data)
@@ -298,6 +299,7 @@ def test_every_step_and_number_is_there(tmp_path):
     assert data.command in markdown
 
 
+@pytest.mark.slow
 def test_sections_follow_the_question_a_reader_asks(tmp_path):
     page, text, _ = both(tmp_path, sample())
     order = re.findall(r"<h2>([^<]+)</h2>", text)
@@ -307,6 +309,7 @@ def test_sections_follow_the_question_a_reader_asks(tmp_path):
     assert sum(tag == "svg" and a.get("role") == "img" for tag, a in page.tags) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["sample", "broken"])
 def test_the_page_loads_nothing(tmp_path, which, broken):
     page, text, _ = both(tmp_path, sample() if which == "sample" else broken)
@@ -338,6 +341,7 @@ def test_the_page_loads_nothing(tmp_path, which, broken):
     assert "script" not in policy
 
 
+@pytest.mark.slow
 def test_texts_cannot_break_out(tmp_path, broken):
     page, text, markdown = both(tmp_path, broken)
     assert not any(tag == "script" for tag, _ in page.tags)
@@ -389,6 +393,7 @@ def test_two_thousand_steps_make_a_readable_page(tmp_path):
     assert "and 1,993 more, in grey" in text  # one chart, not two thousand
 
 
+@pytest.mark.slow
 def test_files_are_replaced_as_a_whole_and_by_the_same_bytes(tmp_path):
     assert both(tmp_path / "deep", sample())[1:] == both(tmp_path / "deep", sample())[1:]
     assert sorted(p.name for p in (tmp_path / "deep").iterdir()) == [
@@ -426,6 +431,7 @@ def test_no_chart_of_one_dot(tmp_path: Path) -> None:
     assert "right answer" not in page.text
 
 
+@pytest.mark.slow
 def test_a_right_answer_that_is_missing_in_one_list_is_told(tmp_path: Path) -> None:
     page, _, _ = both(tmp_path, sample())
     assert "right answer not in the first" in " ".join(page.text.split())

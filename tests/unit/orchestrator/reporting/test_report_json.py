@@ -100,6 +100,7 @@ def test_no_report_is_none_and_another_schema_is_refused(tmp_path: Path) -> None
         report_json.read(RunLog(tmp_path))
 
 
+@pytest.mark.slow
 def test_model_card(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store")
     run_log = make_run(

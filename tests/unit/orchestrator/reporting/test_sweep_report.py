@@ -133,6 +133,7 @@ EDGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EDGES)
 def test_any_sweep_makes_whole_files(tmp_path, name):
     data = EDGES[name]

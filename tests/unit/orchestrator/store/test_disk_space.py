@@ -59,6 +59,7 @@ def count_free(folder: Path) -> float:
     return shutil.disk_usage(folder).free / 1e9
 
 
+@pytest.mark.slow
 def test_a_step_that_writes_more_than_is_free_is_refused(
     tmp_path: Path, writing: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

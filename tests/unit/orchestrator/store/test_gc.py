@@ -95,6 +95,7 @@ def test_what_is_used_between_the_list_and_the_removal_stays(store: Store) -> No
         store.path(commit.manifest, full=True)
 
 
+@pytest.mark.slow
 def test_a_run_computes_a_result_again_that_vanished(store: Store) -> None:
     step = Step(
         "a", Job("toy", config=Nothing, inputs=Nothing, run=run), Nothing(), {}, Resources()
@@ -176,6 +177,7 @@ def test_collections_at_once_do_not_stumble_over_each_other(store: Store) -> Non
     assert os.listdir(store.local("steps")) == ["kept"]
 
 
+@pytest.mark.slow
 def test_gc_lists_the_largest(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(60):
         made(store, f"step{number}", "x" * number)

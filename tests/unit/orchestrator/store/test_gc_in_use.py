@@ -89,6 +89,7 @@ with OpenRun(Store.open(sys.argv[1])):
 """
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_killed_keeps_nothing(store: Store) -> None:
     made(store, "a", "x")
     driver = subprocess.Popen(

@@ -309,6 +309,7 @@ with Leases(store, "run") as leases:
 """
 
 
+@pytest.mark.slow
 def test_a_pointer_that_the_disk_has_no_room_for_is_named(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
