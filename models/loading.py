@@ -247,22 +247,17 @@ class _Linear(torch.nn.Linear):
     """Float32 weights, cast to the dtype of the input in each pass."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if self.bias is None:
-            bias = None
-        else:
-            bias = self.bias.to(input.dtype)
+        bias = self.bias
+        if bias is not None:
+            bias = bias.to(input.dtype)
         return functional.linear(input, self.weight.to(input.dtype), bias)
 
 
-class _ScoreLayer(torch.nn.Linear):
+class _ScoreLayer(_Linear):
     """Weights of any dtype, cast to float32 with the input in each pass, so that the scores are float32."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if self.bias is None:
-            bias = None
-        else:
-            bias = self.bias.float()
-        return functional.linear(input.float(), self.weight.float(), bias)
+        return super().forward(input.float())
 
 
 class _LayerNorm(torch.nn.LayerNorm):

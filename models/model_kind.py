@@ -8,10 +8,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
 
 from ratchet.errors import ModelError
+
+Kind = TypeVar("Kind")
 
 NO_TEXT = re.compile("CLIP|Image|Vision|ViT|Audio|Speech|Wav2Vec")
 """Parts of the names of classes that do not read text."""
@@ -83,6 +88,21 @@ def read_json(file: Path) -> Any:
     except (ValueError, RecursionError) as error:
         raise ModelError(
             f"{file}: not JSON ({error}); expected a whole file; fetch or save the model again"
+        ) from None
+
+
+def read_dataclass(file: Path, kind: type[Kind]) -> Kind:
+    """Return a dataclass from its fields in a JSON file of a model folder. Raises ModelError for unknown and missing
+    fields, and for values of another type."""
+    try:
+        return TypeAdapter(kind).validate_python(read_object(file))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = ".".join(map(str, problem["loc"]))
+        known = ", ".join(field.name for field in fields(cast(Any, kind)))
+        raise ModelError(
+            f"{file}: {name}: {problem['msg'].lower()}; expected a {kind.__name__} with the fields {known}; correct the"
+            " file"
         ) from None
 
 

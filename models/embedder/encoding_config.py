@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import ConfigDict
 
 from ratchet.errors import ModelError
 from ratchet.models.model_files import (
@@ -15,7 +17,13 @@ from ratchet.models.model_files import (
     RERANKER_CONFIG_FILE,
     count_learned_positions,
 )
-from ratchet.models.model_kind import count_positions, describe_kind, read_json, read_optional
+from ratchet.models.model_kind import (
+    count_positions,
+    describe_kind,
+    read_dataclass,
+    read_json,
+    read_optional,
+)
 from ratchet.models.presets import find_preset
 
 Role = Literal["query", "passage"]
@@ -38,6 +46,8 @@ POOLINGS: dict[str, Literal["cls", "mean", "last_token"]] = {
 @dataclass(frozen=True)
 class EncodingConfig:
     """Prompt templates, truncation and pooling of an embedder."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     pooling: Literal["cls", "mean", "last_token"]
     """The state that becomes the vector: of the first token, the mean over all tokens, or of the last token."""
@@ -67,14 +77,6 @@ class EncodingConfig:
     """Folder, beside this file, of a linear layer after the pooling (`embedder.projection`). Empty: none."""
 
     def __post_init__(self) -> None:
-        if self.pooling not in ("cls", "mean", "last_token"):
-            raise ModelError(
-                f"encoding_config.pooling: '{self.pooling}' given; expected cls, mean or last_token"
-            )
-        if self.padding_side not in ("left", "right"):
-            raise ModelError(
-                f"encoding_config.padding_side: '{self.padding_side}' given; expected left or right"
-            )
         shortest_query = self.max_length
         if self.query_max_length is not None:
             shortest_query = self.query_max_length
@@ -157,16 +159,7 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
     """
     own = folder / ENCODING_CONFIG_FILE
     if own.is_file():
-        values = read_json(own)
-        known = set()
-        for field in fields(EncodingConfig):
-            known.add(field.name)
-        if not isinstance(values, dict) or set(values) - known or "pooling" not in values:
-            raise ModelError(
-                f"{own}: fields {', '.join(map(str, values))}; expected {', '.join(sorted(known))}"
-            )
-        examples = tuple((str(text), str(answer)) for text, answer in values.get("examples", ()))
-        return EncodingConfig(**{**values, "examples": examples})
+        return read_dataclass(own, EncodingConfig)
     if (folder / RERANKER_CONFIG_FILE).is_file():
         raise ModelError(
             f"model {folder}: has a {RERANKER_CONFIG_FILE}; expected an embedder; give another model"

@@ -10,20 +10,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import ConfigDict
 
 from ratchet.errors import ModelError
 from ratchet.models import presets
 from ratchet.models.embedder.encoding_config import MAX_LENGTH, Role, check_template
 from ratchet.models.model_files import RERANKER_CONFIG_FILE, count_learned_positions
-from ratchet.models.model_kind import count_positions, read_config, read_json
+from ratchet.models.model_kind import count_positions, read_config, read_dataclass
 
 
 @dataclass(frozen=True)
 class RerankerConfig:
     """Prompt and truncation of a reranker."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     kind: Literal["yes_no", "cross_encoder"]
     """`yes_no`: the score is a decoder's logit of the answer; `cross_encoder`: the output of a sequence classifier."""
@@ -47,10 +51,6 @@ class RerankerConfig:
     """Text between the prompt and the answer, for decoders."""
 
     def __post_init__(self) -> None:
-        if self.kind not in ("yes_no", "cross_encoder"):
-            raise ModelError(
-                f"reranker_config.kind: '{self.kind}' given; expected yes_no or cross_encoder"
-            )
         check_template(
             "reranker_config.query_template", self.query_template, ("text",), ("prompt",)
         )
@@ -77,15 +77,7 @@ def read_reranker_config(folder: Path) -> RerankerConfig:
     by architecture (decoders answer Yes or No, encoders are cross-encoders). Raises ModelError for an invalid file."""
     own = folder / RERANKER_CONFIG_FILE
     if own.is_file():
-        values = read_json(own)
-        known = set()
-        for field in fields(RerankerConfig):
-            known.add(field.name)
-        if isinstance(values, dict) and not set(values) - known and "kind" in values:
-            return RerankerConfig(**values)
-        raise ModelError(
-            f"{own}: not a reranker config; expected the fields {', '.join(sorted(known))}"
-        )
+        return read_dataclass(own, RerankerConfig)
     config = read_config(folder)
     architectures = " ".join(config.get("architectures") or [])
     outputs = len(config.get("id2label") or range(config.get("num_labels", 2)))  # 2 is not written
