@@ -350,7 +350,9 @@ def test_a_reranker_config_travels_with_its_folder(
     assert read_reranker_config(tiny["qwen2"]) == YES_NO
     assert read_reranker_config(minilm) == RerankerConfig("cross_encoder", 512)
     (tmp_path / RERANKER_CONFIG_FILE).write_text('{"kind": "yes_no", "prompts": ""}')
-    with pytest.raises(ModelError, match="reranker_config.json: prompts: .*; expected a RerankerConfig"):
+    with pytest.raises(
+        ModelError, match=r"reranker_config\.json: prompts: .*; expected a RerankerConfig"
+    ):
         read_reranker_config(tmp_path)
 
 
