@@ -26,8 +26,9 @@ DETERMINISTIC = (
 )
 
 
-def test_killed_run_resumes_to_its_report(tmp_path: Path) -> None:
-    """Takes a minute or more: one iteration of the recipe with MiniLM, killed once, and the same commands again."""
+@pytest.mark.soak
+def test_a_killed_run_does_no_finished_step_again(tmp_path: Path) -> None:
+    """Takes two minutes: one iteration of the recipe with MiniLM, killed once."""
     process = start(tmp_path, "run", "quickstart", *SMALL)
     wait_for(started(tmp_path, "iter0/finetune_embedder"), "training was never started", 900)
     time.sleep(12)
@@ -41,6 +42,12 @@ def test_killed_run_resumes_to_its_report(tmp_path: Path) -> None:
     after = addresses(tmp_path)
     assert {"iter0/evaluate", "zero_shot/evaluate"} <= set(after)
     assert {name: after[name] for name in before} == before, "a finished step was done again"
+
+
+def test_a_run_has_a_report_and_ranks_for_new_queries(tmp_path: Path) -> None:
+    """Takes a minute: one iteration of the recipe with MiniLM."""
+    status, output = run(tmp_path, "run", "quickstart", *SMALL)
+    assert status == 0, output
     for label in (
         "BM25",
         "zero-shot",
