@@ -23,9 +23,6 @@ from ratchet.orchestrator.atomic_file import (
 )
 from ratchet.orchestrator.store import Store
 
-PROGRESS = "progress.json"
-"""File of a run with the progress of its running steps."""
-
 
 class RunLog:
     """The folder of a run. Methods may be called from any thread of the driver."""

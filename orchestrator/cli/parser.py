@@ -193,9 +193,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub = add_command("status", "show the runs and the sweeps in the store")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning: show the steps of this run")
     sub.add_argument("--json", action="store_true", help="print the runs, or the steps of the run, as JSON")
-    sub.add_argument("--follow", action="store_true",
-        help="show the progress of the run (default: the newest) until it ends, from any machine that reads the store;"
-        " the exit status is that of the run")
 
     sub = add_command("models", "list the models that runs made, with their metrics", epilog=MODELS)
     sub.add_argument("run", nargs="?", default="", help="id of a run, or its beginning (default: all runs)")

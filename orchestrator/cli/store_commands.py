@@ -9,7 +9,6 @@ from typing import Any
 
 from ratchet.errors import DamagedError, StoreError
 from ratchet.orchestrator import gc
-from ratchet.orchestrator.cli.follow import follow_run
 from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
 from ratchet.orchestrator.reporting.formatting import (
     NOTHING,
@@ -29,19 +28,17 @@ MAX_LISTED = 50
 """Maximum number of removable folders that `gc` lists one by one."""
 
 
-def print_status(arguments: argparse.Namespace) -> int:
-    """Print all runs (newest first), the steps of a run, or follow a run. Return the exit status."""
+def print_status(arguments: argparse.Namespace) -> None:
+    """Print all runs (newest first), or the steps of a run."""
     store = Store.view(arguments.store)
     run = arguments.run
-    if arguments.follow:
-        return follow_run(store, find_run_log(store, run or ""))
     if run is not None:
-        found = list_run_steps(find_run_log(store, run or ""))
+        found = list_run_steps(find_run_log(store, run))
     else:
         found = list_run_states(store)
     if arguments.json:
         print_clean(json.dumps(found, indent=1))
-        return 0
+        return
     if found:
         shown = []
         for row in found:
@@ -57,7 +54,6 @@ def print_status(arguments: argparse.Namespace) -> int:
     if run is None:
         for line in list_sweep_states(store):
             print_clean(line)
-    return 0
 
 
 def list_run_steps(run_log: RunLog) -> list[dict[str, Any]]:

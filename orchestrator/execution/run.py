@@ -6,7 +6,6 @@ keeps the results. A run may be killed at any point; the same command resumes it
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -26,10 +25,10 @@ from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.executor import Executor, describe_failure, versions
 from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_skip, to_start
-from ratchet.orchestrator.job_interface.job import Progress, Resources
+from ratchet.orchestrator.job_interface.job import Resources
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.recipe import Recipe
-from ratchet.orchestrator.run_log import PROGRESS, RunLog
+from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.run_models import build_models
 from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Commit, Store
@@ -42,9 +41,6 @@ TICK = 0.3
 
 MACHINES_TIMEOUT = 60.0
 """Seconds to wait for machines of an external cluster, which may be starting or may have lost machines."""
-
-EXPORT_INTERVAL = 5.0
-"""Seconds between updates of the file with the progress."""
 
 UPLOAD_INTERVAL = 60.0
 """Seconds between uploads of the run's folder to object storage."""
@@ -72,8 +68,6 @@ class Run:
 
     def __post_init__(self) -> None:
         self.status = dict.fromkeys(self.plan.steps, Status.PENDING)
-        self.latest: dict[str, Progress] = {}
-        self.exported = -EXPORT_INTERVAL
         self.uploaded = time.monotonic()
 
     @property
@@ -120,12 +114,12 @@ class Run:
                 self.status[name] = Status.RUNNING
                 running[pool.submit(executor.execute, name)] = name
             done, _ = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
-            latest = self.cluster.take_progress()
-            for name, progress in latest.items():
+            for name, progress in self.cluster.take_progress().items():
                 self.view.progress(name, progress)
             for future in done:
                 self._record_end(running.pop(future), future)
-            self._export_progress(latest)
+            if time.monotonic() - self.uploaded >= UPLOAD_INTERVAL:
+                self._upload_folder()
 
     def _record_end(self, name: str, future: Future[Commit]) -> None:
         """Record the end of a step: its result or its error."""
@@ -163,26 +157,12 @@ class Run:
                 found[key] = value
         return found
 
-    def _export_progress(self, latest: Mapping[str, Progress]) -> None:
-        """Write the progress of the running steps to the folder of the run now and then, for `status --follow`, and
-        upload the folder to object storage."""
-        self.latest |= latest
-        now = time.monotonic()
-        if now - self.exported < EXPORT_INTERVAL:
-            return
-        self.exported = now
-        running = {}
-        for name, progress in self.latest.items():
-            if self.status[name] is Status.RUNNING:
-                running[name] = asdict(progress)
-        with suppress(OSError):  # a full disk is reported by the steps that write to it
-            atomic_file.replace(
-                self.run_log.folder / PROGRESS, json.dumps(running).encode(), durable=False
-            )
-        if now - self.uploaded >= UPLOAD_INTERVAL:
-            self.uploaded = now
-            with suppress(UnreachableError):
-                self.plan.store.upload_folder(self.run_log.folder)
+    def _upload_folder(self) -> None:
+        """Upload the folder of the run to object storage. An upload that fails is retried after the next step; at the
+        end of the run, a failure is an error."""
+        self.uploaded = time.monotonic()
+        with suppress(UnreachableError):
+            self.plan.store.upload_folder(self.run_log.folder)
 
     def _update_status(self) -> None:
         """Update the status of pending steps whose inputs or results exist now. Parents come before children."""
@@ -288,9 +268,7 @@ class Run:
                 "models": [asdict(model) for model in models],
             },
         )
-        # An upload that fails is retried after the next step; at the end of the run, a failure is an error.
-        with suppress(UnreachableError):
-            self.plan.store.upload_folder(self.run_log.folder)
+        self._upload_folder()
 
 
 def begin(

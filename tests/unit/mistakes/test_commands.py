@@ -65,7 +65,7 @@ OPTIONS = answers(
             ("submit quickstart", "--no-wiat", "--no-wait"),
             ("gc", "--yess", "--yes"),
             ("gc", "--kep", "--keep"),
-            ("status", "--folow", "--follow"),
+            ("status", "--jsn", "--json"),
         )
     ),
     *(
