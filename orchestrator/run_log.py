@@ -21,6 +21,7 @@ from ratchet.orchestrator.atomic_file import (
     read_json_lines,
     write_atomically,
 )
+from ratchet.orchestrator.job_interface.job import Progress
 from ratchet.orchestrator.store import Store
 
 
@@ -158,3 +159,16 @@ def read_last_step_ids(store: Store, recipe: str, names: Iterable[str]) -> dict[
                     if step["step_id"] and step["name"] in wanted:
                         known.setdefault(step["name"], step["step_id"])
     return known
+
+
+class RunListener:
+    """Receiver of the events of a run. Methods may be called from any thread; in this base class they do nothing."""
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        """Record an event of the run log (see `RunLog.event`)."""
+
+    def progress(self, name: str, progress: Progress) -> None:
+        """Record the progress of a step. This may be called at any rate."""
+
+    def message(self, text: str) -> None:
+        """Show a message."""

@@ -1,4 +1,4 @@
-"""The commands of `ratchet`."""
+"""The commands of `ratchet`, and the output of `plan` and `recipes`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,34 @@ import json
 import os
 import pkgutil
 import sys
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
+from inspect import Parameter
+
+from rich.text import Text
 
 from ratchet.errors import InputError
-from ratchet.orchestrator import promotion, recipe
-from ratchet.orchestrator.cli import console, store_commands
+from ratchet.orchestrator import recipe
+from ratchet.orchestrator.cli import store_commands
 from ratchet.orchestrator.cli.error_report import find_places, report_error
+from ratchet.orchestrator.cli.main import end_at_once
 from ratchet.orchestrator.cli.parser import parse
 from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
-from ratchet.orchestrator.cli.termination import end_at_once
 from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.command import print_warnings, run_recipe
+from ratchet.orchestrator.execution.needs import StepNeeds
 from ratchet.orchestrator.finished_run import find_run_model, use_store
-from ratchet.orchestrator.job_interface.clean_output import print_clean
-from ratchet.orchestrator.job_interface.settings import write_lines
+from ratchet.orchestrator.job_interface.clean_output import CleanConsole, print_clean
+from ratchet.orchestrator.job_interface.settings import describe_settings, write_lines
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting import report_json
+from ratchet.orchestrator.reporting.formatting import pluralize
 from ratchet.orchestrator.run_log import read_last_step_ids
+from ratchet.orchestrator.run_models import check_name, promote_model
 from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
+from ratchet.orchestrator.step import Step
 from ratchet.orchestrator.store import Store
 
 
@@ -79,7 +87,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     done = run_sweep(arguments, _lines(arguments), ["ratchet", *sys.argv[1:]])
     if done.interrupted:
         return 130
-    if done.data.winner is not None:
+    if done.data.winner:
         return 0
     return 1
 
@@ -132,23 +140,23 @@ def _plan(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_clean(json.dumps(plan.describe(before), indent=1))
     else:
-        console.print_plan(plan, before, known, explain=arguments.explain)
+        print_plan(plan, before, known, explain=arguments.explain)
     needs.check_fits(plan, known, machines)
 
 
 def _recipes(arguments: argparse.Namespace) -> None:
     if not arguments.recipe:
-        console.print_recipes([recipe.find(name) for name in recipe.names()], recipe.job_names())
+        print_recipes()
         return
     found = recipe.find(arguments.recipe)
-    console.print_recipe(found, recipe.make_example_steps(found))
+    print_recipe(found, recipe.make_example_steps(found))
 
 
 def _promote(arguments: argparse.Namespace) -> int:
     with end_at_once():
         from ratchet.orchestrator.execution import run  # noqa: F401
 
-    promotion.check_name(arguments.name)
+    check_name(arguments.name)
     store = Store.open(arguments.store)
     with use_store(store):
         made = find_run_model(arguments.model)
@@ -163,7 +171,7 @@ def _promote(arguments: argparse.Namespace) -> int:
         if done.interrupted:
             return 130
         return 1
-    path = promotion.promote_model(store, arguments.name, made, commit)
+    path = promote_model(store, arguments.name, made, commit)
     remark = "" if made.changed else " (unchanged base)"
     print_clean(f"promoted: {arguments.name} is {made.name}{remark}; {path / 'model'}")
     return 0
@@ -202,3 +210,89 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "verify": store_commands.verify_store,
 }
 """Command -> the function that runs it and returns the exit status (None: 0)."""
+
+
+HELP = textwrap.TextWrapper(
+    112, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False
+)
+
+
+def print_plan(
+    plan: Plan, before: Mapping[str, str], needs: Mapping[str, StepNeeds], *, explain: bool
+) -> None:
+    """Print a line per step with its state (done, to run, open), and needs. before: step name -> step id in
+    the last run. needs: step name -> its needs. explain: also print why steps are not done."""
+    console = CleanConsole(soft_wrap=True, highlight=False)
+    colours = {"done": "green", "to run": "yellow", "open": "dim"}
+    width = max(map(len, plan.steps), default=0)
+    for name, planned in plan.steps.items():
+        line = Text(f"{name:<{width}}  ")
+        line.append(f"{planned.state:<8}", colours[planned.state])
+        line.append(f"  {planned.step_id:<12.12}")
+        if name in needs:
+            line.append(f"  {_format_needs(needs[name])}")
+        line.rstrip()
+        console.print(line)
+        if explain:
+            for reason in plan.explain(name, before):
+                console.print(Text(f"    {reason}", style="dim"))
+    missing = plan.missing()
+    last = f"{len(plan.steps) - len(missing)} of {pluralize(len(plan.steps), 'step')} done; {len(missing)} would run"
+    if any(planned.state == "open" for planned in plan.steps.values()):
+        last += " (open: fewer if the steps before them give the same results as in an earlier run)"
+    console.print(last)
+    if needs:
+        console.print(f"disk: {sum(own.needs.disk for own in needs.values()):.1f} GB")
+
+
+def print_recipes() -> None:
+    """Print the name and the first line of each recipe, and the names of the jobs."""
+    for name in recipe.names():
+        lines = recipe.find(name).doc.splitlines()
+        print_clean(f"{name:<16} {lines[0] if lines else ''}")
+    print_clean("\nA job is a recipe of one step:")
+    print_clean(textwrap.fill(", ".join(recipe.job_names()), 120))
+    print_clean("\n`ratchet recipes NAME` shows the parameters and the steps of a recipe")
+
+
+def print_recipe(found: recipe.Recipe, steps: Sequence[Step]) -> None:
+    """Print the documentation and the parameters of a recipe, and `steps` by job if there are any."""
+    print_clean(f"{found.name}\n\n{found.doc}\n\nParameters (--set NAME=VALUE):")
+    settings = describe_settings(found.function)
+    name_width, type_width = (
+        max((len(getattr(s, part)) for s in settings), default=0) for part in ("name", "type")
+    )
+    for s in settings:
+        default = s.default or (
+            "required" if found.parameters[s.name].default is Parameter.empty else "''"
+        )
+        print_clean(f"  {s.name:<{name_width}}  {s.type:<{type_width}}  {default}")
+        if s.help:
+            print_clean(HELP.fill(s.help))
+    if not steps:
+        print_clean(f"\n`ratchet plan {found.name} --set ...` lists the steps")
+        return
+    jobs: dict[str, list[str]] = {}
+    for step in steps:
+        jobs.setdefault(step.job.name, []).append(step.name)
+    width = max(map(len, jobs))
+    print_clean("\nSteps by job (--set JOB.SETTING=VALUE, or STEP.SETTING=VALUE for one step):")
+    for job, names in jobs.items():
+        print_clean(f"  {job:<{width}}  {', '.join(names)}")
+    print_clean("\n`ratchet recipes jobs/JOB` shows the settings of a job")
+
+
+def _format_needs(own: StepNeeds) -> str:
+    """Format the needs of a step: workers, memory and disk."""
+    needs = own.needs
+    workers = own.resources.workers or 1
+    parts = []
+    if workers > 1:
+        parts.append(f"{workers} workers")
+    if needs.gpu_memory:
+        parts.append(f"GPU {needs.gpu_memory:.1f} GB")
+    if needs.memory:
+        parts.append(f"memory {needs.memory:.1f} GB")
+    if needs.disk >= 0.05:
+        parts.append(f"disk {needs.disk:.1f} GB")
+    return ", ".join(parts)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ratchet.errors import DamagedError, StoreError
 from ratchet.orchestrator import gc
-from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
+from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.reporting.formatting import (
     NOTHING,
     format_duration,
@@ -19,9 +19,9 @@ from ratchet.orchestrator.reporting.formatting import (
 from ratchet.orchestrator.reporting.run_diff import compare_runs
 from ratchet.orchestrator.reporting.tables import build_table, print_table
 from ratchet.orchestrator.run_log import RunLog, find_run_log, list_all_runs, list_run_logs
-from ratchet.orchestrator.run_models import RunModel, read_models
+from ratchet.orchestrator.run_models import list_models
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.open_runs import list_open_runs
+from ratchet.orchestrator.store.lease import list_open_runs
 from ratchet.orchestrator.store.verification import verify
 
 MAX_LISTED = 50
@@ -120,13 +120,7 @@ def list_sweep_states(store: Store) -> list[str]:
 def print_models(arguments: argparse.Namespace) -> None:
     """Print the models of the runs whose ids begin with `run`, as a table or with all their fields as JSON."""
     store = Store.view(arguments.store)
-    models = list[RunModel]()
-    for run_log in list_run_logs(store):
-        try:
-            if run_log.run_id.startswith(arguments.run):
-                models += read_models(store, run_log)
-        except DamagedError as error:
-            print_error(f"run {run_log.run_id}: {error}")
+    models = list(list_models(store, arguments.run))
     if arguments.json:
         print_clean(json.dumps([{"name": one.name, **asdict(one)} for one in models], indent=1))
         return

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import socket
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from ratchet.errors import InputError
 
 TIMEOUT = 5.0
 """Timeout of a connection in seconds."""
+
+PORTS = {"http": 80, "https": 443}
+"""Scheme -> default port of a dashboard."""
 
 
 def check_cluster_address(address: str | None) -> None:
@@ -21,7 +24,7 @@ def check_cluster_address(address: str | None) -> None:
         return
     expected = "expected host:port of the head of a running Ray cluster, such as 10.0.0.1:6379"
     scheme = address.partition("://")[0]
-    if scheme in ("http", "https"):
+    if scheme in PORTS:
         raise InputError(
             f"address {address}: the address of a dashboard, which takes jobs; {expected}; use `ratchet submit` with it"
         )
@@ -29,7 +32,7 @@ def check_cluster_address(address: str | None) -> None:
         raise InputError(
             f"address {address}: an address of Ray Client, which is not used; {expected}; give that"
         )
-    _connect(address, *_split(address, expected), expected)
+    _connect(address, urlsplit(f"//{address}"), expected)
 
 
 def check_dashboard_address(address: str | None) -> None:
@@ -38,27 +41,24 @@ def check_dashboard_address(address: str | None) -> None:
         return
     expected = "expected the address of a cluster's dashboard, such as http://127.0.0.1:8265"
     parts = urlsplit(address)
-    if parts.scheme not in ("http", "https"):
+    if parts.scheme not in PORTS:
         kind = "an address of Ray Client" if parts.scheme == "ray" else "not a URL"
         hint = "; `ratchet run` takes host:port" if re.fullmatch(r"\S+:\d+", address) else ""
         raise InputError(
             f"submit --address {address}: {kind}; {expected}; open one with `ray dashboard cluster.yaml`{hint}"
         )
-    netloc = parts.netloc.rpartition("@")[2]
-    if not re.search(r":\d+$", netloc):
-        netloc += ":443" if parts.scheme == "https" else ":80"
-    _connect(address, *_split(netloc, expected, address), expected)
+    _connect(address, parts, expected)
 
 
-def _split(text: str, expected: str, address: str = "") -> tuple[str, int]:
-    match = re.fullmatch(r"\[?([^\s/\[\]]+?)\]?:(\d{1,5})", text)
-    if match is None or not 0 < int(match[2]) < 65536:
-        raise InputError(f"address {address or text}: no host and port; {expected}; correct it")
-    return match[1], int(match[2])
-
-
-def _connect(address: str, host: str, port: int, expected: str) -> None:
-    """Connect to a server once. Raises InputError if it does not answer."""
+def _connect(address: str, parts: SplitResult, expected: str) -> None:
+    """Connect to a server once. Raises InputError if it does not answer, or if the address has no host or port."""
+    try:
+        host = parts.hostname
+        port = parts.port or PORTS.get(parts.scheme)
+    except ValueError:  # not a number, or too large
+        port = None
+    if not host or not port or " " in host:
+        raise InputError(f"address {address}: no host and port; {expected}; correct it")
     try:
         socket.create_connection((host, port), TIMEOUT).close()
     except (OSError, UnicodeError) as error:

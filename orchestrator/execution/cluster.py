@@ -33,9 +33,13 @@ from ratchet.orchestrator.job_interface.job import (
     Resources,
     Result,
 )
-from ratchet.orchestrator.job_interface.progress import ProgressReporter, start_progress_actor
 from ratchet.orchestrator.job_interface.snapshot import freeze_code
-from ratchet.orchestrator.job_interface.worker import find_existing_paths, run_job
+from ratchet.orchestrator.job_interface.worker import (
+    ProgressReporter,
+    find_existing_paths,
+    run_job,
+    start_progress_actor,
+)
 from ratchet.orchestrator.step import Step
 
 QUIET = {

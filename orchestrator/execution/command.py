@@ -19,7 +19,7 @@ from ratchet.orchestrator.reporting.tables import print_table
 from ratchet.orchestrator.run_models import read_best
 from ratchet.orchestrator.step import Summary
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.open_runs import OpenRun
+from ratchet.orchestrator.store.lease import OpenRun
 
 if TYPE_CHECKING:  # it imports Ray
     from ratchet.orchestrator.execution.run import Run

@@ -23,10 +23,9 @@ from ratchet.errors import (
 )
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.needs import check_step_disk
-from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.job_interface.job import Context
 from ratchet.orchestrator.plan import Plan
-from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.run_log import RunListener, RunLog
 from ratchet.orchestrator.store import Commit
 from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases
 

@@ -20,7 +20,6 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.job_interface.clean_output import CleanConsole, OutputError
 from ratchet.orchestrator.job_interface.job import Progress
 from ratchet.orchestrator.reporting.formatting import (
@@ -29,6 +28,7 @@ from ratchet.orchestrator.reporting.formatting import (
     pluralize,
     shorten,
 )
+from ratchet.orchestrator.run_log import RunListener
 
 LOG_INTERVAL = 15.0
 """Seconds between progress lines of one step in a log."""

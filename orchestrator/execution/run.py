@@ -20,21 +20,20 @@ from typing import Any
 
 from ratchet.errors import InputError, Interrupted, UnreachableError
 from ratchet.orchestrator import atomic_file
+from ratchet.orchestrator.atomic_file import allow_writing
 from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.executor import Executor, describe_failure, versions
-from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_skip, to_start
 from ratchet.orchestrator.job_interface.job import Resources
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.recipe import Recipe
-from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.run_log import RunListener, RunLog
 from ratchet.orchestrator.run_models import build_models
 from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.lease import Leases
 from ratchet.orchestrator.store.manifest import NAME as MANIFEST
-from ratchet.orchestrator.store.read_only import allow_writing
 
 TICK = 0.3
 """Seconds between updates of the steps' progress."""
@@ -235,11 +234,10 @@ class Run:
             return
         unfinished = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            with self.plan.store.report_full_disk(target):
-                ignored = shutil.ignore_patterns(MANIFEST)
-                shutil.copytree(source, unfinished, copy_function=shutil.copyfile, ignore=ignored)
-                allow_writing(unfinished)
-                atomic_file.sync_tree(unfinished)
+            ignored = shutil.ignore_patterns(MANIFEST)
+            shutil.copytree(source, unfinished, copy_function=shutil.copyfile, ignore=ignored)
+            allow_writing(unfinished)
+            atomic_file.sync_tree(unfinished)
             unfinished.rename(target)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)

@@ -22,17 +22,15 @@ from ratchet.errors import Interrupted, JobError, describe
 from ratchet.orchestrator.atomic_file import make_folder
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.run import Run
-from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.job_interface.job import Progress
-from ratchet.orchestrator.job_interface.progress import ProgressReporter
+from ratchet.orchestrator.job_interface.worker import ProgressReporter
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Settings, build
-from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.run_log import RunListener, RunLog
 from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.open_runs import OpenRun
-from ratchet.orchestrator.sweeps.objective import select_needed_steps
-from ratchet.orchestrator.sweeps.plan import SweepPlan
+from ratchet.orchestrator.store.lease import OpenRun
+from ratchet.orchestrator.sweeps.plan import SweepPlan, select_needed_steps
 from ratchet.orchestrator.sweeps.space import Point, compute_key, format_settings, format_value
 
 STOP_TIMEOUT = 60.0

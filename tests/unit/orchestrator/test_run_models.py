@@ -8,11 +8,11 @@ import pytest
 from run_models import ADAPTER, CROSS_ENCODER, DECODER, EMBEDDER, YES_NO, make_run
 
 from ratchet.errors import InputError
+from ratchet.orchestrator.atomic_file import remove_tree
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.finished_run import find_model_output, use_store
 from ratchet.orchestrator.run_models import NAME, find_model, list_models
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.read_only import remove_tree
 
 
 @pytest.fixture

@@ -15,11 +15,10 @@ from ratchet.orchestrator.execution import run as run_module
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.executor import Executor
 from ratchet.orchestrator.execution.run import Run
-from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.job_interface import Context, Job, Resources, Result
 from ratchet.orchestrator.job_interface.placement import Machine
 from ratchet.orchestrator.plan import Plan
-from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.run_log import RunListener, RunLog
 from ratchet.orchestrator.step import Summary, step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases
