@@ -243,8 +243,6 @@ def _add_sweep(sub: argparse.ArgumentParser) -> None:
         "--metric", required=True, help="metric to optimize, such as map@25, or STEP.NAME for the metric of a step")
     sub.add_argument("--trials", type=number(int, 1), default=16, metavar="N",
         help="number of trials, including the one with the defaults (default: 16)")
-    sub.add_argument("--searcher", choices=["random", "optuna"], default="random",
-        help="search algorithm: random (also enumerates grids), or optuna (TPE) (default: random)")
     sub.add_argument("--stopping", choices=["asha", "none"], default="asha",
         help="early stopping: asha ends bad trials at a checkpoint, none runs all to the end (default: asha)")
     sub.add_argument("--grace-period", type=number(int, 1), default=1, metavar="N",

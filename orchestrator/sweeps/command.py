@@ -29,7 +29,7 @@ from ratchet.orchestrator.reporting.tables import print_table
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import OpenRun
 from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep
-from ratchet.orchestrator.sweeps.space import Point, format_settings
+from ratchet.orchestrator.sweeps.space import format_settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,15 +104,9 @@ def _run_trials(
     sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluster, store: Store
 ) -> tuple[list[Trial], bool]:
     """Run the trials. Return them, and whether all ended."""
-    # A searcher chooses among the values of the space, and the defaults may lie outside it.
-    points: list[Point] = [{}]
-    expected = arguments.trials
-    if arguments.searcher == "random":
-        points = sweep.space.draw_points(arguments.trials, arguments.seed)
-        expected = len(points)
-    with LiveView(
-        expected, f"sweep {sweep.recipe.name}", sweep.run_log.run_id, noun="trial"
-    ) as view:
+    points = sweep.space.draw_points(arguments.trials, arguments.seed)
+    title = f"sweep {sweep.recipe.name}"
+    with LiveView(len(points), title, sweep.run_log.run_id, noun="trial") as view:
         for note in sweep.notes:
             view.message(note)
         view.message("starting Ray" if not cluster.address else f"connecting to {cluster.address}")
@@ -129,8 +123,8 @@ def _run_trials(
             sweep, Path.cwd(), arguments.seeds, store.where, cluster.progress_actor, tuple(points)
         )
         search = Search(spec, arguments, max_concurrent, view)
-        search.run(expected)
-    return list(search.trials.values()), search.ended == expected
+        search.run()
+    return list(search.trials.values()), search.ended == len(points)
 
 
 def build_sweep_report(sweep: SweepPlan, trials: Sequence[Trial], command: str) -> SweepReport:

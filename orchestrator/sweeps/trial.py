@@ -31,7 +31,7 @@ from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import OpenRun
 from ratchet.orchestrator.sweeps.plan import SweepPlan, select_needed_steps
-from ratchet.orchestrator.sweeps.space import Point, compute_key, format_settings, format_value
+from ratchet.orchestrator.sweeps.space import Point, compute_key, format_settings
 
 STOP_TIMEOUT = 60.0
 """Seconds to wait for the steps of a trial that is stopped."""
@@ -49,16 +49,11 @@ class TrialSpec:
     progress_actor: Any
     """Actor that the driver polls for the progress of trials."""
     points: tuple[Point, ...]
-    """Settings by trial number; of further trials, a searcher chooses the values."""
+    """Settings by trial number."""
 
     def get_settings(self, config: Mapping[str, Any]) -> Point:
         """Return the settings of the trial with this Tune config."""
-        if "number" in config:
-            return self.points[int(config["number"])]
-        found = {}
-        for i, d in enumerate(self.sweep.space.dimensions):
-            found[d.name] = format_value(config[str(i)])
-        return found
+        return self.points[int(config["number"])]
 
     def build(self, point: Point, seed: int, store: Store) -> list[Step]:
         """Build the steps of a trial for seed number `seed` (0: the recipe's own seed)."""
