@@ -18,9 +18,9 @@ from ratchet.errors import InputError
 from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli import store_commands
 from ratchet.orchestrator.cli.error_report import find_places, report_error
-from ratchet.orchestrator.cli.main import end_at_once
 from ratchet.orchestrator.cli.parser import parse
 from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
+from ratchet.orchestrator.cli.termination import end_at_once
 from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.command import print_warnings, run_recipe
 from ratchet.orchestrator.execution.needs import StepNeeds

@@ -1,17 +1,15 @@
-"""The entry point: `ratchet`, or `python -m orchestrator`, and the signals that end it.
+"""The entry point: `ratchet`, or `python -m orchestrator`.
 
-SIGTERM, which Slurm, Kubernetes and systemd send before SIGKILL, interrupts a command like ctrl-C. This module imports
-little, so that the signals are handled while the rest is imported.
+This module imports little, so that ctrl-C and SIGTERM are handled while the rest is imported.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
+
+from ratchet.orchestrator.cli.termination import end_at_once, interrupt_on_termination
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,45 +38,3 @@ def _prepare_streams() -> None:
     columns = os.environ.get("COLUMNS", "")
     if not columns.isdigit() or not int(columns):
         os.environ.pop("COLUMNS", None)
-
-
-@contextmanager
-def interrupt_on_termination() -> Iterator[list[int]]:
-    """Handle the first SIGTERM inside the block as SIGINT, and ignore later ones. Yields the list of received signals.
-    Main thread only."""
-    received: list[int] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        if len(received) > 1:
-            return
-        handler = signal.getsignal(signal.SIGINT)
-        if not callable(handler):  # a shell starts commands in the background with SIGINT ignored
-            raise KeyboardInterrupt
-        handler(signal.SIGINT, frame)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield received
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def end_at_once() -> Iterator[None]:
-    """End the process at once on ctrl-C or SIGTERM inside the block. Used around imports: there is nothing to clean up,
-    and libraries turn a KeyboardInterrupt during their import into other errors. Main thread only."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, _end)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    os.write(2, b"ratchet: stopped; nothing was started; give the same command again\n")
-    os._exit(128 + number)

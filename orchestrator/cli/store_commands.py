@@ -12,12 +12,13 @@ from ratchet.orchestrator import gc
 from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.reporting.formatting import (
     NOTHING,
+    build_table,
     format_duration,
     format_local_time,
     pluralize,
+    print_table,
 )
 from ratchet.orchestrator.reporting.run_diff import compare_runs
-from ratchet.orchestrator.reporting.tables import build_table, print_table
 from ratchet.orchestrator.run_log import RunLog, find_run_log, list_all_runs, list_run_logs
 from ratchet.orchestrator.run_models import list_models
 from ratchet.orchestrator.store import Store
@@ -144,17 +145,12 @@ def print_models(arguments: argparse.Namespace) -> None:
 def print_report(arguments: argparse.Namespace) -> None:
     """Print the Markdown report of a run and the path of the HTML report."""
     store = Store.view(arguments.store)
-    run_log = find_run_log(store, arguments.run or "")
+    run_log = find_run_log(store, arguments.run)
     path = run_log.folder / "report.md"
     if not path.exists():
-        others = (
-            other.run_id for other in list_run_logs(store) if (other.folder / "report.md").exists()
-        )
-        other = next(
-            (f"; `ratchet report {run_id}` shows the newest report" for run_id in others), ""
-        )
         raise StoreError(
-            f"run {run_log.run_id}: no report; expected a run that ended; give its command again to continue it{other}"
+            f"run {run_log.run_id}: no report; expected a run that ended; give its command again to continue it, or"
+            " name another run (`ratchet status` lists them)"
         )
     print_clean(path.read_text())
     print_clean(f"report: {run_log.folder / 'report.html'}")

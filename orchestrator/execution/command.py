@@ -12,10 +12,10 @@ from ratchet.orchestrator import recipe
 from ratchet.orchestrator.execution.live_view import LiveView
 from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
 from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.reporting.formatting import print_table
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.run_data import RunReport, build_summary
 from ratchet.orchestrator.reporting.run_summary import build_run_report, list_unreported_metrics
-from ratchet.orchestrator.reporting.tables import print_table
 from ratchet.orchestrator.run_models import read_best
 from ratchet.orchestrator.step import Summary
 from ratchet.orchestrator.store import Store

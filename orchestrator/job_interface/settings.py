@@ -59,16 +59,10 @@ class Setting:
 def validate(kind: type, values: Mapping[str, Any], where: str = "") -> Any:
     """Create an instance of the dataclass `kind` from values that have the types of its fields.
 
-    Raises InputError, with `where.` before the name of the setting, for an unknown name (with the nearest known name),
-    a missing value, and a value of the wrong type or out of bounds.
+    Raises InputError, with `where.` before the name of the setting, for a missing value, and for a value of the wrong
+    type or out of bounds.
     """
     prefix = f"{where}." if where else ""
-    known = []
-    for field in dataclasses.fields(kind):
-        known.append(field.name)
-    for name in values:
-        if name not in known:
-            raise InputError(f"{prefix}{name}: unknown setting; {expect_one_of(known, name)}")
     try:
         made = _adapter(kind).validate_python(dict(values))
     except ValidationError as error:

@@ -14,9 +14,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ratchet.orchestrator.job_interface.clean_output import clean
-from ratchet.orchestrator.reporting.formatting import format_value, shorten
+from ratchet.orchestrator.reporting.formatting import format_value, is_finite, shorten
 from ratchet.orchestrator.reporting.run_data import Chart
-from ratchet.orchestrator.reporting.tables import is_finite
 
 COLOURS = {f"#0{number}0{number}0{number}": f"var(--s{number - 1})" for number in range(1, 8)}
 """Colour of a series in the drawing -> its colour in the style sheet. Further series are grey. Black

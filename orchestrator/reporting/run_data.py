@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ratchet.orchestrator.reporting.formatting import (
+    Table,
+    build_table,
+    collect_columns,
     format_duration,
     format_timestamp,
+    is_finite,
     judge_difference,
     pluralize,
 )
-from ratchet.orchestrator.reporting.tables import Table, build_table, collect_columns, is_finite
 
 WORDS = {"done": "run", "hit": "reused", "failed": "failed", "pending": "not run"}
 SIGNS = {"done": "✓", "hit": "●", "failed": "✗", "pending": "○"}

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.plan import Plan, describe_inputs
-from ratchet.orchestrator.reporting.formatting import Estimate
+from ratchet.orchestrator.reporting.formatting import Estimate, collect_columns
 from ratchet.orchestrator.reporting.run_data import WORDS, RunReport, StepReport
-from ratchet.orchestrator.reporting.tables import collect_columns
 from ratchet.orchestrator.run_models import read_best
 from ratchet.orchestrator.step import Metric, Output, Row, Summary
 

@@ -8,12 +8,13 @@ from typing import Any
 
 from ratchet.orchestrator.reporting.formatting import (
     Estimate,
+    Table,
+    build_table,
     format_duration,
     format_timestamp,
     pluralize,
 )
 from ratchet.orchestrator.reporting.run_data import Chart, Series
-from ratchet.orchestrator.reporting.tables import Table, build_table
 
 STATUSES = ("finished", "stopped", "failed", "unfinished")
 

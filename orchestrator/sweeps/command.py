@@ -22,10 +22,9 @@ from ratchet.orchestrator.execution.executor import versions
 from ratchet.orchestrator.execution.live_view import LiveView
 from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
 from ratchet.orchestrator.recipe import list_modules
-from ratchet.orchestrator.reporting.formatting import judge_difference
+from ratchet.orchestrator.reporting.formatting import judge_difference, print_table
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.sweep_data import SweepReport, Trial, build_trials, list_rows
-from ratchet.orchestrator.reporting.tables import print_table
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import OpenRun
 from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep

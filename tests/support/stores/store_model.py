@@ -25,10 +25,10 @@ from suspended_actors import Actor, GatedObstore, InThread, Killed, here, hook_f
 
 from ratchet.errors import DamagedError, LeaseLost
 from ratchet.orchestrator import gc
-from ratchet.orchestrator.job_interface import Result
+from ratchet.orchestrator.job_interface import Result, digests
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.run_models import RunModel, promote_model
-from ratchet.orchestrator.store import Commit, Store, bucket, lease, manifest, verification
+from ratchet.orchestrator.store import Commit, Store, bucket, lease, manifest
 from ratchet.orchestrator.store.bucket import Bucket
 from ratchet.orchestrator.store.lease import HeldByOther, Leases, OpenRun
 
@@ -97,7 +97,7 @@ class StoreModel(RuleBasedStateMachine):
         )
         self.patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers) << 104))
         self.patch.setattr(secrets, "token_hex", lambda size: f"{next(numbers):08x}")
-        for module in (bucket, gc, manifest, verification):
+        for module in (bucket, digests, gc, manifest):
             self.patch.setattr(module, "ThreadPoolExecutor", InThread)
         self.patch.setattr(bucket, "obstore", GatedObstore())
 

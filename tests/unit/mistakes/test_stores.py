@@ -91,7 +91,7 @@ RUNS = [
         (
             "no report after a failed start",
             "report",
-            r"run 20260102-000000-toy-bbbb: no report; .*; `ratchet report 20260101-000000-toy-aaaa` shows .*",
+            r"run 20260102-000000-toy-bbbb: no report; .*; .* name another run \(`ratchet status` lists them\)",
         ),
     )
 ]
