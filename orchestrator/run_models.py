@@ -46,16 +46,6 @@ SIGNS = {
 }
 """File in the folder of a model -> kind of the model. The first file that exists decides."""
 
-CODE = {
-    "adapter": "from peft import AutoPeftModel; AutoPeftModel.from_pretrained({folder})",
-    "modules.json": "from sentence_transformers import SentenceTransformer; SentenceTransformer({folder})",
-    "embedder": "from ratchet.models.embedder import encoder; encoder.load(Path({folder}))",
-    "ForSequenceClassification": "from sentence_transformers import CrossEncoder; CrossEncoder({folder})",
-    "reranker": "from ratchet.models.reranker import reranker; reranker.load(Path({folder}))",
-    "decoder": "from transformers import AutoModelForCausalLM; AutoModelForCausalLM.from_pretrained({folder})",
-}
-"""Kind of a model, a file in its folder, or the end of its architecture's name -> the Python line that loads it."""
-
 
 @dataclass(frozen=True)
 class RunModel:
@@ -123,21 +113,6 @@ class RunModel:
     def locate(self, store: Store) -> Path:
         """Return the folder of the model, after checking the sizes of its files. A bucket's files are downloaded."""
         return store.path(self.object, self.part)
-
-    def write_code(self, store: Store) -> str:
-        """Return the Python line that loads the model, or the export command if the model is only in a bucket."""
-        folder = store.local("objects", self.object, self.part)
-        if not folder.is_dir():
-            return f"ratchet export {self.name} DIR"
-        loader = self.kind
-        if self.kind == "embedder" and (folder / "modules.json").exists():
-            loader = "modules.json"
-        elif (
-            self.kind == "reranker"
-            and "ForSequenceClassification" in (folder / "config.json").read_text()
-        ):
-            loader = "ForSequenceClassification"
-        return CODE[loader].format(folder=repr(str(folder)))
 
 
 _LOADED = TypeAdapter(RunModel)

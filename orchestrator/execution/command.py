@@ -87,8 +87,8 @@ def print_warnings(plan: Plan, summary: Summary) -> None:
 
 
 def _print_outcome(run: Run, report: RunReport) -> None:
-    """Print the summary table of a run, its failures, the path of its report, and its best models with the code that
-    loads and the command that exports each."""
+    """Print the summary table of a run, its failures, the path of its report, and its best models with the command
+    that exports each."""
     print_table(build_summary(report))
     for line in list_unreported_metrics(run.plan, run.summary):
         print_error(f"warning: {line}")
@@ -102,7 +102,7 @@ def _print_outcome(run: Run, report: RunReport) -> None:
     for one in read_best(run.plan.store, run.run_log) if run.summary.best else ():
         title = f"best {one.best_as}" if one.changed else f"{one.remark}, offered as {one.best_as}"
         print_clean(f"{title}: {one.name}  {one.format_metric()}")
-        print_clean(f"  {one.write_code(run.plan.store)}\n  ratchet export {one.name} FOLDER")
+        print_clean(f"  ratchet export {one.name} FOLDER")
     for name in run.summary.files:
         path = run.run_log.folder / name
         if path.exists():

@@ -126,12 +126,11 @@ def _list_directions(summary: Summary) -> dict[str, int]:
 
 
 def _list_best(run: Run) -> dict[str, str]:
-    """Return title -> Python line that loads the model, for the models that the run ended with."""
-    store = run.plan.store
+    """Return title -> command that exports the model, for the models that the run ended with."""
     titles = {}
-    for one in read_best(store, run.run_log):
+    for one in read_best(run.plan.store, run.run_log):
         kind = "Best model" if one.changed else "Unchanged base"
-        titles[f"{kind}: {one.name}"] = one.write_code(store)
+        titles[f"{kind}: {one.name}"] = f"ratchet export {one.name} FOLDER"
     return titles
 
 
