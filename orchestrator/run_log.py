@@ -1,4 +1,4 @@
-"""Run logs: `runs/<run_id>/plan.json`, `events.jsonl`, `errors/`, and the report.
+"""Run logs (`runs/<run_id>/plan.json`, `events.jsonl`, `errors/`, the report), and the interface of their listeners.
 
 `plan.json` lists the steps, and their ids as soon as they are known. `gc` keeps the results of these steps, and a later
 `--explain` compares with them. `events.jsonl` is append-only.
@@ -25,12 +25,27 @@ from ratchet.orchestrator.job_interface.job import Progress
 from ratchet.orchestrator.store import Store
 
 
+class RunListener:
+    """Receiver of the events of a run. Methods may be called from any thread; in this base class they do nothing."""
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        """Record an event of the run log (see `RunLog.event`)."""
+
+    def progress(self, name: str, progress: Progress) -> None:
+        """Record the progress of a step. This may be called at any rate."""
+
+    def message(self, text: str) -> None:
+        """Show a message."""
+
+
 class RunLog:
     """The folder of a run. Methods may be called from any thread of the driver."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.run_id = folder.name
+        self.listener = RunListener()
+        """Receiver of the events that are appended."""
 
     @classmethod
     def begin(
@@ -43,11 +58,12 @@ class RunLog:
         run_log.write("about.json", {"recipe": recipe, "started": time.time(), **about})
         return run_log
 
-    def event(self, kind: str, step: str | None = None, **details: Any) -> dict[str, Any]:
-        """Append a line to events.jsonl and sync it; hits, which may be many, are synced with the next other event."""
+    def event(self, kind: str, step: str | None = None, **details: Any) -> None:
+        """Append a line to events.jsonl and sync it, and show it to the listener. Hits, which may be many, are synced
+        with the next other event."""
         event = {"t": round(time.time(), 3), "event": kind, "step": step, **details}
         append_json(self.folder / "events.jsonl", event, durable=kind != "hit")
-        return event
+        self.listener.show(event)
 
     def events(self) -> list[dict[str, Any]]:
         """Read all events. An incomplete last line is skipped."""
@@ -159,16 +175,3 @@ def read_last_step_ids(store: Store, recipe: str, names: Iterable[str]) -> dict[
                     if step["step_id"] and step["name"] in wanted:
                         known.setdefault(step["name"], step["step_id"])
     return known
-
-
-class RunListener:
-    """Receiver of the events of a run. Methods may be called from any thread; in this base class they do nothing."""
-
-    def show(self, event: Mapping[str, Any]) -> None:
-        """Record an event of the run log (see `RunLog.event`)."""
-
-    def progress(self, name: str, progress: Progress) -> None:
-        """Record the progress of a step. This may be called at any rate."""
-
-    def message(self, text: str) -> None:
-        """Show a message."""

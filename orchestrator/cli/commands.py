@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from inspect import Parameter
 
-from rich.text import Text
-
 from ratchet.errors import InputError
 from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli import store_commands
@@ -25,7 +23,7 @@ from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.command import print_warnings, run_recipe
 from ratchet.orchestrator.execution.needs import StepNeeds
 from ratchet.orchestrator.finished_run import find_run_model, use_store
-from ratchet.orchestrator.job_interface.clean_output import CleanConsole, print_clean
+from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.job_interface.settings import describe_settings, write_lines
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.plan import Plan
@@ -222,27 +220,22 @@ def print_plan(
 ) -> None:
     """Print a line per step with its state (done, to run, open), and needs. before: step name -> step id in
     the last run. needs: step name -> its needs. explain: also print why steps are not done."""
-    console = CleanConsole(soft_wrap=True, highlight=False)
-    colours = {"done": "green", "to run": "yellow", "open": "dim"}
     width = max(map(len, plan.steps), default=0)
     for name, planned in plan.steps.items():
-        line = Text(f"{name:<{width}}  ")
-        line.append(f"{planned.state:<8}", colours[planned.state])
-        line.append(f"  {planned.step_id:<12.12}")
+        line = f"{name:<{width}}  {planned.state:<8}  {planned.step_id:<12.12}"
         if name in needs:
-            line.append(f"  {_format_needs(needs[name])}")
-        line.rstrip()
-        console.print(line)
+            line += f"  {_format_needs(needs[name])}"
+        print_clean(line.rstrip())
         if explain:
             for reason in plan.explain(name, before):
-                console.print(Text(f"    {reason}", style="dim"))
+                print_clean(f"    {reason}")
     missing = plan.missing()
     last = f"{len(plan.steps) - len(missing)} of {pluralize(len(plan.steps), 'step')} done; {len(missing)} would run"
     if any(planned.state == "open" for planned in plan.steps.values()):
         last += " (open: fewer if the steps before them give the same results as in an earlier run)"
-    console.print(last)
+    print_clean(last)
     if needs:
-        console.print(f"disk: {sum(own.needs.disk for own in needs.values()):.1f} GB")
+        print_clean(f"disk: {sum(own.needs.disk for own in needs.values()):.1f} GB")
 
 
 def print_recipes() -> None:

@@ -172,7 +172,8 @@ class Cluster:
             raise InputError(
                 f"step {step.name}: {asked.workers} workers of {asked.cpus:g} CPUs and {asked.gpus:g} GPUs"
                 f"{wanted} given; expected at most the {placement.count_fitting(machines, asked)} that fit on the"
-                f" cluster at its largest (machines: {have}); lower {_name_settings(step)}, or allow fewer workers with"
+                f" cluster at its largest (machines: {have}); lower workers, cpus, gpus or memory"
+                f" with --set {step.job.name}.NAME=..., or allow fewer workers with"
                 f" --set {step.job.name}.min_workers=..."
             )
         return replace(asked, workers=workers)
@@ -251,13 +252,3 @@ class Cluster:
             if self.owns_ray:
                 ray.shutdown()
             self.started = False
-
-
-def _name_settings(step: Step) -> str:
-    """Return the given resources of a step as `--set` options, joined by `or`; `workers` if none is given."""
-    names = ("workers", "cpus", "gpus", "memory", "accelerator", "labels")
-    given = []
-    for name in names:
-        if getattr(step.resources, name) != getattr(Resources(), name):
-            given.append(name)
-    return " or ".join(f"--set {step.job.name}.{name}=..." for name in given or ["workers"])

@@ -66,6 +66,7 @@ class Run:
     interrupted: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
+        self.run_log.listener = self.view
         self.status = dict.fromkeys(self.plan.steps, Status.PENDING)
         self.uploaded = time.monotonic()
 
@@ -87,7 +88,7 @@ class Run:
                 Leases(self.plan.store, self.run_log.run_id) as leases,
                 ThreadPoolExecutor(MAX_STEPS_AT_ONCE, thread_name_prefix="step") as pool,
             ):
-                executor = Executor(self.plan, leases, self.cluster, self.run_log, self.view)
+                executor = Executor(self.plan, leases, self.cluster, self.run_log)
                 try:
                     self._start_cluster()
                     self._loop(executor, pool)
@@ -108,7 +109,7 @@ class Run:
                 raise KeyboardInterrupt
             for name, parent in to_skip(self.status, self.plan.parents).items():
                 self.status[name] = Status.SKIPPED
-                self.view.show(self.run_log.event("skipped", name, because=parent))
+                self.run_log.event("skipped", name, because=parent)
             for name in to_start(self.status, self.demand, self.cluster.maximum()):
                 self.status[name] = Status.RUNNING
                 running[pool.submit(executor.execute, name)] = name
@@ -129,13 +130,13 @@ class Run:
         except Exception as error:
             self.status[name] = Status.FAILED
             self.failures[name] = describe_failure(error)
-            self.view.show(self.run_log.event("failed", name, reason=self.failures[name]))
+            self.run_log.event("failed", name, reason=self.failures[name])
             return
         self.plan.record(name, commit, self.plan.store.manifest(commit.manifest))
         self.status[name] = Status.DONE
         about = {"seconds": commit.record["seconds"], "metrics": self._select_metrics(name)}
         about |= {"step_id": commit.step_id, "attempt": commit.attempt}
-        self.view.show(self.run_log.event("done", name, **about))
+        self.run_log.event("done", name, **about)
         note = self.plan.steps[name].result.get("note")
         if note:
             self.view.message(f"{name}: {note}")
@@ -144,17 +145,13 @@ class Run:
 
     def _select_metrics(self, name: str) -> dict[str, float]:
         """Return the metrics of a step to show: those in the recipe's table, or all if none is in it."""
-        shown = set()
+        numbers = self.plan.steps[name].numbers
+        shown: dict[str, float] = {}
         for row in self.summary.rows:
             for _, metric in row.metrics:
-                if metric.step.name == name:
-                    shown.add(metric.name)
-        numbers = self.plan.steps[name].numbers
-        found: dict[str, float] = {}
-        for key, value in numbers.items():
-            if not shown or key in shown:
-                found[key] = value
-        return found
+                if metric.step.name == name and metric.name in numbers:
+                    shown[metric.name] = numbers[metric.name]
+        return shown or numbers
 
     def _upload_folder(self) -> None:
         """Upload the folder of the run to object storage. An upload that fails is retried after the next step; at the
@@ -171,7 +168,7 @@ class Run:
             planned = self.plan.resolve(name)
             if planned.commit is not None:
                 self.status[name] = Status.DONE
-                self.view.show(self.run_log.event("hit", name, step_id=planned.step_id))
+                self.run_log.event("hit", name, step_id=planned.step_id)
             elif planned.step_id:
                 self.status[name] = Status.READY
 

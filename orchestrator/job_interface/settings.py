@@ -161,7 +161,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _split(text: str, annotation: Any) -> Any:
-    """Convert the texts that pydantic cannot read: None, tuples, and numbers with `_`."""
+    """Convert the texts that pydantic cannot read: None and tuples."""
     origin = get_origin(annotation)
     arguments = get_args(annotation)
     if origin is Annotated:
@@ -170,20 +170,12 @@ def _split(text: str, annotation: Any) -> Any:
         if type(None) in arguments and text.lower() in ("none", "null", ""):
             return None
         return _split(text, next(argument for argument in arguments if argument is not type(None)))
-    if origin is tuple:
-        bare = text.strip("()[] ")  # a text may begin or end with a bracket
-        items = []
-        for item in (text if bare and str in arguments else bare).split(","):
-            if item.strip():
-                items.append(item.strip())
-        if arguments[-1] is Ellipsis:
-            kinds = tuple(arguments[0] for _ in items)
-        else:
-            kinds = (*arguments, *(str for _ in items))
-        return tuple(_split(item, kind) for item, kind in zip(items, kinds, strict=False))
-    if annotation in (int, float):
-        return text.replace("_", "")
-    return text
+    if origin is not tuple:
+        return text
+    bare = text.strip("()[] ")  # a text may begin or end with a bracket
+    if bare and str in arguments:
+        bare = text
+    return tuple(item.strip() for item in bare.split(",") if item.strip())
 
 
 def _input_error(error: ValidationError, values: Mapping[str, Any], prefix: str) -> InputError:

@@ -239,7 +239,7 @@ SIZES = [
     ),
     quickstart(
         "embed.labels=a=b,a=c",
-        r"--set .*: labels: a=b,a=c given; expected each name once; remove one",
+        r"--set .*: labels: 'a=c' given; expected name=value, .* and each name once",
     ),
     quickstart("embed.memory=1e12", given(r"embed\.memory=1e12", "<= 100000")),
     quickstart("embed.workers=99999999999", given(r"embed\.workers=99999999999", "<= 100000")),
