@@ -32,7 +32,6 @@ from ratchet.orchestrator.reporting.formatting import pluralize
 from ratchet.orchestrator.run_log import read_last_step_ids
 from ratchet.orchestrator.run_models import check_name, promote_model
 from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
-from ratchet.orchestrator.step import Step
 from ratchet.orchestrator.store import Store
 
 
@@ -145,9 +144,8 @@ def _plan(arguments: argparse.Namespace) -> None:
 def _recipes(arguments: argparse.Namespace) -> None:
     if not arguments.recipe:
         print_recipes()
-        return
-    found = recipe.find(arguments.recipe)
-    print_recipe(found, recipe.make_example_steps(found))
+    else:
+        print_recipe(recipe.find(arguments.recipe))
 
 
 def _promote(arguments: argparse.Namespace) -> int:
@@ -245,16 +243,15 @@ def print_recipes() -> None:
         print_clean(f"{name:<16} {lines[0] if lines else ''}")
     print_clean("\nA job is a recipe of one step:")
     print_clean(textwrap.fill(", ".join(recipe.job_names()), 120))
-    print_clean("\n`ratchet recipes NAME` shows the parameters and the steps of a recipe")
+    print_clean("\n`ratchet recipes NAME` shows the parameters of a recipe")
 
 
-def print_recipe(found: recipe.Recipe, steps: Sequence[Step]) -> None:
-    """Print the documentation and the parameters of a recipe, and `steps` by job if there are any."""
+def print_recipe(found: recipe.Recipe) -> None:
+    """Print the documentation and the parameters of a recipe."""
     print_clean(f"{found.name}\n\n{found.doc}\n\nParameters (--set NAME=VALUE):")
     settings = describe_settings(found.function)
-    name_width, type_width = (
-        max((len(getattr(s, part)) for s in settings), default=0) for part in ("name", "type")
-    )
+    name_width = max((len(s.name) for s in settings), default=0)
+    type_width = max((len(s.type) for s in settings), default=0)
     for s in settings:
         default = s.default or (
             "required" if found.parameters[s.name].default is Parameter.empty else "''"
@@ -262,17 +259,9 @@ def print_recipe(found: recipe.Recipe, steps: Sequence[Step]) -> None:
         print_clean(f"  {s.name:<{name_width}}  {s.type:<{type_width}}  {default}")
         if s.help:
             print_clean(HELP.fill(s.help))
-    if not steps:
-        print_clean(f"\n`ratchet plan {found.name} --set ...` lists the steps")
-        return
-    jobs: dict[str, list[str]] = {}
-    for step in steps:
-        jobs.setdefault(step.job.name, []).append(step.name)
-    width = max(map(len, jobs))
-    print_clean("\nSteps by job (--set JOB.SETTING=VALUE, or STEP.SETTING=VALUE for one step):")
-    for job, names in jobs.items():
-        print_clean(f"  {job:<{width}}  {', '.join(names)}")
-    print_clean("\n`ratchet recipes jobs/JOB` shows the settings of a job")
+    print_clean(
+        f"\n`ratchet plan {found.name} --set ...` lists the steps, and `ratchet recipes jobs/JOB` the settings of a job"
+    )
 
 
 def _format_needs(own: StepNeeds) -> str:

@@ -29,7 +29,7 @@ interrupted run continues when the same command is given again.
 EXAMPLES = """\
 first steps:
   ratchet recipes                      list the recipes
-  ratchet recipes quickstart           show the parameters and the steps of a recipe
+  ratchet recipes quickstart           show the parameters of a recipe
   ratchet plan quickstart --explain    show which steps would run, and why
   ratchet run quickstart               run it; after an interruption, the same command continues
   ratchet report                       show the report of the newest run
@@ -45,7 +45,8 @@ settings:
   --set 'iter*/mine.window=2,100'                   a setting of all steps whose name matches the pattern
   --set embed.workers=4                             a resource: changes the speed, never the results
 
-Commas separate the items of a list. `none` means None. `ratchet recipes NAME` lists parameters, steps and jobs.
+Commas separate the items of a list. `none` means None. `ratchet recipes NAME` lists
+the parameters, and `ratchet plan NAME` the steps.
 """
 
 RUN = """\
@@ -193,7 +194,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         " (default: the machines in the file that RATCHET_CLUSTER names, else this machine)")
 
     sub = add_command("recipes", "list the recipes, or show one",
-        "With a name: the recipe's documentation, its parameters with types and defaults, and its steps by job.")
+        "With a name: the recipe's documentation, and its parameters with types and defaults.")
     sub.add_argument("recipe", nargs="?", help="name of a recipe, or path of a Python file; without it, list all")
 
     sub = add_command("status", "show the runs and the sweeps in the store")

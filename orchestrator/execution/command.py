@@ -16,7 +16,6 @@ from ratchet.orchestrator.reporting.formatting import print_table
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.run_data import RunReport, build_summary
 from ratchet.orchestrator.reporting.run_summary import build_run_report, list_unreported_metrics
-from ratchet.orchestrator.run_models import read_best
 from ratchet.orchestrator.step import Summary
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import OpenRun
@@ -99,10 +98,8 @@ def _print_outcome(run: Run, report: RunReport) -> None:
             print_error(f"  full traceback: {trace}")
     if run.interrupted or run.failures:
         print_clean("give the same command again to continue")
-    for one in read_best(run.plan.store, run.run_log) if run.summary.best else ():
-        title = f"best {one.best_as}" if one.changed else f"{one.remark}, offered as {one.best_as}"
-        print_clean(f"{title}: {one.name}  {one.format_metric()}")
-        print_clean(f"  ratchet export {one.name} FOLDER")
+    for title, command in report.best.items():
+        print_clean(f"{title}\n  {command}")
     for name in run.summary.files:
         path = run.run_log.folder / name
         if path.exists():

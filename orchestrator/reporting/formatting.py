@@ -102,21 +102,6 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def format_compact(value: float) -> str:
-    """Format a number in few characters: `4.6k`, `0.412`, `12`, `2e-05`."""
-    size = abs(value)
-    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if size >= limit * 0.9995:
-            return f"{value / limit:.1f}{suffix}"
-    if value == round(value, 0):
-        return f"{value:.0f}"
-    if size < 1e-3:
-        return f"{value:.0e}"
-    if size < 10:
-        return f"{value:.3f}"
-    return f"{value:.1f}"
-
-
 def format_value(value: Any, column: str = "") -> str:
     """Format a cell of a table. column: its title; numbers of a column such as `time` are seconds."""
     if value is None:

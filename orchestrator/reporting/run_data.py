@@ -78,7 +78,7 @@ class RunReport:
     baselines: Sequence[str] = ()
     """The labels of the rows that are baselines."""
     best: Mapping[str, str] = field(default_factory=dict)
-    """`Best model: NAME` or `Unchanged base: NAME` -> the command that exports this model of the run."""
+    """`best embedder: NAME  MAP@25 0.4442`, or the like -> the command that exports this model of the run."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Versions, commit, kind of machine: label -> text."""

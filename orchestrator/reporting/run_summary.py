@@ -129,8 +129,9 @@ def _list_best(run: Run) -> dict[str, str]:
     """Return title -> command that exports the model, for the models that the run ended with."""
     titles = {}
     for one in read_best(run.plan.store, run.run_log):
-        kind = "Best model" if one.changed else "Unchanged base"
-        titles[f"{kind}: {one.name}"] = f"ratchet export {one.name} FOLDER"
+        kind = f"best {one.best_as}" if one.changed else f"unchanged base, offered as {one.best_as}"
+        title = f"{kind}: {one.name}  {one.format_metric()}"
+        titles[title] = f"ratchet export {one.name} FOLDER"
     return titles
 
 
