@@ -101,17 +101,18 @@ def _submit(arguments: argparse.Namespace) -> int:
     options += [part for line in arguments.set for part in ("--set", line)]
     if arguments.settings is not None:
         options += ["--settings", arguments.settings.name]
+    environment = {}
     for name in arguments.env:
+        environment[name] = os.environ.get(name, "")
         if name not in os.environ:
             raise InputError(
                 f"submit --env {name}: not set here; expected an environment variable; export it first"
             )
-        if is_secret_variable(name) or contains_secret(os.environ[name]):
+        if is_secret_variable(name) or contains_secret(environment[name]):
             raise InputError(
                 f"submit --env {name}: looks like a secret; expected none, since jobs show their variables;"
                 " put it into a file on the cluster, or give its machines a role (docs/cluster.md)"
             )
-    environment = {name: os.environ[name] for name in arguments.env}
     found = recipe.find(arguments.recipe)
     return submit(
         f"./{found.name}.py" if arguments.recipe.endswith(".py") else arguments.recipe,

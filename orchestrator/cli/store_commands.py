@@ -40,21 +40,21 @@ def print_status(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_clean(json.dumps(found, indent=1))
         return
+    for row in found:
+        if run is None:
+            row["started"] = format_local_time(row["started"])
+        else:
+            row["note"] = row["note"].partition("\n")[0]
     if found:
-        shown = []
-        for row in found:
-            texts = dict(row)
-            if "started" in row:
-                texts["started"] = format_local_time(row["started"])
-            if "note" in row:
-                texts["note"] = row["note"].partition("\n")[0]
-            shown.append(texts)
-        print_table(build_table(shown))
+        print_table(build_table(found))
     elif run is None:
         print_clean(f"no runs in {store.where}")
     if run is None:
-        for line in list_sweep_states(store):
-            print_clean(line)
+        for sweep in list_all_runs(store, "sweeps"):
+            trials = sweep.trials()
+            ended = sum(trial["status"] != "unfinished" for trial in trials)
+            count = f"{ended} of {pluralize(len(trials), 'started trial')} ended"
+            print_clean(f"sweep {sweep.run_id}: {count}; {sweep.folder}")
 
 
 def list_run_steps(run_log: RunLog) -> list[dict[str, Any]]:
@@ -63,15 +63,9 @@ def list_run_steps(run_log: RunLog) -> list[dict[str, Any]]:
     rows = []
     for step in run_log.steps():
         event = latest.get(step["name"], {"event": "pending"})
+        row = {"step": step["name"], "status": event["event"], "seconds": event.get("seconds")}
         note = event.get("reason") or event.get("on") or event.get("because") or ""
-        rows.append(
-            {
-                "step": step["name"],
-                "status": event["event"],
-                "seconds": event.get("seconds"),
-                "note": note,
-            }
-        )
+        rows.append({**row, "note": note})
     return rows
 
 
@@ -105,17 +99,6 @@ def list_run_states(store: Store) -> list[dict[str, Any]]:
         }
         rows.append({**row, "state": state})
     return rows
-
-
-def list_sweep_states(store: Store) -> list[str]:
-    """Return a line for each sweep."""
-    lines = []
-    for sweep in list_all_runs(store, "sweeps"):
-        trials = sweep.trials()
-        ended = sum(trial["status"] != "unfinished" for trial in trials)
-        count = f"{ended} of {pluralize(len(trials), 'started trial')} ended"
-        lines.append(f"sweep {sweep.run_id}: {count}; {sweep.folder}")
-    return lines
 
 
 def print_models(arguments: argparse.Namespace) -> None:
