@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -103,12 +103,9 @@ class RunLog:
         """Read the trials of a sweep; empty if none has started."""
         return list((self.read("trials.json") or {"trials": []})["trials"])
 
-    def find_end(self, events: Sequence[Mapping[str, Any]] | None = None) -> str:
-        """Return how the run ended: `finished`, `failed` or `interrupted`; empty if it has not ended or was killed.
-        events: the events of the run, if they have been read already."""
-        if events is None:
-            events = self.events()
-        end = next((event for event in reversed(events) if event["event"] == "end"), None)
+    def find_end(self) -> str:
+        """Return how the run ended: `finished`, `failed` or `interrupted`; empty if it has not ended or was killed."""
+        end = next((event for event in reversed(self.events()) if event["event"] == "end"), None)
         if end is None:
             return ""
         if end["interrupted"]:

@@ -25,7 +25,7 @@ from ray._private.authentication.authentication_token_setup import (
 from ray.job_submission import JobSubmissionClient
 
 from ratchet.errors import InputError, StoreError
-from ratchet.orchestrator.execution.address import check_dashboard_address
+from ratchet.orchestrator.execution.cluster import check_dashboard_address
 from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.secrets import contains_secret, is_secret_file

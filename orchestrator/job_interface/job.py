@@ -21,8 +21,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface.declaration import check_job, require
-from ratchet.orchestrator.job_interface.settings import Unit
+from ratchet.orchestrator.job_interface.settings import Unit, check_job, require
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 import ratchet
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface.code import find_version
-from ratchet.orchestrator.job_interface.declaration import describe_value
 from ratchet.orchestrator.job_interface.job import Context, Job, Progress, Result
+from ratchet.orchestrator.job_interface.settings import describe_value
 from ratchet.orchestrator.job_interface.snapshot import find_snapshot
 
 

@@ -119,9 +119,8 @@ def build_run_report(run: Run) -> RunReport:
 def _list_directions(summary: Summary) -> dict[str, int]:
     """Return column -> direction of its first metric."""
     found: dict[str, int] = {}
-    for row in summary.rows:
-        for title, direction in row.directions.items():
-            found.setdefault(title, direction)
+    for row in reversed(summary.rows):
+        found |= row.directions
     return found
 
 

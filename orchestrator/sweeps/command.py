@@ -16,8 +16,7 @@ import yaml
 
 from ratchet.errors import RunError
 from ratchet.orchestrator.atomic_file import write_atomically
-from ratchet.orchestrator.execution.address import check_cluster_address
-from ratchet.orchestrator.execution.cluster import Cluster
+from ratchet.orchestrator.execution.cluster import Cluster, check_cluster_address
 from ratchet.orchestrator.execution.executor import versions
 from ratchet.orchestrator.execution.live_view import LiveView
 from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
