@@ -1,31 +1,21 @@
-"""Estimates, at plan time, of the memory per worker and the disk space of a step that runs a model.
+"""Needs of jobs at plan time: the sizes of their passes and data, for the memory model in `ratchet.models.footprint`.
 
 Lengths are the largest ones that the settings allow, so the memory is an upper bound where texts are shorter.
-The memory of a forward or backward pass is counted by `ratchet.models.footprint` from config.json. The constants below,
-such as the size of the libraries, were measured (`benchmarks/limits/memory.py`).
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ratchet.errors import InputError, ModelError
+from ratchet.errors import InputError
 from ratchet.models.pass_size import CPU_TOKENS, size_passes
 from ratchet.orchestrator.job_interface import Needs, Parents, Resources, Result
 
 if TYPE_CHECKING:  # it imports torch
-    from ratchet.models.footprint import Footprint
+    from ratchet.models.footprint import Kind
 
-LIBRARIES = 0.62e9
-"""Bytes of a worker without a model: Python, torch, transformers and Ray; in training also PEFT and DeepSpeed."""
-TRAINED = 6
-"""Bytes per trained weight for the bucket in which gradients are summed over workers, and for temporaries of Adam."""
-BUCKET = 5e8  # number of weights whose gradients are summed at a time, as in `ratchet.models.engine.start_engine`
-CUDA = 1.0e9
-"""Bytes of GPU memory for the CUDA context, its libraries, and fragmentation."""
 TEMPLATE = 64
 """Tokens allowed for a template, a task or a prompt."""
 SMALL = 5 * 10**8
@@ -91,7 +81,7 @@ def count(parents: Parents, field: str, *names: str) -> int | None:
 
 def estimate_inference(
     folder: Path | None,
-    kind: str,
+    kind: Kind,
     config: Any,
     inputs: Any,
     resources: Resources,
@@ -110,144 +100,58 @@ def estimate_inference(
         return None  # vLLM takes the memory that it is given
     if folder is None or _is_small(folder, resources):
         return None
-    dtype = _dtype(config, resources)
+    from ratchet.models import footprint
+
     _, tokens = size_passes("cuda" if gpus else "cpu", resources.batch_tokens)
-    batch = max(1, tokens // length)
-    options = {"dtype": dtype, "rows": batch, "length": length, "quantization": config.quantization}
-    one = _measure(folder, kind, **options)
-    if one is None:
-        return None
-    working = one.peak
-    if kept:
-        working += kept * one.cache + 3 * 4 * batch * one.head // one.width
-    loaded = one.loaded
-    has_adapter = inputs.adapter is not None or "adapter" in parents
-    if has_adapter and config.quantization == "none":
-        loaded *= 4 // _bytes_per_weight(dtype)  # an adapter is merged in float32
-    if not gpus:
-        host = LIBRARIES + max(loaded, one.loaded + working)
-        return Needs(0.0, _gb(host), remedies=LESS_INFERENCE)
-    weights: float = one.weights
-    if gpus > 1:  # the layers are split over the GPUs
-        weights *= 1 / gpus + 1.25 / one.layers
-    host = LIBRARIES + CUDA
-    if config.quantization == "none":
-        host += loaded
-    return Needs(_gb(CUDA + weights + working), _gb(host), remedies=LESS_INFERENCE)
+    found = footprint.estimate_inference(
+        folder,
+        kind,
+        config,
+        gpus,
+        rows=max(1, tokens // length),
+        length=length,
+        has_adapter=inputs.adapter is not None or "adapter" in parents,
+        kept=kept,
+    )
+    return Needs(**found, remedies=LESS_INFERENCE) if found else None
 
 
 def estimate_training(
     folder: Path | None,
-    kind: str,
+    kind: Kind,
     config: Any,
     resources: Resources,
     *,
     length: int,
     tokens: int,
-    vectors: int = 0,
-    labels: int = 0,
+    **kept: int,
 ) -> Needs | None:
     """Return the needs of a finetuning job.
 
-    length: tokens per text. tokens: number of tokens whose activations a worker keeps at a time. vectors: number of
-    embeddings that a training step keeps. labels: number of tokens whose logits are kept."""
-    if resources.gpus not in (None, 0, 1):
+    length: tokens per text. tokens: number of tokens whose activations a worker keeps at a time. kept: `vectors`, the
+    number of embeddings that a training step keeps, or `labels`, the number of tokens whose logits are kept."""
+    gpus = resources.gpus or 0.0
+    if gpus not in (0, 1):
         raise InputError(
-            f"gpus: {resources.gpus:g} per worker given; expected 0 or 1, since a training worker uses one GPU; set"
-            " gpus=1 and raise workers"
+            f"gpus: {gpus:g} per worker given; expected 0 or 1, since a training worker uses one GPU; set gpus=1 and"
+            " raise workers"
         )
     if folder is None or _is_small(folder, resources):
         return None
-    full = config.method == "full"
-    dtype = _dtype(config, resources)
-    options = {
-        "dtype": dtype,
-        "rows": max(1, tokens // length),
-        "length": length,
-        "training": True,
-        "gradient_checkpointing": config.gradient_checkpointing,
-        "quantization": config.quantization,
-        "eager": not resources.gpus,
-        # With method=full the gradients of all weights, which are counted below, would hide the activations.
-        "lora_r": 1 if full else config.lora_r,
-        "target_modules": "all-linear" if full else config.target_modules,
-    }
-    one = _measure(folder, kind, **options)
-    if one is None:
-        return None
-    trained = one.trained
-    model = 4 * trained
-    if full:
-        trained = one.weights // _bytes_per_weight(dtype)
-        model = one.weights
-    # Three checkpoints, one of them being written: moments and master weights, the weights, and the best model of each.
-    # If the models of all evaluations are kept, they are both in the work folder and in the result.
-    disk = 3 * (12 * trained + 2 * model)
-    if config.keeps_all:
-        disk += 2 * model * (len(config.kept_steps) or config.epochs)
+    from ratchet.models import footprint
 
+    rows = max(1, tokens // length)
     workers = resources.workers or 1
-    states = 12 * trained / _count_shards(config, workers, 1)  # float32: weights and two moments
-    # On CPUs the file of a base in 4 bits stays mapped into memory.
-    weights = (one.weights if resources.gpus else one.loaded) / _count_shards(config, workers, 3)
-    held = weights + (0 if full else model) + _count_gradients(config, workers, trained)
-    held += one.peak + 12 * vectors * one.width + 12 * labels * (one.head // one.width)
-    saved = 0
-    if config.zero_stage == 3:
-        held += _count_gathered(one, _bytes_per_weight(dtype), trained, full=full)
-        saved = full * model  # the first worker saves the whole model
-    if not resources.gpus:
-        host = LIBRARIES + states + max(held, weights + saved)
-        return Needs(0.0, _gb(host), _gb(disk), remedies=LESS_TRAINING)
-    offloaded = 0.0
-    if config.offload != "none":
-        offloaded += states
-    if config.offload == "parameters":
-        offloaded += weights
-    # A base is loaded into host memory first, unless ZeRO-3 loads it layer by layer.
-    loading = 0
-    if config.zero_stage < 3 and config.quantization == "none":
-        loading = one.weights
-    host = LIBRARIES + CUDA + max(offloaded + saved, loading)
-    device = CUDA + held + states - offloaded
-    return Needs(_gb(device), _gb(host), _gb(disk), remedies=LESS_TRAINING)
-
-
-def _count_shards(config: Any, workers: int, stage: int) -> int:
-    """Return over how many workers ZeRO divides what it shards from `stage` on."""
-    if config.zero_stage >= stage:
-        return workers
-    return 1
-
-
-def _count_gradients(config: Any, workers: int, trained: int) -> float:
-    """Return the bytes of the gradients, which are float32, and of the buckets in which they are summed."""
-    kept = 4 / _count_shards(config, workers, 2)
-    return trained * (kept + (4 + TRAINED) / _count_shards(config, workers, 3))
-
-
-def _count_gathered(one: Footprint, size: int, trained: int, *, full: bool) -> float:
-    """Return the bytes that ZeRO-3 does not shard: the layer that runs and the next one, which is prefetched, or the
-    head and its gradient; and the gradients of a bucket until they are summed, in several copies."""
-    layers = max(8 * one.largest, (1 + full) * size * one.head)
-    return layers + (5 * size if full else 8) * min(BUCKET, trained)
+    found = footprint.estimate_training(
+        folder, kind, config, gpus, workers, rows=rows, length=length, **kept
+    )
+    return Needs(**found, remedies=LESS_TRAINING) if found else None
 
 
 def _is_small(folder: Path, resources: Resources) -> bool:
     if resources.gpus:
         return False
     return sum(file.stat().st_size for file in folder.glob("*.safetensors")) < SMALL
-
-
-def _measure(folder: Path, kind: str, **options: Any) -> Footprint | None:
-    """Return the footprint of a model; None for an architecture that does not run on the meta device, such as Mamba."""
-    from ratchet.models import footprint
-
-    with suppress(
-        AttributeError, KeyError, NotImplementedError, RuntimeError, ValueError, ModelError
-    ):
-        return footprint.measure(folder, kind, **options)  # type: ignore[arg-type]
-    return None
 
 
 def _check_heads(folder: Path, gpus: int) -> None:
@@ -262,23 +166,3 @@ def _check_heads(folder: Path, gpus: int) -> None:
             f"gpus: {gpus} per worker given; expected a divisor of the model's {heads} attention heads, and a divisor"
             f" or multiple of its {groups} key-value heads, which vLLM divides over them; give another number"
         )
-
-
-def _dtype(config: Any, resources: Resources) -> str:
-    if config.dtype != "auto":
-        return str(config.dtype)
-    if resources.gpus:
-        return "bfloat16"
-    from ratchet.models.devices import multiplies_bfloat16, resolve_device
-
-    if multiplies_bfloat16(resolve_device("cpu")):
-        return "bfloat16"
-    return "float32"
-
-
-def _bytes_per_weight(dtype: str) -> int:
-    return 2 if dtype == "bfloat16" else 4
-
-
-def _gb(size: float) -> float:
-    return round(size / 1e9, 3)

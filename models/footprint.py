@@ -1,14 +1,19 @@
-"""The memory and the arithmetic of a model, counted before it is loaded.
+"""The memory model: what a model needs on GPUs, on the host and on disk, counted before it is loaded.
 
-The model is built from its config.json on PyTorch's meta device, where tensors have a shape and a dtype but no data.
-The same forward and backward passes run there as in the job, and `_LiveBytes` follows which tensors are alive. The
-count therefore follows the model's code (grouped queries, tied heads, windows). A 7B model takes a few seconds.
+Plans call `estimate_inference` and `estimate_training`. They add up weights, gradients, optimizer states, activations,
+the KV cache, logits, and constants that were measured (`benchmarks/limits/memory.py`). Both return None for an
+architecture that does not run on the meta device, such as Mamba.
+
+`measure` builds the model from its config.json on PyTorch's meta device, where tensors have a shape and a dtype but no
+data. The same forward and backward passes run there as in the job, and `_LiveBytes` follows which tensors are alive.
+The count therefore follows the model's code (grouped queries, tied heads, windows). A 7B model takes a few seconds.
 """
 
 from __future__ import annotations
 
 import warnings
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +27,9 @@ from torch.utils._pytree import tree_iter
 from transformers.initialization import no_init_weights
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
+from ratchet.models.devices import resolve_dtype
 from ratchet.models.loading import silence_transformers, train_in_float32, turn_off_dropout
 
 Kind = Literal["backbone", "causal", "classifier"]
@@ -34,6 +41,11 @@ CLASSES = {
 }
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a weight in 4 bits: the code, a byte for each block of 64, and a float32 for 256 of those (QLoRA)."""
+LIBRARIES = 0.62e9
+"""Bytes of a worker without a model: Python, torch, transformers and Ray; in training also PEFT and DeepSpeed."""
+CUDA = 1.0e9
+"""Bytes of GPU memory for the CUDA context, its libraries, and fragmentation."""
+BUCKET = 5e8  # number of weights whose gradients are summed at a time, as in `ratchet.models.engine.start_engine`
 
 
 @dataclass(frozen=True)
@@ -48,8 +60,6 @@ class Footprint:
     """Largest number of bytes beside the weights in a forward pass, or in a forward and a backward pass."""
     trained: int
     """Number of weights that are trained."""
-    multiplied: int
-    """Number of weights of linear layers, without the head: the multiplications per token."""
     head: int
     """Number of weights of the head of a causal language model; 0 for others."""
     largest: int
@@ -59,6 +69,125 @@ class Footprint:
     width: int
     """Dimensions of the hidden states."""
     layers: int
+    itemsize: int
+    """Bytes of a weight that is not quantized."""
+
+
+def estimate_inference(
+    folder: Path,
+    kind: Kind,
+    config: Any,
+    gpus: float,
+    *,
+    rows: int,
+    length: int,
+    has_adapter: bool,
+    kept: int = 0,
+) -> dict[str, float] | None:
+    """Return the GB that a worker needs to run a model: `gpu_memory`, and `memory` of the host. Nothing is trained.
+
+    config: see `InferenceConfig`. gpus: of a worker. rows, length: size of a forward pass, in tokens. has_adapter: an
+    adapter is loaded too. kept: number of tokens whose keys and values are cached in generation.
+    """
+    plain = config.quantization == "none"
+    one = _measure(folder, kind, config, gpus, rows=rows, length=length)
+    if one is None:
+        return None
+    working = one.peak
+    if kept:
+        working += kept * one.cache + 3 * 4 * rows * one.head // one.width
+    loaded = one.loaded
+    if has_adapter and plain:
+        loaded *= 4 // one.itemsize  # an adapter is merged in float32
+    if not gpus:
+        return _to_gigabytes(0.0, LIBRARIES + max(loaded, one.loaded + working))
+    weights: float = one.weights
+    if gpus > 1:  # the layers are split over the GPUs
+        weights *= 1 / gpus + 1.25 / one.layers
+    return _to_gigabytes(CUDA + weights + working, LIBRARIES + CUDA + (loaded if plain else 0))
+
+
+def estimate_training(
+    folder: Path,
+    kind: Kind,
+    config: Any,
+    gpus: float,
+    workers: int,
+    *,
+    rows: int,
+    length: int,
+    vectors: int = 0,
+    labels: int = 0,
+) -> dict[str, float] | None:
+    """Return the GB that a finetuning worker needs: `gpu_memory`, `memory` (of the host), and `disk` of the whole step.
+
+    config: see `FinetuneConfig`. gpus: of a worker. rows, length: texts whose activations a worker keeps at a time.
+    vectors: number of embeddings that a training step keeps. labels: number of tokens whose logits are kept.
+    """
+    full = config.method == "full"
+    # With method=full the gradients of all weights, which are counted below, would hide the activations.
+    adapter = {"lora_r": 1, "target_modules": "all-linear"}
+    if not full:
+        adapter = {"lora_r": config.lora_r, "target_modules": config.target_modules}
+    options = {"gradient_checkpointing": config.gradient_checkpointing, "eager": not gpus}
+    options |= {"training": True, "rows": rows, "length": length}
+    one = _measure(folder, kind, config, gpus, **options, **adapter)
+    if one is None:
+        return None
+    trained = one.trained
+    model = 4 * trained
+    if full:
+        trained = one.weights // one.itemsize
+        model = one.weights
+    # Three checkpoints, one of them being written: moments and master weights, the weights, and the best model of each.
+    disk = 3 * (12 * trained + 2 * model)
+    if config.keeps_all:  # the models of all evaluations, in the work folder and in the result
+        disk += 2 * model * (len(config.kept_steps) or config.epochs)
+
+    # Number of workers over which ZeRO divides states (from stage 1 on), gradients (2) and weights (3).
+    shards = dict.fromkeys((1, 2, 3), 1)
+    for stage in range(1, config.zero_stage + 1):
+        shards[stage] = workers
+    states = 12 * trained / shards[1]  # float32: weights and two moments
+    # Gradients in float32, the copy that Adam reads, and 6 bytes for a bucket that is summed and for temporaries.
+    gradients = trained * (4 / shards[2] + (4 + 6) / shards[3])
+    # On CPUs the file of a base in 4 bits stays mapped into memory.
+    weights = (one.weights if gpus else one.loaded) / shards[3]
+    held = weights + gradients + (0 if full else model)
+    held += one.peak + 12 * vectors * one.width + 12 * labels * (one.head // one.width)
+    saved = 0
+    if config.zero_stage == 3:
+        # Not sharded: the layer that runs and the next one, which is prefetched, or the head and its gradient; and the
+        # gradients of a bucket until they are summed, in several copies.
+        held += max(8 * one.largest, (1 + full) * one.itemsize * one.head)
+        held += (5 * one.itemsize if full else 8) * min(BUCKET, trained)
+        saved = full * model  # the first worker saves the whole model
+    if not gpus:
+        return _to_gigabytes(0.0, LIBRARIES + states + max(held, weights + saved), disk)
+    offloaded = {"none": 0.0, "optimizer": states, "parameters": states + weights}[config.offload]
+    loading = 0
+    if config.zero_stage < 3 and config.quantization == "none":
+        loading = one.weights  # into host memory first; ZeRO-3 loads layer by layer
+    host = LIBRARIES + CUDA + max(offloaded + saved, loading)
+    return _to_gigabytes(CUDA + held + states - offloaded, host, disk)
+
+
+def _measure(
+    folder: Path, kind: Kind, config: Any, gpus: float, **options: Any
+) -> Footprint | None:
+    """Return the footprint of a model, by default in bfloat16 on GPUs; None for an architecture that does not run on
+    the meta device."""
+    dtype = "bfloat16" if gpus and config.dtype == "auto" else config.dtype
+    with suppress(
+        AttributeError, KeyError, NotImplementedError, RuntimeError, ValueError, ModelError
+    ):
+        return measure(folder, kind, dtype=dtype, quantization=config.quantization, **options)
+    return None
+
+
+def _to_gigabytes(gpu: float, host: float, disk: float = 0.0) -> dict[str, float]:
+    sizes = {"gpu_memory": gpu, "memory": host, "disk": disk}
+    return {name: round(size / 1e9, 3) for name, size in sizes.items()}
 
 
 @lru_cache(maxsize=128)
@@ -86,7 +215,7 @@ def measure(
         config.num_labels = 1
     turn_off_dropout(config)
     config._attn_implementation = "eager" if eager else "footprint"
-    compute = getattr(torch, dtype)
+    compute = resolve_dtype(dtype, torch.device("cpu"))
     with silence_transformers(), torch.device("meta"), no_init_weights():
         model = CLASSES[kind].from_config(config, dtype=compute)
         model.tie_weights()
@@ -97,12 +226,11 @@ def measure(
     head = 0
     if kind == "causal":
         head = blocks.pop(id(model.get_output_embeddings().weight), 0)
-    multiplied = sum(blocks.values())
     largest = max(blocks.values(), default=0)
     weights = loaded = sum(weight.nbytes for weight in model.parameters())
     temporary = 0
     if quantization == "nf4":
-        weights -= int(multiplied * (compute.itemsize - NF4_BYTES))
+        weights -= int(sum(blocks.values()) * (compute.itemsize - NF4_BYTES))
         loaded += weights
         temporary = 2 * largest  # a layer in bfloat16
     if training and lora_r:
@@ -128,12 +256,12 @@ def measure(
         loaded=loaded,
         peak=_run(model, rows, length, training=training) + temporary,
         trained=trained,
-        multiplied=multiplied,
         head=head,
         largest=largest,
         cache=2 * text.num_hidden_layers * heads * size * compute.itemsize,
         width=text.hidden_size,
         layers=text.num_hidden_layers,
+        itemsize=compute.itemsize,
     )
 
 

@@ -154,7 +154,7 @@ def sweep(
     """Search for good settings of a recipe, or continue a search, and print its progress and its table.
 
     space: YAML file of the search space. metric: the metric to optimize, such as map@25. options: further options of
-    `ratchet sweep`, such as {"seeds": 3, "searcher": "optuna"}. name, settings, store, parameters: as for `run`. The
+    `ratchet sweep`, such as {"seeds": 3, "stopping": "none"}. name, settings, store, parameters: as for `run`. The
     same call continues an interrupted sweep. Raises RatchetError for wrong input."""
     from ratchet.orchestrator.cli.parser import parse
     from ratchet.orchestrator.sweeps.command import run_sweep

@@ -17,10 +17,9 @@ from typing import Any
 from ratchet.errors import DamagedError, InputError, StoreError
 from ratchet.orchestrator.job_interface.job import Context, Job, Resources, Result
 from ratchet.orchestrator.job_interface.settings import expect_one_of
-from ratchet.orchestrator.promotion import find_promoted
 from ratchet.orchestrator.reporting.model_card import write_card
 from ratchet.orchestrator.run_log import RunLog, find_run_log
-from ratchet.orchestrator.run_models import NAME, RunModel, find_model
+from ratchet.orchestrator.run_models import NAME, RunModel, find_model, find_promoted
 from ratchet.orchestrator.step import Output, Step
 from ratchet.orchestrator.store import Store
 

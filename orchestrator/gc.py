@@ -21,7 +21,7 @@ from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.run_log import RunLog, list_all_runs
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.backend import Backend
-from ratchet.orchestrator.store.open_runs import list_open_runs
+from ratchet.orchestrator.store.lease import list_open_runs
 
 THREADS = 16
 """Number of threads that read steps, chosen for shared disks and buckets with a latency of some milliseconds."""

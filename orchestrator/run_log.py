@@ -1,4 +1,4 @@
-"""Run logs: `runs/<run_id>/plan.json`, `events.jsonl`, `errors/`, and the report.
+"""Run logs (`runs/<run_id>/plan.json`, `events.jsonl`, `errors/`, the report), and the interface of their listeners.
 
 `plan.json` lists the steps, and their ids as soon as they are known. `gc` keeps the results of these steps, and a later
 `--explain` compares with them. `events.jsonl` is append-only.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,21 @@ from ratchet.orchestrator.atomic_file import (
     read_json_lines,
     write_atomically,
 )
+from ratchet.orchestrator.job_interface.job import Progress
 from ratchet.orchestrator.store import Store
 
-PROGRESS = "progress.json"
-"""File of a run with the progress of its running steps."""
+
+class RunListener:
+    """Receiver of the events of a run. Methods may be called from any thread; in this base class they do nothing."""
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        """Record an event of the run log (see `RunLog.event`)."""
+
+    def progress(self, name: str, progress: Progress) -> None:
+        """Record the progress of a step. This may be called at any rate."""
+
+    def message(self, text: str) -> None:
+        """Show a message."""
 
 
 class RunLog:
@@ -33,6 +44,8 @@ class RunLog:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.run_id = folder.name
+        self.listener = RunListener()
+        """Receiver of the events that are appended."""
 
     @classmethod
     def begin(
@@ -45,11 +58,12 @@ class RunLog:
         run_log.write("about.json", {"recipe": recipe, "started": time.time(), **about})
         return run_log
 
-    def event(self, kind: str, step: str | None = None, **details: Any) -> dict[str, Any]:
-        """Append a line to events.jsonl and sync it; hits, which may be many, are synced with the next other event."""
+    def event(self, kind: str, step: str | None = None, **details: Any) -> None:
+        """Append a line to events.jsonl and sync it, and show it to the listener. Hits, which may be many, are synced
+        with the next other event."""
         event = {"t": round(time.time(), 3), "event": kind, "step": step, **details}
         append_json(self.folder / "events.jsonl", event, durable=kind != "hit")
-        return event
+        self.listener.show(event)
 
     def events(self) -> list[dict[str, Any]]:
         """Read all events. An incomplete last line is skipped."""
@@ -89,12 +103,9 @@ class RunLog:
         """Read the trials of a sweep; empty if none has started."""
         return list((self.read("trials.json") or {"trials": []})["trials"])
 
-    def find_end(self, events: Sequence[Mapping[str, Any]] | None = None) -> str:
-        """Return how the run ended: `finished`, `failed` or `interrupted`; empty if it has not ended or was killed.
-        events: the events of the run, if they have been read already."""
-        if events is None:
-            events = self.events()
-        end = next((event for event in reversed(events) if event["event"] == "end"), None)
+    def find_end(self) -> str:
+        """Return how the run ended: `finished`, `failed` or `interrupted`; empty if it has not ended or was killed."""
+        end = next((event for event in reversed(self.events()) if event["event"] == "end"), None)
         if end is None:
             return ""
         if end["interrupted"]:

@@ -1,27 +1,38 @@
-"""The models that runs made: their kinds, their metrics, and how to find a model by name.
+"""The models that runs made: their kinds, their metrics, how to find a model by name, and how to promote it.
 
 find_model(store, "20261124-2311")                        the model that the run ended with
 find_model(store, "20261124-2311:reranker")               one of several such models, by its name
 find_model(store, "20261124-2311:iter0/merge_embedder")   the model of a step; `:sft/checkpoint-500`: another output
+
+A promotion gives an exported model a name, `promoted/NAME` in the store. `gc` keeps the export.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ratchet.errors import InputError
+from pydantic import TypeAdapter
+
+from ratchet.errors import DamagedError, InputError
+from ratchet.orchestrator.atomic_file import make_folder, sync, write_atomically
+from ratchet.orchestrator.job_interface.clean_output import print_error
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.run_log import RunLog, list_run_logs
 from ratchet.orchestrator.step import Output, Row, Source, Step, Summary
-from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.manifest import Manifest
 
 NAME = re.compile(r"\d{4,}(-[\w-]*)?(:.*)?")
 """Pattern of the names of models of runs."""
+
+PROMOTED_NAME = re.compile(r"[A-Za-z_][\w-]*")
+"""Pattern of promoted names. Unlike the ids of runs, they begin with a letter or _."""
 
 MAX_KNOWN = 20
 """Maximum number of runs that an error message names."""
@@ -34,19 +45,6 @@ SIGNS = {
     "config.json": "decoder",
 }
 """File in the folder of a model -> kind of the model. The first file that exists decides."""
-
-MEASURED_ON = ("queries", "statements", "samples")
-"""Inputs with evaluation data, of the step with the metric or of the step that makes its `completions`."""
-
-CODE = {
-    "adapter": "from peft import AutoPeftModel; AutoPeftModel.from_pretrained({folder})",
-    "modules.json": "from sentence_transformers import SentenceTransformer; SentenceTransformer({folder})",
-    "embedder": "from ratchet.models.embedder import encoder; encoder.load(Path({folder}))",
-    "ForSequenceClassification": "from sentence_transformers import CrossEncoder; CrossEncoder({folder})",
-    "reranker": "from ratchet.models.reranker import reranker; reranker.load(Path({folder}))",
-    "decoder": "from transformers import AutoModelForCausalLM; AutoModelForCausalLM.from_pretrained({folder})",
-}
-"""Kind of a model, a file in its folder, or the end of its architecture's name -> the Python line that loads it."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +73,6 @@ class RunModel:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Column of the table -> number, those for which higher is better first; with several seeds or folds, the number of
     the first."""
-    data: Mapping[str, str] = field(default_factory=dict)
-    """Column of the table -> digest of the evaluation data (see `MEASURED_ON`), if it is known."""
     best_as: str = ""
     """Its name among the models that the run ended with, such as `embedder`. Empty: the run did not end with it."""
     changed: bool = True
@@ -99,6 +95,15 @@ class RunModel:
             return "best"
         return ""
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether it has a row in the table of its run, or the run ended with it."""
+        return bool(self.row or self.best_as)
+
+    def exists(self, store: Store) -> bool:
+        """Return whether `gc` has not removed it."""
+        return store.lookup(self.step_id) is not None
+
     def format_metric(self) -> str:
         """Format the first metric of its row: `MAP@25 0.4442`."""
         for name, value in self.metrics.items():
@@ -109,20 +114,9 @@ class RunModel:
         """Return the folder of the model, after checking the sizes of its files. A bucket's files are downloaded."""
         return store.path(self.object, self.part)
 
-    def write_code(self, store: Store) -> str:
-        """Return the Python line that loads the model, or the export command if the model is only in a bucket."""
-        folder = store.local("objects", self.object, self.part)
-        if not folder.is_dir():
-            return f"ratchet export {self.name} DIR"
-        loader = self.kind
-        if self.kind == "embedder" and (folder / "modules.json").exists():
-            loader = "modules.json"
-        elif (
-            self.kind == "reranker"
-            and "ForSequenceClassification" in (folder / "config.json").read_text()
-        ):
-            loader = "ForSequenceClassification"
-        return CODE[loader].format(folder=repr(str(folder)))
+
+_LOADED = TypeAdapter(RunModel)
+"""Reader of the description of a model. Keys that another version wrote are ignored."""
 
 
 def build_models(plan: Plan, summary: Summary, run_log: RunLog) -> list[RunModel]:
@@ -142,17 +136,18 @@ def build_models(plan: Plan, summary: Summary, run_log: RunLog) -> list[RunModel
             kinds[planned.step.name, part] = kind
     found = []
     for place in dict.fromkeys([*rows, *best, *kinds]):
-        step = place[0]
-        part = str(place[1])
+        if place not in kinds:
+            continue  # its step has no result yet
+        step, part = place
         planned = plan.steps[step]
-        if place not in kinds or planned.commit is None or planned.manifest is None:
-            continue
+        assert planned.commit is not None
+        assert planned.manifest is not None
+        assert part is not None
         label = ""
         metrics: dict[str, float] = {}
-        data: dict[str, str] = {}
         if place in rows:
             label = rows[place].label
-            metrics, data = _read_columns(plan, rows[place])
+            metrics = _read_columns(plan, rows[place])
         model = RunModel(
             run_id=run_log.run_id,
             recipe=str(about.get("recipe")),
@@ -167,7 +162,6 @@ def build_models(plan: Plan, summary: Summary, run_log: RunLog) -> list[RunModel
             base=_find_base(planned.step),
             row=label,
             metrics=metrics,
-            data=data,
             best_as=best.get(place, ""),
             changed=bool(planned.numbers.get("changed", True)),
         )
@@ -198,48 +192,43 @@ def _find_base(step: Step) -> str:
     return ""
 
 
-def _read_columns(plan: Plan, row: Row) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the numbers of a row, and the digests of the data that they were measured on, both by column."""
+def _read_columns(plan: Plan, row: Row) -> dict[str, float]:
+    """Return the numbers of a row by column."""
     metrics: dict[str, float] = {}
-    data: dict[str, str] = {}
-    for title, metric in reversed(row.metrics):  # the first of several seeds counts
-        planned = plan.steps[metric.step.name]
-        if metric.name in planned.numbers:
-            metrics[title] = planned.numbers[metric.name]
-        asked = planned.step.inputs.get("completions")
-        if isinstance(asked, Output):
-            planned = plan.steps[asked.step.name]
-        inputs = planned.commit.fingerprint.get("inputs", {}) if planned.commit else {}
-        for key in MEASURED_ON:
-            if isinstance(inputs.get(key), str):
-                data[title] = inputs[key]
+    for title, metric in row.metrics:
+        numbers = plan.steps[metric.step.name].numbers
+        if metric.name in numbers:
+            metrics.setdefault(title, numbers[metric.name])  # the first of several seeds counts
     directions = row.directions
-    order = sorted(row.columns, key=lambda title: directions[title] <= 0)
-    return {title: metrics[title] for title in order if title in metrics}, data
+    order = sorted(metrics, key=lambda title: directions[title] <= 0)
+    return {title: metrics[title] for title in order}
 
 
 def list_models(store: Store, run: str = "") -> Iterator[RunModel]:
-    """Yield the models of the runs whose ids begin with `run`, newest run first (see `read_models`)."""
+    """Yield the models of the runs whose ids begin with `run`, newest run first (see `read_models`). A run whose plan
+    cannot be read is named on the standard error."""
     for run_log in list_run_logs(store):
-        if run_log.run_id.startswith(run):
-            yield from read_models(store, run_log)
+        try:
+            if run_log.run_id.startswith(run):
+                yield from read_models(store, run_log)
+        except DamagedError as error:
+            print_error(f"run {run_log.run_id}: {error}")
 
 
 def read_models(store: Store, run_log: RunLog) -> list[RunModel]:
     """Return the models of a run that have a row in the table or that the run ended with, if they exist."""
-    return [model for model in _read_all(store, run_log) if model.row or model.best_as]
+    return [model for model in _read_all(run_log) if model.is_listed and model.exists(store)]
 
 
 def read_best(store: Store, run_log: RunLog) -> list[RunModel]:
     """Return the models that a run ended with, if they exist."""
-    return [model for model in read_models(store, run_log) if model.best_as]
+    return [model for model in _read_all(run_log) if model.best_as and model.exists(store)]
 
 
-def _read_all(store: Store, run_log: RunLog) -> list[RunModel]:
-    found = []
+def _read_all(run_log: RunLog) -> list[RunModel]:
+    found: list[RunModel] = []
     for about in (run_log.read("plan.json") or {}).get("models", ()):
-        if store.lookup(about["step_id"]) is not None:
-            found.append(RunModel(**about))
+        found.append(_LOADED.validate_python(about))
     return found
 
 
@@ -256,13 +245,13 @@ def find_model(store: Store, name: str) -> RunModel:
         )
     models: list[RunModel] = []
     for run_log in matching:
-        models = models or _read_all(store, run_log)
+        models = models or [model for model in _read_all(run_log) if model.exists(store)]
     if not models:
         raise InputError(
             f"model {name}: run {matching[0].run_id} has no model in the store; expected one that it made with this"
             " version and that `gc` has not removed; `ratchet models` lists those there are"
         )
-    shown = [model for model in models if model.row or model.best_as]
+    shown = [model for model in models if model.is_listed]
     best = [model for model in shown if model.best_as]
     if not own:
         return (best or shown[-1:] or models)[0]
@@ -276,3 +265,35 @@ def find_model(store: Store, name: str) -> RunModel:
     raise InputError(
         f"model {name}: run {models[0].run_id} has no finished '{own}'; {expect_one_of(known, own)}"
     )
+
+
+def check_name(name: str) -> None:
+    """Raise InputError for an invalid name."""
+    if not PROMOTED_NAME.fullmatch(name):
+        raise InputError(
+            f"promote {name}: expected a name of letters, digits, - and _, with a letter or _ first; correct it"
+        )
+
+
+def promote_model(store: Store, name: str, made: RunModel, commit: Commit) -> Path:
+    """Link `promoted/NAME` to an exported model, and return the path of the link. `NAME.json` beside it describes the
+    model. made: the model. commit: the result of its export."""
+    folder = store.local("promoted")
+    make_folder(folder)
+    own = {"step_id": commit.step_id, "object": commit.manifest}
+    about = {**own, "of": made.name, "model": {**asdict(made), **own, "part": "model"}}
+    write_atomically(folder / f"{name}.json", json.dumps(about, indent=1))
+    link = folder / f".{name}.{os.getpid()}"
+    link.symlink_to(Path("..", "objects", commit.manifest))
+    link.replace(folder / name)
+    sync(folder)
+    store.upload_folder(folder)
+    return folder / name
+
+
+def find_promoted(store: Store, name: str) -> RunModel | None:
+    """Return the model that was promoted to a name; None if there is none."""
+    found = store.read(f"promoted/{name}.json") if PROMOTED_NAME.fullmatch(name) else None
+    if found and "model" in found:
+        return _LOADED.validate_python(found["model"])
+    return None

@@ -17,16 +17,18 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from ratchet.errors import InputError, RecipeError
-from ratchet.orchestrator.job_interface.declaration import (
+from ratchet.orchestrator.job_interface.job import Job, Resources, Source
+from ratchet.orchestrator.job_interface.placement import Machine, resolve_resources
+from ratchet.orchestrator.job_interface.settings import (
     STEP_NAME,
+    Seed,
     describe_value,
+    expect_one_of,
     locate_caller,
     require,
     require_items,
+    validate,
 )
-from ratchet.orchestrator.job_interface.job import Job, Resources, Source
-from ratchet.orchestrator.job_interface.placement import Machine, resolve_resources
-from ratchet.orchestrator.job_interface.settings import Seed, expect_one_of, validate
 
 __all__ = [
     "Job",

@@ -48,8 +48,11 @@ from ratchet.orchestrator.job_interface import (
 )
 from ratchet.orchestrator.job_interface.digests import compute_sha256
 from ratchet.orchestrator.job_interface.placement import make_ray_options
-from ratchet.orchestrator.job_interface.progress import make_this_node_strategy
-from ratchet.orchestrator.job_interface.worker import check_worker, find_existing_paths
+from ratchet.orchestrator.job_interface.worker import (
+    check_worker,
+    find_existing_paths,
+    make_this_node_strategy,
+)
 
 
 class ReportProgress(Protocol):

@@ -1,4 +1,4 @@
-"""The commands of `ratchet`."""
+"""The commands of `ratchet`, and the output of `plan` and `recipes`."""
 
 from __future__ import annotations
 
@@ -7,25 +7,30 @@ import json
 import os
 import pkgutil
 import sys
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
+from inspect import Parameter
 
 from ratchet.errors import InputError
-from ratchet.orchestrator import promotion, recipe
-from ratchet.orchestrator.cli import console, store_commands
+from ratchet.orchestrator import recipe
+from ratchet.orchestrator.cli import store_commands
 from ratchet.orchestrator.cli.error_report import find_places, report_error
 from ratchet.orchestrator.cli.parser import parse
 from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
 from ratchet.orchestrator.cli.termination import end_at_once
 from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.command import print_warnings, run_recipe
+from ratchet.orchestrator.execution.needs import StepNeeds
 from ratchet.orchestrator.finished_run import find_run_model, use_store
 from ratchet.orchestrator.job_interface.clean_output import print_clean
-from ratchet.orchestrator.job_interface.settings import write_lines
+from ratchet.orchestrator.job_interface.settings import describe_settings, write_lines
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting import report_json
+from ratchet.orchestrator.reporting.formatting import pluralize
 from ratchet.orchestrator.run_log import read_last_step_ids
+from ratchet.orchestrator.run_models import check_name, promote_model
 from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
 from ratchet.orchestrator.store import Store
 
@@ -79,7 +84,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     done = run_sweep(arguments, _lines(arguments), ["ratchet", *sys.argv[1:]])
     if done.interrupted:
         return 130
-    if done.data.winner is not None:
+    if done.data.winner:
         return 0
     return 1
 
@@ -96,17 +101,18 @@ def _submit(arguments: argparse.Namespace) -> int:
     options += [part for line in arguments.set for part in ("--set", line)]
     if arguments.settings is not None:
         options += ["--settings", arguments.settings.name]
+    environment = {}
     for name in arguments.env:
+        environment[name] = os.environ.get(name, "")
         if name not in os.environ:
             raise InputError(
                 f"submit --env {name}: not set here; expected an environment variable; export it first"
             )
-        if is_secret_variable(name) or contains_secret(os.environ[name]):
+        if is_secret_variable(name) or contains_secret(environment[name]):
             raise InputError(
                 f"submit --env {name}: looks like a secret; expected none, since jobs show their variables;"
                 " put it into a file on the cluster, or give its machines a role (docs/cluster.md)"
             )
-    environment = {name: os.environ[name] for name in arguments.env}
     found = recipe.find(arguments.recipe)
     return submit(
         f"./{found.name}.py" if arguments.recipe.endswith(".py") else arguments.recipe,
@@ -132,23 +138,22 @@ def _plan(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_clean(json.dumps(plan.describe(before), indent=1))
     else:
-        console.print_plan(plan, before, known, explain=arguments.explain)
+        print_plan(plan, before, known, explain=arguments.explain)
     needs.check_fits(plan, known, machines)
 
 
 def _recipes(arguments: argparse.Namespace) -> None:
     if not arguments.recipe:
-        console.print_recipes([recipe.find(name) for name in recipe.names()], recipe.job_names())
-        return
-    found = recipe.find(arguments.recipe)
-    console.print_recipe(found, recipe.make_example_steps(found))
+        print_recipes()
+    else:
+        print_recipe(recipe.find(arguments.recipe))
 
 
 def _promote(arguments: argparse.Namespace) -> int:
     with end_at_once():
         from ratchet.orchestrator.execution import run  # noqa: F401
 
-    promotion.check_name(arguments.name)
+    check_name(arguments.name)
     store = Store.open(arguments.store)
     with use_store(store):
         made = find_run_model(arguments.model)
@@ -163,7 +168,7 @@ def _promote(arguments: argparse.Namespace) -> int:
         if done.interrupted:
             return 130
         return 1
-    path = promotion.promote_model(store, arguments.name, made, commit)
+    path = promote_model(store, arguments.name, made, commit)
     remark = "" if made.changed else " (unchanged base)"
     print_clean(f"promoted: {arguments.name} is {made.name}{remark}; {path / 'model'}")
     return 0
@@ -202,3 +207,75 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "verify": store_commands.verify_store,
 }
 """Command -> the function that runs it and returns the exit status (None: 0)."""
+
+
+HELP = textwrap.TextWrapper(
+    112, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False
+)
+
+
+def print_plan(
+    plan: Plan, before: Mapping[str, str], needs: Mapping[str, StepNeeds], *, explain: bool
+) -> None:
+    """Print a line per step with its state (done, to run, open), and needs. before: step name -> step id in
+    the last run. needs: step name -> its needs. explain: also print why steps are not done."""
+    width = max(map(len, plan.steps), default=0)
+    for name, planned in plan.steps.items():
+        line = f"{name:<{width}}  {planned.state:<8}  {planned.step_id:<12.12}"
+        if name in needs:
+            line += f"  {_format_needs(needs[name])}"
+        print_clean(line.rstrip())
+        if explain:
+            for reason in plan.explain(name, before):
+                print_clean(f"    {reason}")
+    missing = plan.missing()
+    last = f"{len(plan.steps) - len(missing)} of {pluralize(len(plan.steps), 'step')} done; {len(missing)} would run"
+    if any(planned.state == "open" for planned in plan.steps.values()):
+        last += " (open: fewer if the steps before them give the same results as in an earlier run)"
+    print_clean(last)
+    if needs:
+        print_clean(f"disk: {sum(own.needs.disk for own in needs.values()):.1f} GB")
+
+
+def print_recipes() -> None:
+    """Print the name and the first line of each recipe, and the names of the jobs."""
+    for name in recipe.names():
+        lines = recipe.find(name).doc.splitlines()
+        print_clean(f"{name:<16} {lines[0] if lines else ''}")
+    print_clean("\nA job is a recipe of one step:")
+    print_clean(textwrap.fill(", ".join(recipe.job_names()), 120))
+    print_clean("\n`ratchet recipes NAME` shows the parameters of a recipe")
+
+
+def print_recipe(found: recipe.Recipe) -> None:
+    """Print the documentation and the parameters of a recipe."""
+    print_clean(f"{found.name}\n\n{found.doc}\n\nParameters (--set NAME=VALUE):")
+    settings = describe_settings(found.function)
+    name_width = max((len(s.name) for s in settings), default=0)
+    type_width = max((len(s.type) for s in settings), default=0)
+    for s in settings:
+        default = s.default or (
+            "required" if found.parameters[s.name].default is Parameter.empty else "''"
+        )
+        print_clean(f"  {s.name:<{name_width}}  {s.type:<{type_width}}  {default}")
+        if s.help:
+            print_clean(HELP.fill(s.help))
+    print_clean(
+        f"\n`ratchet plan {found.name} --set ...` lists the steps, and `ratchet recipes jobs/JOB` the settings of a job"
+    )
+
+
+def _format_needs(own: StepNeeds) -> str:
+    """Format the needs of a step: workers, memory and disk."""
+    needs = own.needs
+    workers = own.resources.workers or 1
+    parts = []
+    if workers > 1:
+        parts.append(f"{workers} workers")
+    if needs.gpu_memory:
+        parts.append(f"GPU {needs.gpu_memory:.1f} GB")
+    if needs.memory:
+        parts.append(f"memory {needs.memory:.1f} GB")
+    if needs.disk >= 0.05:
+        parts.append(f"disk {needs.disk:.1f} GB")
+    return ", ".join(parts)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
-from ratchet.orchestrator.cli.arguments import Parser, number
-from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS
+from ratchet.errors import InputError
+from ratchet.orchestrator import recipe
+from ratchet.orchestrator.cli.recipe_commands import RECIPE_COMMANDS, number
+from ratchet.orchestrator.job_interface.clean_output import print_clean
+from ratchet.orchestrator.job_interface.settings import suggest
 from ratchet.orchestrator.recipe import find_settings
 from ratchet.orchestrator.version import VERSION
 
@@ -23,7 +29,7 @@ interrupted run continues when the same command is given again.
 EXAMPLES = """\
 first steps:
   ratchet recipes                      list the recipes
-  ratchet recipes quickstart           show the parameters and the steps of a recipe
+  ratchet recipes quickstart           show the parameters of a recipe
   ratchet plan quickstart --explain    show which steps would run, and why
   ratchet run quickstart               run it; after an interruption, the same command continues
   ratchet report                       show the report of the newest run
@@ -39,7 +45,8 @@ settings:
   --set 'iter*/mine.window=2,100'                   a setting of all steps whose name matches the pattern
   --set embed.workers=4                             a resource: changes the speed, never the results
 
-Commas separate the items of a list. `none` means None. `ratchet recipes NAME` lists parameters, steps and jobs.
+Commas separate the items of a list. `none` means None. `ratchet recipes NAME` lists
+the parameters, and `ratchet plan NAME` the steps.
 """
 
 RUN = """\
@@ -187,15 +194,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         " (default: the machines in the file that RATCHET_CLUSTER names, else this machine)")
 
     sub = add_command("recipes", "list the recipes, or show one",
-        "With a name: the recipe's documentation, its parameters with types and defaults, and its steps by job.")
+        "With a name: the recipe's documentation, and its parameters with types and defaults.")
     sub.add_argument("recipe", nargs="?", help="name of a recipe, or path of a Python file; without it, list all")
 
     sub = add_command("status", "show the runs and the sweeps in the store")
     sub.add_argument("run", nargs="?", help="id of a run, or its beginning: show the steps of this run")
     sub.add_argument("--json", action="store_true", help="print the runs, or the steps of the run, as JSON")
-    sub.add_argument("--follow", action="store_true",
-        help="show the progress of the run (default: the newest) until it ends, from any machine that reads the store;"
-        " the exit status is that of the run")
 
     sub = add_command("models", "list the models that runs made, with their metrics", epilog=MODELS)
     sub.add_argument("run", nargs="?", default="", help="id of a run, or its beginning (default: all runs)")
@@ -215,7 +219,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub.add_argument("--license", default="unknown", help="the license in the model card (default: unknown)")
 
     sub = add_command("report", "show the report of a run, and the path of report.html")
-    sub.add_argument("run", nargs="?", help="id of a run, or its beginning (default: the newest run)")
+    sub.add_argument("run", nargs="?", default="", help="id of a run, or its beginning (default: the newest run)")
 
     sub = add_command("diff", "show what differs between two runs", epilog=DIFF)
     sub.add_argument("before", metavar="RUN", help="id of a run, or its beginning")
@@ -246,8 +250,6 @@ def _add_sweep(sub: argparse.ArgumentParser) -> None:
         "--metric", required=True, help="metric to optimize, such as map@25, or STEP.NAME for the metric of a step")
     sub.add_argument("--trials", type=number(int, 1), default=16, metavar="N",
         help="number of trials, including the one with the defaults (default: 16)")
-    sub.add_argument("--searcher", choices=["random", "optuna"], default="random",
-        help="search algorithm: random (also enumerates grids), or optuna (TPE) (default: random)")
     sub.add_argument("--stopping", choices=["asha", "none"], default="asha",
         help="early stopping: asha ends bad trials at a checkpoint, none runs all to the end (default: asha)")
     sub.add_argument("--grace-period", type=number(int, 1), default=1, metavar="N",
@@ -280,3 +282,75 @@ def _add_gc(sub: argparse.ArgumentParser) -> None:
         help="keep everything that was created or used in the last HOURS hours, at least a minute (default: 24)")
     sub.add_argument("--yes", action="store_true", help="remove these results (default: only list them)")
 # fmt: on
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises InputError in Ratchet's form instead of printing argparse's usage and message."""
+
+    def error(self, message: str) -> NoReturn:
+        command = self.prog.removeprefix("ratchet").strip()
+        raise InputError(f"{command} {_explain(message, self)}".strip())
+
+    def _print_message(
+        self, message: str, file: Any = None
+    ) -> None:  # help; flushed, to notice errors of the stream
+        print_clean(message, file, end="")
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse a command line. Raises InputError, with a suggestion for a misspelt name."""
+        arguments, unknown = self.parse_known_args(argv)
+        if unknown:
+            self._refuse(arguments, unknown)
+        return arguments
+
+    def list_commands(self) -> dict[str, argparse.ArgumentParser]:
+        """Return command -> its parser. The parser of a single command has none."""
+        found = (
+            action.choices
+            for action in self._actions
+            if isinstance(action, argparse._SubParsersAction)
+        )
+        return dict(next(found, {}))
+
+    def _refuse(self, arguments: argparse.Namespace, unknown: Sequence[str]) -> NoReturn:
+        """Raise InputError for the first unknown word: a misspelt option, a setting without --set, or one too many."""
+        command = arguments.command
+        options = [
+            name
+            for action in self.list_commands()[command]._actions
+            for name in action.option_strings
+        ]
+        option, _, value = unknown[0].partition("=")
+        if not value and option.startswith("-") and len(unknown) > 1:
+            value = unknown[1]
+        name = option.lstrip("-").replace("-", "_")
+        near = difflib.get_close_matches(option, options, n=1, cutoff=0.75)
+        expected = f"expected one of {', '.join(o for o in options if o.startswith('--'))}"
+        todo = f"`ratchet {command} --help` explains them"
+        if near:
+            todo = f"did you mean '{near[0]}'?"
+        elif "--set" in options and value:
+            expected = "expected settings after --set"
+            is_parameter = (
+                arguments.recipe in recipe.names()
+                and name in recipe.find(arguments.recipe).parameters
+            )
+            todo = f"write --set {'' if '.' in name or is_parameter else 'JOB.'}{name}={value}"
+        raise InputError(f"{command} {unknown[0]}: not an option; {expected}; {todo}")
+
+
+def _explain(message: str, parser: Parser) -> str:
+    """Return argparse's message with a suggestion for a misspelt command or value."""
+    help = f"`{parser.prog} --help` explains them"
+    choice = re.fullmatch(
+        r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL
+    )
+    if choice is None:
+        return f"{message.removeprefix('argument ')}; {help}"
+    known = re.findall(r"'([^']*)'", choice[3])
+    hint = suggest(choice[2], known) or f"; {help}"
+    if parser.list_commands():
+        if choice[2] in recipe.names() or choice[2].endswith(".py"):
+            hint = f"; a recipe is run by `ratchet run {choice[2]}`"
+        return f"{choice[2]}: no such command; expected one of {', '.join(known)}{hint}"
+    return f"{choice[1]} {choice[2]}: expected one of {', '.join(known)}{hint}"

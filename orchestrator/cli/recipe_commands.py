@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ratchet.orchestrator.cli.arguments import number
-
 MODEL = "a folder, a hub id, or a model of a run (see `ratchet models`)"
 TEXTS = "JSONL, CSV or Parquet with `text` and optionally `id`, or a text file with a text per line"
+
+
+def number(kind: type[int] | type[float], least: float) -> Callable[[str], int | float]:
+    """Return a function for argparse's `type` that reads a finite number of at least `least`."""
+
+    def read(text: str) -> int | float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if least <= value < math.inf:
+            return value
+        what = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(
+            f"{text or '(empty)'}: expected {what}, {least:g} or more; correct it"
+        )
+
+    return read
 
 
 @dataclass(frozen=True)

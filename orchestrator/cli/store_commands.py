@@ -9,55 +9,52 @@ from typing import Any
 
 from ratchet.errors import DamagedError, StoreError
 from ratchet.orchestrator import gc
-from ratchet.orchestrator.cli.follow import follow_run
-from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
+from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.reporting.formatting import (
     NOTHING,
+    build_table,
     format_duration,
     format_local_time,
     pluralize,
+    print_table,
 )
 from ratchet.orchestrator.reporting.run_diff import compare_runs
-from ratchet.orchestrator.reporting.tables import build_table, print_table
 from ratchet.orchestrator.run_log import RunLog, find_run_log, list_all_runs, list_run_logs
-from ratchet.orchestrator.run_models import RunModel, read_models
+from ratchet.orchestrator.run_models import list_models
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.open_runs import list_open_runs
+from ratchet.orchestrator.store.lease import list_open_runs
 from ratchet.orchestrator.store.verification import verify
 
 MAX_LISTED = 50
 """Maximum number of removable folders that `gc` lists one by one."""
 
 
-def print_status(arguments: argparse.Namespace) -> int:
-    """Print all runs (newest first), the steps of a run, or follow a run. Return the exit status."""
+def print_status(arguments: argparse.Namespace) -> None:
+    """Print all runs (newest first), or the steps of a run."""
     store = Store.view(arguments.store)
     run = arguments.run
-    if arguments.follow:
-        return follow_run(store, find_run_log(store, run or ""))
     if run is not None:
-        found = list_run_steps(find_run_log(store, run or ""))
+        found = list_run_steps(find_run_log(store, run))
     else:
         found = list_run_states(store)
     if arguments.json:
         print_clean(json.dumps(found, indent=1))
-        return 0
+        return
+    for row in found:
+        if run is None:
+            row["started"] = format_local_time(row["started"])
+        else:
+            row["note"] = row["note"].partition("\n")[0]
     if found:
-        shown = []
-        for row in found:
-            texts = dict(row)
-            if "started" in row:
-                texts["started"] = format_local_time(row["started"])
-            if "note" in row:
-                texts["note"] = row["note"].partition("\n")[0]
-            shown.append(texts)
-        print_table(build_table(shown))
+        print_table(build_table(found))
     elif run is None:
         print_clean(f"no runs in {store.where}")
     if run is None:
-        for line in list_sweep_states(store):
-            print_clean(line)
-    return 0
+        for sweep in list_all_runs(store, "sweeps"):
+            trials = sweep.trials()
+            ended = sum(trial["status"] != "unfinished" for trial in trials)
+            count = f"{ended} of {pluralize(len(trials), 'started trial')} ended"
+            print_clean(f"sweep {sweep.run_id}: {count}; {sweep.folder}")
 
 
 def list_run_steps(run_log: RunLog) -> list[dict[str, Any]]:
@@ -66,15 +63,9 @@ def list_run_steps(run_log: RunLog) -> list[dict[str, Any]]:
     rows = []
     for step in run_log.steps():
         event = latest.get(step["name"], {"event": "pending"})
+        row = {"step": step["name"], "status": event["event"], "seconds": event.get("seconds")}
         note = event.get("reason") or event.get("on") or event.get("because") or ""
-        rows.append(
-            {
-                "step": step["name"],
-                "status": event["event"],
-                "seconds": event.get("seconds"),
-                "note": note,
-            }
-        )
+        rows.append({**row, "note": note})
     return rows
 
 
@@ -110,27 +101,10 @@ def list_run_states(store: Store) -> list[dict[str, Any]]:
     return rows
 
 
-def list_sweep_states(store: Store) -> list[str]:
-    """Return a line for each sweep."""
-    lines = []
-    for sweep in list_all_runs(store, "sweeps"):
-        trials = sweep.trials()
-        ended = sum(trial["status"] != "unfinished" for trial in trials)
-        count = f"{ended} of {pluralize(len(trials), 'started trial')} ended"
-        lines.append(f"sweep {sweep.run_id}: {count}; {sweep.folder}")
-    return lines
-
-
 def print_models(arguments: argparse.Namespace) -> None:
     """Print the models of the runs whose ids begin with `run`, as a table or with all their fields as JSON."""
     store = Store.view(arguments.store)
-    models = list[RunModel]()
-    for run_log in list_run_logs(store):
-        try:
-            if run_log.run_id.startswith(arguments.run):
-                models += read_models(store, run_log)
-        except DamagedError as error:
-            print_error(f"run {run_log.run_id}: {error}")
+    models = list(list_models(store, arguments.run))
     if arguments.json:
         print_clean(json.dumps([{"name": one.name, **asdict(one)} for one in models], indent=1))
         return
@@ -154,17 +128,12 @@ def print_models(arguments: argparse.Namespace) -> None:
 def print_report(arguments: argparse.Namespace) -> None:
     """Print the Markdown report of a run and the path of the HTML report."""
     store = Store.view(arguments.store)
-    run_log = find_run_log(store, arguments.run or "")
+    run_log = find_run_log(store, arguments.run)
     path = run_log.folder / "report.md"
     if not path.exists():
-        others = (
-            other.run_id for other in list_run_logs(store) if (other.folder / "report.md").exists()
-        )
-        other = next(
-            (f"; `ratchet report {run_id}` shows the newest report" for run_id in others), ""
-        )
         raise StoreError(
-            f"run {run_log.run_id}: no report; expected a run that ended; give its command again to continue it{other}"
+            f"run {run_log.run_id}: no report; expected a run that ended; give its command again to continue it, or"
+            " name another run (`ratchet status` lists them)"
         )
     print_clean(path.read_text())
     print_clean(f"report: {run_log.folder / 'report.html'}")

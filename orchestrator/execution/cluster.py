@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ratchet.errors import InputError, Interrupted, TransientError
-from ratchet.orchestrator.execution.address import check_cluster_address
 from ratchet.orchestrator.execution.needs import count_cpus, read_machines
 from ratchet.orchestrator.execution.schedule import Demand
 from ratchet.orchestrator.job_interface import placement
@@ -33,9 +35,13 @@ from ratchet.orchestrator.job_interface.job import (
     Resources,
     Result,
 )
-from ratchet.orchestrator.job_interface.progress import ProgressReporter, start_progress_actor
 from ratchet.orchestrator.job_interface.snapshot import freeze_code
-from ratchet.orchestrator.job_interface.worker import find_existing_paths, run_job
+from ratchet.orchestrator.job_interface.worker import (
+    ProgressReporter,
+    find_existing_paths,
+    run_job,
+    start_progress_actor,
+)
 from ratchet.orchestrator.step import Step
 
 QUIET = {
@@ -168,7 +174,8 @@ class Cluster:
             raise InputError(
                 f"step {step.name}: {asked.workers} workers of {asked.cpus:g} CPUs and {asked.gpus:g} GPUs"
                 f"{wanted} given; expected at most the {placement.count_fitting(machines, asked)} that fit on the"
-                f" cluster at its largest (machines: {have}); lower {_name_settings(step)}, or allow fewer workers with"
+                f" cluster at its largest (machines: {have}); lower workers, cpus, gpus or memory"
+                f" with --set {step.job.name}.NAME=..., or allow fewer workers with"
                 f" --set {step.job.name}.min_workers=..."
             )
         return replace(asked, workers=workers)
@@ -249,11 +256,61 @@ class Cluster:
             self.started = False
 
 
-def _name_settings(step: Step) -> str:
-    """Return the given resources of a step as `--set` options, joined by `or`; `workers` if none is given."""
-    names = ("workers", "cpus", "gpus", "memory", "accelerator", "labels")
-    given = []
-    for name in names:
-        if getattr(step.resources, name) != getattr(Resources(), name):
-            given.append(name)
-    return " or ".join(f"--set {step.job.name}.{name}=..." for name in given or ["workers"])
+TIMEOUT = 5.0
+"""Timeout of a connection in seconds."""
+
+PORTS = {"http": 80, "https": 443}
+"""Scheme -> default port of a dashboard."""
+
+
+def check_cluster_address(address: str | None) -> None:
+    """Raise InputError if no Ray cluster answers at the address that `run` or `sweep` is given.
+
+    address: host:port of Ray's head node. None, `local` and `auto` are not checked.
+    """
+    if address is None or address in ("local", "auto"):
+        return
+    expected = "expected host:port of the head of a running Ray cluster, such as 10.0.0.1:6379"
+    scheme = address.partition("://")[0]
+    if scheme in PORTS:
+        raise InputError(
+            f"address {address}: the address of a dashboard, which takes jobs; {expected}; use `ratchet submit` with it"
+        )
+    if scheme == "ray":
+        raise InputError(
+            f"address {address}: an address of Ray Client, which is not used; {expected}; give that"
+        )
+    _connect(address, urlsplit(f"//{address}"), expected)
+
+
+def check_dashboard_address(address: str | None) -> None:
+    """Raise InputError if nothing answers at the address that `submit` is given. None and `auto` are not checked."""
+    if address is None or address == "auto":
+        return
+    expected = "expected the address of a cluster's dashboard, such as http://127.0.0.1:8265"
+    parts = urlsplit(address)
+    if parts.scheme not in PORTS:
+        kind = "an address of Ray Client" if parts.scheme == "ray" else "not a URL"
+        hint = "; `ratchet run` takes host:port" if re.fullmatch(r"\S+:\d+", address) else ""
+        raise InputError(
+            f"submit --address {address}: {kind}; {expected}; open one with `ray dashboard cluster.yaml`{hint}"
+        )
+    _connect(address, parts, expected)
+
+
+def _connect(address: str, parts: SplitResult, expected: str) -> None:
+    """Connect to a server once. Raises InputError if it does not answer, or if the address has no host or port."""
+    try:
+        host = parts.hostname
+        port = parts.port or PORTS.get(parts.scheme)
+    except ValueError:  # not a number, or too large
+        port = None
+    if not host or not port or " " in host:
+        raise InputError(f"address {address}: no host and port; {expected}; correct it")
+    try:
+        socket.create_connection((host, port), TIMEOUT).close()
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"address {address}: {reason}; {expected}; check that it is running and can be reached"
+        ) from None

@@ -12,14 +12,13 @@ from ratchet.orchestrator import recipe
 from ratchet.orchestrator.execution.live_view import LiveView
 from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
 from ratchet.orchestrator.plan import Plan
+from ratchet.orchestrator.reporting.formatting import print_table
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.run_data import RunReport, build_summary
 from ratchet.orchestrator.reporting.run_summary import build_run_report, list_unreported_metrics
-from ratchet.orchestrator.reporting.tables import print_table
-from ratchet.orchestrator.run_models import read_best
 from ratchet.orchestrator.step import Summary
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.open_runs import OpenRun
+from ratchet.orchestrator.store.lease import OpenRun
 
 if TYPE_CHECKING:  # it imports Ray
     from ratchet.orchestrator.execution.run import Run
@@ -87,8 +86,8 @@ def print_warnings(plan: Plan, summary: Summary) -> None:
 
 
 def _print_outcome(run: Run, report: RunReport) -> None:
-    """Print the summary table of a run, its failures, the path of its report, and its best models with the code that
-    loads and the command that exports each."""
+    """Print the summary table of a run, its failures, the path of its report, and its best models with the command
+    that exports each."""
     print_table(build_summary(report))
     for line in list_unreported_metrics(run.plan, run.summary):
         print_error(f"warning: {line}")
@@ -99,10 +98,8 @@ def _print_outcome(run: Run, report: RunReport) -> None:
             print_error(f"  full traceback: {trace}")
     if run.interrupted or run.failures:
         print_clean("give the same command again to continue")
-    for one in read_best(run.plan.store, run.run_log) if run.summary.best else ():
-        title = f"best {one.best_as}" if one.changed else f"{one.remark}, offered as {one.best_as}"
-        print_clean(f"{title}: {one.name}  {one.format_metric()}")
-        print_clean(f"  {one.write_code(run.plan.store)}\n  ratchet export {one.name} FOLDER")
+    for title, command in report.best.items():
+        print_clean(f"{title}\n  {command}")
     for name in run.summary.files:
         path = run.run_log.folder / name
         if path.exists():

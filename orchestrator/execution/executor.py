@@ -23,7 +23,6 @@ from ratchet.errors import (
 )
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.needs import check_step_disk
-from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.job_interface.job import Context
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.run_log import RunLog
@@ -61,7 +60,6 @@ class Executor:
     leases: Leases
     cluster: Cluster
     run_log: RunLog
-    view: RunListener
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def execute(self, name: str) -> Commit:
@@ -102,7 +100,7 @@ class Executor:
                         ) from error
                     raise
                 wait = min(60.0, 2.0 ** (tries - 1))
-                self.view.show(self.run_log.event("retry", name, reason=describe(error), wait=wait))
+                self.run_log.event("retry", name, reason=describe(error), wait=wait)
                 self.stopping.wait(wait)
                 tries += 1
 
@@ -115,7 +113,7 @@ class Executor:
                 return lease
             if lease.owner != said:
                 said = lease.owner
-                self.view.show(self.run_log.event("waiting", name, on=said))
+                self.run_log.event("waiting", name, on=said)
             self.stopping.wait(POLL)
         raise Interrupted(f"step {name}: stopped while waiting for {said}")
 
@@ -129,11 +127,11 @@ class Executor:
         machines = self.cluster.machines()
         staging = self.plan.store.staging(step_id, lease.attempt)
         check_step_disk(self.plan, name, machines)
-        self.view.show(self.run_log.event("started", name, step_id=step_id, attempt=lease.attempt))
+        self.run_log.event("started", name, step_id=step_id, attempt=lease.attempt)
         try:
             self.cluster.place(step)
         except InputError as error:  # machines were lost since the run began
-            self.view.message(f"waiting for machines: {error}")
+            self.run_log.listener.message(f"waiting for machines: {error}")
         context = Context(
             step=name,
             step_id=step_id,

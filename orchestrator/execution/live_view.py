@@ -20,15 +20,15 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.job_interface.clean_output import CleanConsole, OutputError
 from ratchet.orchestrator.job_interface.job import Progress
 from ratchet.orchestrator.reporting.formatting import (
-    format_compact,
     format_duration,
+    format_value,
     pluralize,
     shorten,
 )
+from ratchet.orchestrator.run_log import RunListener
 
 LOG_INTERVAL = 15.0
 """Seconds between progress lines of one step in a log."""
@@ -128,7 +128,7 @@ class LiveView(RunListener):
                     self._count("done", name)
                     facts = [name, format_duration(event["seconds"])]
                     for key, value in list(event["metrics"].items())[:MAX_NUMBERS]:
-                        facts.append(f"{key} {format_compact(value)}")
+                        facts.append(f"{key} {_format_number(value)}")
                     if not self.is_live or self.total <= MANY_STEPS:
                         self._print("done", "  ".join(facts))
                 case "failed":
@@ -188,7 +188,7 @@ class LiveView(RunListener):
         if task.speed and "tokens_per_s" not in numbers:
             numbers[f"{progress.unit}/s"] = task.speed
         for key, value in numbers.items():
-            facts.append(f"{key} {format_compact(value)}")
+            facts.append(f"{key} {_format_number(value)}")
         return "  ".join(facts).replace("\n", " ")
 
     def _format_totals(self) -> str:
@@ -214,6 +214,10 @@ class LiveView(RunListener):
         # A closed output does not fail a step: the command reports it at its end.
         with suppress(BrokenPipeError, OutputError):
             self.console.print(line, soft_wrap=True, highlight=False)
+
+
+def _format_number(value: float) -> str:
+    return format_value(int(value) if float(value).is_integer() else value)
 
 
 def can_erase(console: Console) -> bool:

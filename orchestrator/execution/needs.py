@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
@@ -37,16 +38,12 @@ class StepNeeds:
 
 def parse_gpu(text: str) -> Machine:
     """Return the machine that `--gpu NAME:GB[:COUNT]` describes. Raises InputError for a text of another form."""
-    name, _, rest = text.partition(":")
-    memory, _, number = rest.partition(":")
-    try:
-        size = float(memory)
-        gpus = int(number or 1)
-    except ValueError:
-        size = gpus = 0
-    if not name or size <= 0 or gpus <= 0:
+    match = re.fullmatch(r"([^:]+):(\d+(?:\.\d+)?)(?::([1-9]\d*))?", text)
+    if match is None or not float(match[2]):
         raise InputError(f"--gpu {text}: expected NAME:GB or NAME:GB:COUNT, such as H100:80:8")
-    return Machine(8.0 * gpus, float(gpus), accelerators=frozenset({name}), gpu_memory=size)
+    gpus = float(match[3] or 1)
+    types = frozenset({match[1]})
+    return Machine(8.0 * gpus, gpus, accelerators=types, gpu_memory=float(match[2]))
 
 
 def list_known_machines() -> Sequence[Machine]:

@@ -6,7 +6,6 @@ keeps the results. A run may be killed at any point; the same command resumes it
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -21,30 +20,26 @@ from typing import Any
 
 from ratchet.errors import InputError, Interrupted, UnreachableError
 from ratchet.orchestrator import atomic_file
+from ratchet.orchestrator.atomic_file import allow_writing
 from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.executor import Executor, describe_failure, versions
-from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_skip, to_start
-from ratchet.orchestrator.job_interface.job import Progress, Resources
+from ratchet.orchestrator.job_interface.job import Resources
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.recipe import Recipe
-from ratchet.orchestrator.run_log import PROGRESS, RunLog
+from ratchet.orchestrator.run_log import RunListener, RunLog
 from ratchet.orchestrator.run_models import build_models
 from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.lease import Leases
 from ratchet.orchestrator.store.manifest import NAME as MANIFEST
-from ratchet.orchestrator.store.read_only import allow_writing
 
 TICK = 0.3
 """Seconds between updates of the steps' progress."""
 
 MACHINES_TIMEOUT = 60.0
 """Seconds to wait for machines of an external cluster, which may be starting or may have lost machines."""
-
-EXPORT_INTERVAL = 5.0
-"""Seconds between updates of the file with the progress."""
 
 UPLOAD_INTERVAL = 60.0
 """Seconds between uploads of the run's folder to object storage."""
@@ -71,9 +66,8 @@ class Run:
     interrupted: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
+        self.run_log.listener = self.view
         self.status = dict.fromkeys(self.plan.steps, Status.PENDING)
-        self.latest: dict[str, Progress] = {}
-        self.exported = -EXPORT_INTERVAL
         self.uploaded = time.monotonic()
 
     @property
@@ -94,7 +88,7 @@ class Run:
                 Leases(self.plan.store, self.run_log.run_id) as leases,
                 ThreadPoolExecutor(MAX_STEPS_AT_ONCE, thread_name_prefix="step") as pool,
             ):
-                executor = Executor(self.plan, leases, self.cluster, self.run_log, self.view)
+                executor = Executor(self.plan, leases, self.cluster, self.run_log)
                 try:
                     self._start_cluster()
                     self._loop(executor, pool)
@@ -115,17 +109,17 @@ class Run:
                 raise KeyboardInterrupt
             for name, parent in to_skip(self.status, self.plan.parents).items():
                 self.status[name] = Status.SKIPPED
-                self.view.show(self.run_log.event("skipped", name, because=parent))
+                self.run_log.event("skipped", name, because=parent)
             for name in to_start(self.status, self.demand, self.cluster.maximum()):
                 self.status[name] = Status.RUNNING
                 running[pool.submit(executor.execute, name)] = name
             done, _ = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
-            latest = self.cluster.take_progress()
-            for name, progress in latest.items():
+            for name, progress in self.cluster.take_progress().items():
                 self.view.progress(name, progress)
             for future in done:
                 self._record_end(running.pop(future), future)
-            self._export_progress(latest)
+            if time.monotonic() - self.uploaded >= UPLOAD_INTERVAL:
+                self._upload_folder()
 
     def _record_end(self, name: str, future: Future[Commit]) -> None:
         """Record the end of a step: its result or its error."""
@@ -136,13 +130,13 @@ class Run:
         except Exception as error:
             self.status[name] = Status.FAILED
             self.failures[name] = describe_failure(error)
-            self.view.show(self.run_log.event("failed", name, reason=self.failures[name]))
+            self.run_log.event("failed", name, reason=self.failures[name])
             return
         self.plan.record(name, commit, self.plan.store.manifest(commit.manifest))
         self.status[name] = Status.DONE
         about = {"seconds": commit.record["seconds"], "metrics": self._select_metrics(name)}
         about |= {"step_id": commit.step_id, "attempt": commit.attempt}
-        self.view.show(self.run_log.event("done", name, **about))
+        self.run_log.event("done", name, **about)
         note = self.plan.steps[name].result.get("note")
         if note:
             self.view.message(f"{name}: {note}")
@@ -151,38 +145,20 @@ class Run:
 
     def _select_metrics(self, name: str) -> dict[str, float]:
         """Return the metrics of a step to show: those in the recipe's table, or all if none is in it."""
-        shown = set()
+        numbers = self.plan.steps[name].numbers
+        shown: dict[str, float] = {}
         for row in self.summary.rows:
             for _, metric in row.metrics:
-                if metric.step.name == name:
-                    shown.add(metric.name)
-        numbers = self.plan.steps[name].numbers
-        found: dict[str, float] = {}
-        for key, value in numbers.items():
-            if not shown or key in shown:
-                found[key] = value
-        return found
+                if metric.step.name == name and metric.name in numbers:
+                    shown[metric.name] = numbers[metric.name]
+        return shown or numbers
 
-    def _export_progress(self, latest: Mapping[str, Progress]) -> None:
-        """Write the progress of the running steps to the folder of the run now and then, for `status --follow`, and
-        upload the folder to object storage."""
-        self.latest |= latest
-        now = time.monotonic()
-        if now - self.exported < EXPORT_INTERVAL:
-            return
-        self.exported = now
-        running = {}
-        for name, progress in self.latest.items():
-            if self.status[name] is Status.RUNNING:
-                running[name] = asdict(progress)
-        with suppress(OSError):  # a full disk is reported by the steps that write to it
-            atomic_file.replace(
-                self.run_log.folder / PROGRESS, json.dumps(running).encode(), durable=False
-            )
-        if now - self.uploaded >= UPLOAD_INTERVAL:
-            self.uploaded = now
-            with suppress(UnreachableError):
-                self.plan.store.upload_folder(self.run_log.folder)
+    def _upload_folder(self) -> None:
+        """Upload the folder of the run to object storage. An upload that fails is retried after the next step; at the
+        end of the run, a failure is an error."""
+        self.uploaded = time.monotonic()
+        with suppress(UnreachableError):
+            self.plan.store.upload_folder(self.run_log.folder)
 
     def _update_status(self) -> None:
         """Update the status of pending steps whose inputs or results exist now. Parents come before children."""
@@ -192,7 +168,7 @@ class Run:
             planned = self.plan.resolve(name)
             if planned.commit is not None:
                 self.status[name] = Status.DONE
-                self.view.show(self.run_log.event("hit", name, step_id=planned.step_id))
+                self.run_log.event("hit", name, step_id=planned.step_id)
             elif planned.step_id:
                 self.status[name] = Status.READY
 
@@ -255,11 +231,10 @@ class Run:
             return
         unfinished = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            with self.plan.store.report_full_disk(target):
-                ignored = shutil.ignore_patterns(MANIFEST)
-                shutil.copytree(source, unfinished, copy_function=shutil.copyfile, ignore=ignored)
-                allow_writing(unfinished)
-                atomic_file.sync_tree(unfinished)
+            ignored = shutil.ignore_patterns(MANIFEST)
+            shutil.copytree(source, unfinished, copy_function=shutil.copyfile, ignore=ignored)
+            allow_writing(unfinished)
+            atomic_file.sync_tree(unfinished)
             unfinished.rename(target)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -288,9 +263,7 @@ class Run:
                 "models": [asdict(model) for model in models],
             },
         )
-        # An upload that fails is retried after the next step; at the end of the run, a failure is an error.
-        with suppress(UnreachableError):
-            self.plan.store.upload_folder(self.run_log.folder)
+        self._upload_folder()
 
 
 def begin(

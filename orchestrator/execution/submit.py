@@ -25,19 +25,10 @@ from ray._private.authentication.authentication_token_setup import (
 from ray.job_submission import JobSubmissionClient
 
 from ratchet.errors import InputError, StoreError
-from ratchet.orchestrator.execution.address import check_dashboard_address
+from ratchet.orchestrator.execution.cluster import check_dashboard_address
 from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.secrets import contains_secret, is_secret_file
-
-RECONNECT_INTERVAL = 5.0
-"""Seconds between attempts to connect again."""
-
-RECONNECT_TIMEOUT = 600.0
-"""Seconds without an answer after which this process stops following the job. The job continues."""
-
-UPLOAD_LIMIT = 20_000_000
-"""Maximum size of the upload in bytes. Code without data is much smaller."""
 
 
 def submit(
@@ -96,20 +87,16 @@ def submit(
         return 130
 
 
-def collect_upload(code: Snapshot, named: Sequence[Path], limit: int = UPLOAD_LIMIT) -> Snapshot:
+def collect_upload(code: Snapshot, named: Sequence[Path]) -> Snapshot:
     """Return the code together with the `named` files (settings), which are placed in the top folder.
 
-    Raises InputError if a named file is missing or hides another, for likely secrets, and for more than `limit` bytes.
+    Raises InputError if a named file is missing, and for likely secrets.
     """
     files = dict(code.files)
     where = {path.name: path for path in named}
     for path in named:
         if not path.is_file():
             raise InputError(f"{path}: no such file; expected one to upload; correct the path")
-        if path.name in {name.split("/")[0] for name in files}:
-            raise InputError(
-                f"{path}: another file is uploaded as {path.name}; expected a different name; rename it"
-            )
         files[path.name] = path.read_bytes()
     for name, content in files.items():
         if is_secret_file(Path(name).name) or contains_secret(content):
@@ -117,14 +104,6 @@ def collect_upload(code: Snapshot, named: Sequence[Path], limit: int = UPLOAD_LI
                 f"{where.get(name, name)}: looks like a secret; expected none among the uploaded files;"
                 " move it out of the program; put what jobs need on the cluster (docs/cluster.md)"
             )
-    total = sum(map(len, files.values()))
-    if total > limit:
-        largest = sorted(files, key=lambda name: -len(files[name]))[:3]
-        listed = ", ".join(f"{name} ({len(files[name]) / 1e6:.1f} MB)" for name in largest)
-        raise InputError(
-            f"upload: {total / 1e6:.1f} MB; expected at most {limit / 1e6:.0f}: a program without data;"
-            f" move the largest files away: {listed}"
-        )
     return Snapshot(files)
 
 
@@ -162,40 +141,24 @@ def _find_job(client: JobSubmissionClient, first: str) -> tuple[str, bool]:
 
 
 def _follow(client: JobSubmissionClient, name: str) -> int:
-    """Print the log until the job ends, reconnecting if necessary, and return the job's exit status."""
-    shown = 0
-    lost_since: float | None = None
+    """Print the log until the job ends, and return the job's exit status; 1 if the connection is lost."""
 
     async def print_log() -> None:
-        """Print the log until the job ends, without the characters that were printed before."""
-        nonlocal shown
-        read = 0
         async for text in client.tail_job_logs(name):
-            print_clean(text[max(0, shown - read) :], end="")
-            read += len(text)
-            shown = max(shown, read)
+            print_clean(text, end="")
 
-    while True:
-        try:
-            asyncio.run(print_log())
+    try:
+        asyncio.run(print_log())
+        info = client.get_job_info(name)
+        while not info.status.is_terminal():
+            time.sleep(1.0)
             info = client.get_job_info(name)
-        except (OSError, RuntimeError, aiohttp.ClientError) as error:
-            if lost_since is None:
-                lost_since = time.monotonic()
-                print_clean(
-                    f"connection lost ({' '.join(str(error).split())[:200]}); {name} continues; reconnecting"
-                )
-            if time.monotonic() - lost_since > RECONNECT_TIMEOUT:
-                print_clean(f"no answer; give the same command again to follow {name}")
-                return 1
-            time.sleep(RECONNECT_INTERVAL)
-            continue
-        if lost_since is not None:
-            print_clean("reconnected")
-            lost_since = None
-        if info.status.is_terminal():
-            break
-        time.sleep(1.0)
+    except (OSError, RuntimeError, aiohttp.ClientError) as error:
+        reason = " ".join(str(error).split())[:200]
+        print_clean(
+            f"connection lost ({reason}); {name} continues; give the same command again to follow it"
+        )
+        return 1
     code = info.driver_exit_code
     print_clean(f"{name}: {info.status.lower()}" + (f" with exit status {code}" if code else ""))
     if info.status == "FAILED" and not code:

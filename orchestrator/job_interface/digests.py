@@ -25,7 +25,7 @@ THREADS = 8
 
 def hash_files(folder: Path) -> dict[str, dict[str, Any]]:
     """Sync every file below a folder to disk. Return relative POSIX path -> {"bytes": int, "sha256": hex}."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != NAME)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
     with ThreadPoolExecutor(THREADS) as pool:
         found = list(pool.map(_sync_and_hash, paths))
     made: dict[str, dict[str, Any]] = {}

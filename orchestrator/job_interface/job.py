@@ -21,8 +21,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface.declaration import check_job, require
-from ratchet.orchestrator.job_interface.settings import Unit
+from ratchet.orchestrator.job_interface.settings import Unit, check_job, require
 
 
 @dataclass(frozen=True)
@@ -60,16 +59,14 @@ class Resources:
 
     def selector(self) -> dict[str, str]:
         """Return label name -> value. Raises InputError for a label other than `name=value`, and for repeated names."""
+        found: dict[str, str] = {}
         for label in self.labels:
-            if not all(label.partition("=")[::2]):
+            name, _, value = label.partition("=")
+            if not name or not value or name in found:
                 raise InputError(
-                    f"labels: '{label}' given; expected name=value, such as market=on-demand"
+                    f"labels: '{label}' given; expected name=value, such as market=on-demand, and each name once"
                 )
-        found = dict(label.split("=", 1) for label in self.labels)
-        if len(found) < len(self.labels):
-            raise InputError(
-                f"labels: {','.join(self.labels)} given; expected each name once; remove one"
-            )
+            found[name] = value
         return found
 
 
@@ -106,11 +103,11 @@ class Source:
     def find(cls, given: str, name: str = "data") -> Source:
         """Return the file or folder that a user gives as the parameter `name`; `~` is the home folder. Raises
         InputError for nothing and for a URL."""
-        if not given.strip() or "://" in given:
-            raise InputError(
-                f"{name}: {f'the URL {given}' if given.strip() else 'nothing'} given; expected the path of a file or"
-                f" folder; {'download it first' if given.strip() else f'add --set {name}=PATH'}"
-            )
+        expected = "expected the path of a file or folder"
+        if not given.strip():
+            raise InputError(f"{name}: nothing given; {expected}; add --set {name}=PATH")
+        if "://" in given:
+            raise InputError(f"{name}: the URL {given} given; {expected}; download it first")
         return cls(Path(os.path.expanduser(given)), label=given)
 
 

@@ -1,5 +1,7 @@
 """Settings: the fields of `Config` and `Resources`. Conversion from text, validation and help.
 
+Below are the checks of jobs, steps and rows when users create them. Their errors name the line of the user's file.
+
 A setting is defined once, at its field: type and bounds in the annotation, then the default, and the help below.
 
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
@@ -17,10 +19,14 @@ import functools
 import inspect
 import itertools
 import math
+import re
+import sys
 import textwrap
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Interval
@@ -56,30 +62,30 @@ class Setting:
     help: str
 
 
-def validate(kind: type, values: Mapping[str, Any], where: str = "") -> Any:
+def validate(kind: type, values: Mapping[str, Any], where: str) -> Any:
     """Create an instance of the dataclass `kind` from values that have the types of its fields.
 
-    Raises InputError, with `where.` before the name of the setting, for an unknown name (with the nearest known name),
-    a missing value, and a value of the wrong type or out of bounds.
+    Raises InputError, with `where.` before the name of the setting, for a missing value, and for a value of the wrong
+    type or out of bounds.
     """
-    prefix = f"{where}." if where else ""
-    known = []
-    for field in dataclasses.fields(kind):
-        known.append(field.name)
-    for name in values:
-        if name not in known:
-            raise InputError(f"{prefix}{name}: unknown setting; {expect_one_of(known, name)}")
+    prefix = f"{where}."
     try:
         made = _adapter(kind).validate_python(dict(values))
     except ValidationError as error:
-        raise _input_error(error, values, prefix) from None
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0])
+        if first["type"] == "missing":
+            given = "not given; expected a value, since it has no default"
+        else:
+            given = f"{values[name]!r} given; expected {_expected(first)}"
+        raise InputError(f"{prefix}{name}: {given}") from None
     hints = get_type_hints(kind, include_extras=True)
     for name in values:
         if isinstance(values[name], bool) and not isinstance(getattr(made, name), bool):
             raise InputError(
                 f"{prefix}{name}: {values[name]} given; expected {_type_text(hints[name])}"
             )
-        _check_finite(getattr(made, name), f"{prefix}{name}", InputError)
+        _check_finite(getattr(made, name), f"{prefix}{name}")
     return made
 
 
@@ -94,7 +100,7 @@ def convert(text: str, annotation: Any, where: str) -> Any:
     except ValidationError as error:
         expected = _expected(error.errors(include_url=False)[0])
         raise RecipeError(f"{where}: {text!r} given; expected {expected}") from None
-    _check_finite(value, where, RecipeError)
+    _check_finite(value, where)
     return value
 
 
@@ -167,7 +173,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _split(text: str, annotation: Any) -> Any:
-    """Convert the texts that pydantic cannot read: None, tuples, and numbers with `_`."""
+    """Convert the texts that pydantic cannot read: None and tuples."""
     origin = get_origin(annotation)
     arguments = get_args(annotation)
     if origin is Annotated:
@@ -176,34 +182,18 @@ def _split(text: str, annotation: Any) -> Any:
         if type(None) in arguments and text.lower() in ("none", "null", ""):
             return None
         return _split(text, next(argument for argument in arguments if argument is not type(None)))
-    if origin is tuple:
-        bare = text.strip("()[] ")  # a text may begin or end with a bracket
-        items = []
-        for item in (text if bare and str in arguments else bare).split(","):
-            if item.strip():
-                items.append(item.strip())
-        if arguments[-1] is Ellipsis:
-            kinds = tuple(arguments[0] for _ in items)
-        else:
-            kinds = (*arguments, *(str for _ in items))
-        return tuple(_split(item, kind) for item, kind in zip(items, kinds, strict=False))
-    if annotation in (int, float):
-        return text.replace("_", "")
-    return text
+    if origin is not tuple:
+        return text
+    bare = text.strip("()[] ")  # a text may begin or end with a bracket
+    if bare and str in arguments:
+        bare = text
+    return tuple(item.strip() for item in bare.split(",") if item.strip())
 
 
-def _input_error(error: ValidationError, values: Mapping[str, Any], prefix: str) -> InputError:
-    first = error.errors(include_url=False)[0]
-    name = str(first["loc"][0])
-    if first["type"] == "missing":
-        return InputError(f"{prefix}{name}: not given; expected a value, since it has no default")
-    return InputError(f"{prefix}{name}: {values[name]!r} given; expected {_expected(first)}")
-
-
-def _check_finite(value: Any, where: str, error: type[InputError]) -> None:
+def _check_finite(value: Any, where: str) -> None:
     for item in value if isinstance(value, tuple) else (value,):
         if isinstance(item, float) and not math.isfinite(item):
-            raise error(f"{where}: {value!r} given; expected a finite number")
+            raise RecipeError(f"{where}: {value!r} given; expected a finite number")
 
 
 def _expected(error: Any) -> str:
@@ -243,3 +233,108 @@ def _type_text(annotation: Any) -> str:
     if annotation is type(None):
         return "none"
     return getattr(annotation, "__name__", str(annotation))
+
+
+STEP_NAME = re.compile(r"(?!\.)[\w.+=,@-]+(/(?!\.)[\w.+=,@-]+)*")
+JOB_NAME = re.compile(r"[A-Za-z_]\w*")
+SCALARS = (str, int, float, bool, type(None))
+SETTINGS = "str, int, float, bool, Literal, None or tuples"
+INPUTS = "Path, Path | None or tuple[Path, ...]"
+
+
+def locate_caller() -> str:
+    """Return `file:line: ` of the innermost caller outside the orchestrator; empty if it is in Ratchet."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith(
+            "ratchet.orchestrator."
+        ) and not frame.f_code.co_filename.startswith("<"):
+            break
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None or module.partition(".")[0] == "ratchet":
+        return ""
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}: "
+
+
+def require(holds: bool, where: str, given: Any, expected: str) -> None:
+    """Raise RecipeError, with the user's line, if `holds` is false."""
+    if not holds:
+        raise RecipeError(
+            f"{locate_caller()}{where}: {describe_value(given)} given; expected {expected}"
+        )
+
+
+def require_items(items: Any, kind: type, where: str, expected: str) -> None:
+    """Raise RecipeError, with the user's line, unless `items` is a list or tuple of `kind`."""
+    require(
+        isinstance(items, Sequence) and not isinstance(items, str),
+        where,
+        items,
+        f"a list of {expected}",
+    )
+    for item in items:
+        require(isinstance(item, kind), where, item, expected)
+
+
+def describe_value(value: Any) -> str:
+    """Format a value for a message: short literals as their repr, other values as their type."""
+    if isinstance(value, (*SCALARS, tuple, list, dict)) and len(text := repr(value)) <= 60:
+        return text
+    if isinstance(value, type):
+        return value.__name__
+    return f"a {type(value).__name__}"
+
+
+def check_job(job: Any) -> None:
+    """Raise RecipeError if the name, version, classes or functions of a Job are invalid."""
+    where = f"job {job.name}"
+    require(
+        isinstance(job.name, str) and bool(JOB_NAME.fullmatch(job.name)),
+        "Job",
+        job.name,
+        "a name like my_job",
+    )
+    require(isinstance(job.version, int), f"{where}.version", job.version, "an integer, such as 1")
+    for name, kind in (("config", job.config), ("inputs", job.inputs)):
+        is_class = isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        require(is_class, f"{where}.{name}", kind, "a dataclass; add @dataclass(frozen=True)")
+        frozen = kind.__dataclass_params__.frozen
+        require(
+            frozen, f"{where}.{name}", kind, "a frozen dataclass; write @dataclass(frozen=True)"
+        )
+    with suppress(NameError):  # a type is defined in a function
+        for name, kind in get_type_hints(job.config, include_extras=True).items():
+            require(_is_setting(kind), f"{where}: Config.{name}", _show(kind), SETTINGS)
+        for name, kind in get_type_hints(job.inputs).items():
+            allowed = (Path, Path | None, tuple[Path, ...])
+            require(kind in allowed, f"{where}: Inputs.{name}", _show(kind), INPUTS)
+    _check_parameters(f"{where}.run", job.run, 3, "run(context, config, inputs)")
+    if job.check is not None:
+        _check_parameters(f"{where}.check", job.check, 3, "check(config, inputs, parents)")
+
+
+def _check_parameters(where: str, function: Any, number: int, expected: str) -> None:
+    require(callable(function), where, function, f"a function {expected}")
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*range(number))
+    except TypeError:
+        given = f"{getattr(function, '__name__', 'function')}({', '.join(signature.parameters)})"
+        raise RecipeError(f"{locate_caller()}{where}: {given} given; expected {expected}") from None
+
+
+def _is_setting(kind: Any) -> bool:
+    origin = get_origin(kind)
+    arguments = get_args(kind)
+    if origin is Annotated:
+        return _is_setting(arguments[0])
+    if origin in (Union, types.UnionType, tuple):
+        return all(argument is Ellipsis or _is_setting(argument) for argument in arguments)
+    return origin is Literal or kind in SCALARS
+
+
+def _show(kind: Any) -> Any:
+    if isinstance(kind, type) and not get_args(kind):
+        return kind
+    return str(kind).replace("typing.", "")

@@ -50,10 +50,11 @@ class Snapshot:
         own = Path(ratchet.__file__).parent
         files = {}
         for folder, _, names in os.walk(own, followlinks=True):
-            for path in (Path(folder, name) for name in names):
-                for name in [path.relative_to(own.parent).as_posix()]:
-                    if any(fnmatch(name, glob) for glob in PACKAGE_FILES):
-                        files[name] = path
+            for file in names:
+                path = Path(folder, file)
+                name = path.relative_to(own.parent).as_posix()
+                if any(fnmatch(name, glob) for glob in PACKAGE_FILES):
+                    files[name] = path
         files |= follow_imports(tuple(dict.fromkeys(modules))).files
         return cls({name: read_file(path) for name, path in sorted(files.items())})
 

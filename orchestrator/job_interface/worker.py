@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import ratchet
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface.code import find_version
-from ratchet.orchestrator.job_interface.declaration import describe_value
-from ratchet.orchestrator.job_interface.job import Context, Job, Result
+from ratchet.orchestrator.job_interface.job import Context, Job, Progress, Result
+from ratchet.orchestrator.job_interface.settings import describe_value
 from ratchet.orchestrator.job_interface.snapshot import find_snapshot
 
 
@@ -79,3 +80,45 @@ def _paths(value: Any) -> Iterator[Path]:
             yield from _paths(one)
     elif is_dataclass(value) and not isinstance(value, type):
         yield from _paths(tuple(getattr(value, field.name) for field in fields(value)))
+
+
+class ProgressActor:
+    """Ray actor that holds the latest progress of each step until the driver takes it."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, Progress] = {}
+
+    def put(self, step: str, progress: Progress) -> None:
+        self.latest[step] = progress
+
+    def take(self) -> dict[str, Progress]:
+        taken = self.latest
+        self.latest = {}
+        return taken
+
+
+class ProgressReporter:
+    """`Context.progress` on a cluster: sends progress to the actor without waiting. It can be pickled."""
+
+    def __init__(self, actor: Any, step: str) -> None:
+        self.actor = actor
+        self.step = step
+
+    def __call__(self, progress: Progress) -> None:
+        self.actor.put.remote(self.step, progress)
+
+
+def start_progress_actor() -> Any:
+    """Start a ProgressActor on this machine."""
+    return ray.remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())(
+        ProgressActor
+    ).remote()
+
+
+def make_this_node_strategy() -> Any:
+    """Return the scheduling strategy of actors that only serve this process.
+
+    These actors run on the same machine, so that the loss of another machine does not affect them, and outside the
+    placement group of a sweep's trial, which has no free resources.
+    """
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

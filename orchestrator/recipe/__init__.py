@@ -13,7 +13,6 @@ from __future__ import annotations
 import fnmatch
 import importlib
 import inspect
-import os
 import pkgutil
 import re
 import reprlib
@@ -26,7 +25,7 @@ from typing import Any, get_type_hints
 import yaml
 
 import ratchet
-from ratchet.errors import RatchetError, RecipeError
+from ratchet.errors import RecipeError
 from ratchet.files import read_text
 from ratchet.orchestrator.finished_run import use_store
 from ratchet.orchestrator.job_interface.job import Job, Resources
@@ -382,22 +381,3 @@ def apply_setting(step: Step, line: str) -> Step:
     """Return a copy of a step with a setting or resource, given as `name=value`. Raises RecipeError."""
     name, _, text = line.partition("=")
     return _apply([step], step.name, name, text)[0]
-
-
-def make_example_steps(found: Recipe) -> list[Step]:
-    """Return the steps of a recipe with its defaults, and with the working directory for each required parameter.
-
-    The Hugging Face hub is not accessed. Returns an empty list if the recipe cannot be built so.
-    """
-    before = os.environ.get("HF_HUB_OFFLINE", "")
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    lines = []
-    for name, parameter in found.parameters.items():
-        if parameter.default is parameter.empty:
-            lines.append(f"{name}=.")
-    try:
-        return build(found, Settings.read(lines))[0]
-    except RatchetError:
-        return []
-    finally:
-        os.environ["HF_HUB_OFFLINE"] = before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ratchet.orchestrator.reporting import report_json, run_data
 from ratchet.orchestrator.reporting.report import render_template
@@ -31,16 +30,10 @@ def write_card(store: Store, made: RunModel, name: str, license: str) -> str:
     library, task, loader, method = USES[made.kind]
     results = []
     for column, value in made.metrics.items():
-        about: dict[str, Any] = {
-            "dataset_type": made.recipe,
-            "dataset_name": f"held-out rows of {made.recipe}",
-        }
-        about |= {
-            "dataset_revision": made.data.get(column),
-            "metric_type": column.lower(),
-            "metric_name": column,
-        }
-        results.append(EvalResult(task, metric_value=value, **about))
+        rows = f"held-out rows of {made.recipe}"
+        results.append(
+            EvalResult(task, made.recipe, rows, column.lower(), value, metric_name=column)
+        )
     front = ModelCardData(
         license=license,
         library_name=library,

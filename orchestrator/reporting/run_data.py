@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ratchet.orchestrator.reporting.formatting import (
+    Table,
+    build_table,
+    collect_columns,
     format_duration,
     format_timestamp,
+    is_finite,
     judge_difference,
     pluralize,
 )
-from ratchet.orchestrator.reporting.tables import Table, build_table, collect_columns, is_finite
 
 WORDS = {"done": "run", "hit": "reused", "failed": "failed", "pending": "not run"}
 SIGNS = {"done": "✓", "hit": "●", "failed": "✗", "pending": "○"}
@@ -75,7 +78,7 @@ class RunReport:
     baselines: Sequence[str] = ()
     """The labels of the rows that are baselines."""
     best: Mapping[str, str] = field(default_factory=dict)
-    """`Best model: NAME` or `Unchanged base: NAME` -> the line of Python that loads this model of the run."""
+    """`best embedder: NAME  MAP@25 0.4442`, or the like -> the command that exports this model of the run."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Versions, commit, kind of machine: label -> text."""

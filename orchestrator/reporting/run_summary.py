@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.plan import Plan, describe_inputs
-from ratchet.orchestrator.reporting.formatting import Estimate
+from ratchet.orchestrator.reporting.formatting import Estimate, collect_columns
 from ratchet.orchestrator.reporting.run_data import WORDS, RunReport, StepReport
-from ratchet.orchestrator.reporting.tables import collect_columns
 from ratchet.orchestrator.run_models import read_best
 from ratchet.orchestrator.step import Metric, Output, Row, Summary
 
@@ -120,19 +119,18 @@ def build_run_report(run: Run) -> RunReport:
 def _list_directions(summary: Summary) -> dict[str, int]:
     """Return column -> direction of its first metric."""
     found: dict[str, int] = {}
-    for row in summary.rows:
-        for title, direction in row.directions.items():
-            found.setdefault(title, direction)
+    for row in reversed(summary.rows):
+        found |= row.directions
     return found
 
 
 def _list_best(run: Run) -> dict[str, str]:
-    """Return title -> Python line that loads the model, for the models that the run ended with."""
-    store = run.plan.store
+    """Return title -> command that exports the model, for the models that the run ended with."""
     titles = {}
-    for one in read_best(store, run.run_log):
-        kind = "Best model" if one.changed else "Unchanged base"
-        titles[f"{kind}: {one.name}"] = one.write_code(store)
+    for one in read_best(run.plan.store, run.run_log):
+        kind = f"best {one.best_as}" if one.changed else f"unchanged base, offered as {one.best_as}"
+        title = f"{kind}: {one.name}  {one.format_metric()}"
+        titles[title] = f"ratchet export {one.name} FOLDER"
     return titles
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 from ratchet.orchestrator.reporting.formatting import (
     Estimate,
+    Table,
+    build_table,
     format_duration,
     format_timestamp,
     pluralize,
 )
 from ratchet.orchestrator.reporting.run_data import Chart, Series
-from ratchet.orchestrator.reporting.tables import Table, build_table
 
 STATUSES = ("finished", "stopped", "failed", "unfinished")
 
@@ -67,15 +68,26 @@ class SweepReport:
     """`name=value` settings of all trials: plain values of the space, and `--set`."""
     trials: Sequence[Trial]
     """The trials; trial 1 is the first of them. A trial without settings has the recipe's defaults."""
-    winner: int | None
-    """Number of the best trial."""
-    conclusion: str
+    conclusion: str = "no trial finished"
     """One sentence on whether the winner is better than the defaults beyond noise."""
-    winner_command: str
+    winner_command: str = ""
     """Command that runs the recipe with the winner's settings."""
     notes: Sequence[str] = ()
     """Notes, such as why training does not continue from fewer epochs."""
     provenance: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def winner(self) -> int | None:
+        """Number of the best finished trial, and of the first of equal ones, so that the defaults win ties."""
+        number = next(iter(rank_trials(self)), 0)
+        if number and self.trials[number - 1].status == "finished":
+            return number
+        return None
+
+    @property
+    def best(self) -> Trial | None:
+        """The winner."""
+        return self.trials[self.winner - 1] if self.winner else None
 
 
 def list_facts(data: SweepReport) -> list[str]:

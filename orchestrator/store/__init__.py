@@ -11,16 +11,24 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ratchet.errors import DISK_FULL, DamagedError, StoreError
-from ratchet.orchestrator.atomic_file import make_folder, replace, sync, sync_tree
+from ratchet.errors import DamagedError, StoreError
+from ratchet.orchestrator.atomic_file import (
+    make_folder,
+    make_read_only,
+    remove_empty_folders,
+    remove_tree,
+    replace,
+    set_read_only,
+    sync,
+    sync_tree,
+)
 from ratchet.orchestrator.canonical_json import canonical_json
 from ratchet.orchestrator.fingerprint import SCHEMA
 from ratchet.orchestrator.job_interface.job import Result
@@ -33,12 +41,6 @@ from ratchet.orchestrator.store.backend import (
 )
 from ratchet.orchestrator.store.bucket import SCHEMES, Bucket
 from ratchet.orchestrator.store.manifest import NAME, Manifest, Stamp, refuse_newer
-from ratchet.orchestrator.store.read_only import (
-    make_read_only,
-    remove_empty_folders,
-    remove_tree,
-    set_read_only,
-)
 
 
 @dataclass(frozen=True)
@@ -236,8 +238,7 @@ class Store:
         """Verify an artifact as `path` does and return its manifest. Files missing locally are downloaded first."""
         manifest = self.manifest(digest)
         folder = self.root / "objects" / digest
-        with self.report_full_disk(folder):
-            self.backend.download(manifest, part, folder)
+        self.backend.download(manifest, part, folder)
         manifest.verify(folder, part=part, full=full, known=self._verified)
         return manifest
 
@@ -267,16 +268,15 @@ class Store:
     def add_object(self, staging: Path, result: Result) -> Manifest:
         """Turn a staging folder into an object, synced to disk, and return its manifest. No step points to it yet.
 
-        Raises StoreError if the disk is full, for links, and for file names that are not portable.
+        Raises OSError if the disk is full, and StoreError for links and for file names that are not portable.
         """
-        with self.report_full_disk(staging):
-            canonical_json(result, "result")  # raises for NaN and for what is not plain data
-            remove_empty_folders(staging)
-            manifest = Manifest.build(staging, json.loads(json.dumps(asdict(result))))
-            (staging / NAME).write_bytes(manifest.to_bytes())
-            make_read_only(staging)
-            sync_tree(staging)
-            self._place(staging, manifest)
+        canonical_json(result, "result")  # raises for NaN and for what is not plain data
+        remove_empty_folders(staging)
+        manifest = Manifest.build(staging, json.loads(json.dumps(asdict(result))))
+        (staging / NAME).write_bytes(manifest.to_bytes())
+        make_read_only(staging)
+        sync_tree(staging)
+        self._place(staging, manifest)
         self.backend.upload(self.root / "objects" / manifest.digest, manifest)
         return manifest
 
@@ -330,20 +330,6 @@ class Store:
                 with suppress(FileNotFoundError):  # another process repairs it
                     target.rename(target.with_name(f".aside-{uuid.uuid4().hex}"))
         sync(target.parent)
-
-    @contextmanager
-    def report_full_disk(self, where: Path) -> Iterator[None]:
-        """Turn the error of a full disk inside the block into a StoreError with the free space."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in DISK_FULL:
-                raise
-            free = shutil.disk_usage(self.root).free
-            raise StoreError(
-                f"{error.filename or where}: {error.strerror}, {free / 1e6:.0f} MB free; nothing was committed;"
-                " free some space (`ratchet gc` lists what can be removed) and give the same command again"
-            ) from None
 
     def _check_exclusive(self) -> None:
         key = f"runs/.exclusive-{uuid.uuid4().hex[:8]}"

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from ratchet.errors import DamagedError, StoreError
 from ratchet.orchestrator import atomic_file
+from ratchet.orchestrator.atomic_file import remove_tree
 from ratchet.orchestrator.job_interface.digests import compute_sha256
 from ratchet.orchestrator.store.manifest import NAME, File, Manifest, list_below, refuse_newer
-from ratchet.orchestrator.store.read_only import remove_tree
 from ratchet.orchestrator.version import VERSION
 
 FORMAT = 1
@@ -93,8 +93,7 @@ class Backend:
     def list_sizes(self, digest: str) -> tuple[dict[str, int], list[str]]:
         """Return relative path -> bytes of an object's files in the storage itself, and its folders."""
         folder = self.root / "objects" / digest
-        files, folders = list_below(folder, folder)
-        return {file: (folder / file).stat().st_size for file in files}, folders
+        return list_below(folder, folder)
 
     def hash_file(self, digest: str, file: File) -> str:
         """Return the SHA-256 (hex) of a file of an object in the storage itself, not of a local copy."""

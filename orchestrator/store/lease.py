@@ -13,6 +13,7 @@ import os
 import platform
 import threading
 import time
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -61,18 +62,17 @@ class Lease:
     ) -> Commit:
         """Make a staging folder the step's result and end the attempt. The result becomes visible atomically.
 
-        Raises LeaseLost if another process ended or removed the attempt, and StoreError if the disk is full. After
-        either error, no result is visible.
+        Raises LeaseLost if another process ended or removed the attempt, and OSError if the disk is full. After either
+        error, no result is visible.
         """
         store = self.leases.store
         manifest = store.add_object(staging, result)
         commit = Commit(self.step_id, manifest.digest, self.attempt, fingerprint, record)
-        with store.report_full_disk(staging):
-            if not self._create_end({"commit": asdict(commit)}):
-                owner = (store.read(f"{self._key}/end") or {}).get("revoked_by", "another process")
-                raise LeaseLost(
-                    f"step {self.step_id[:12]}, attempt {self.attempt}: taken over by {owner}"
-                )
+        if not self._create_end({"commit": asdict(commit)}):
+            owner = (store.read(f"{self._key}/end") or {}).get("revoked_by", "another process")
+            raise LeaseLost(
+                f"step {self.step_id[:12]}, attempt {self.attempt}: taken over by {owner}"
+            )
         store.clear(self.step_id)
         return commit
 
@@ -222,3 +222,55 @@ def _process_start(pid: int) -> str | None:
     if fields[0] == "Z":
         return None
     return fields[19]
+
+
+INTERVAL = 600.0
+"""Seconds between heartbeats."""
+
+
+class OpenRun:
+    """The mark of this driver. Use as a context manager around planning and execution."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.key = f"open_runs/{uuid.uuid4().hex}"
+        self.folder: str | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="open run", daemon=True)
+
+    def __enter__(self) -> OpenRun:
+        self._write()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *of_error: object) -> None:
+        self._closing.set()
+        self._thread.join()
+        self.store.remove(self.key)
+
+    def set_folder(self, folder: Path) -> None:
+        """Record the folder of the run, or of the sweep, whose plans name the steps in use."""
+        self.folder = folder.relative_to(self.store.root).as_posix()
+        self._write()
+
+    def _write(self) -> None:
+        self.store.overwrite(self.key, {**describe_process(self.folder or ""), "at": time.time()})
+
+    def _renew(self) -> None:
+        while not self._closing.wait(INTERVAL):
+            with suppress(OSError):
+                self._write()
+
+
+def list_open_runs(store: Store) -> list[dict[str, Any]]:
+    """Return the marks of drivers that may be running. Their `run` is the folder of the run in the store, or empty.
+
+    Marks that drivers left behind when they were killed are removed.
+    """
+    found = []
+    for name, mark in store.read_all("open_runs"):
+        if is_gone(mark):
+            store.remove(f"open_runs/{name}")
+        else:
+            found.append(mark)
+    return found

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -15,14 +15,15 @@ from typing import Any
 
 from ratchet.errors import CanonicalError, DamagedError, StoreError
 from ratchet.orchestrator.canonical_json import digest
-from ratchet.orchestrator.job_interface.digests import compute_sha256
+from ratchet.orchestrator.job_interface.digests import compute_sha256, hash_files
 
 NAME = "MANIFEST.json"
 SCHEMA = 1
 
 REPAIR = "`ratchet run ... --repair` computes the result again"
 
-STRAY = ("not in the manifest", "only the files of the result")
+THREADS = 8
+"""Number of files hashed at once."""
 
 Stamp = tuple[int, int, int]
 """Inode, size and modification time (ns) of a file. If they are unchanged, the content counts as unchanged."""
@@ -47,21 +48,14 @@ class Manifest:
     @classmethod
     def build(cls, folder: Path, result: Mapping[str, Any]) -> Manifest:
         """Hash every file below `folder`. Raises StoreError for links and for paths that `check_safe` refuses."""
-        paths = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-        names = [path.relative_to(folder).as_posix() for path in paths]
-        for path, name in zip(paths, names, strict=True):
-            if path.is_symlink() or not path.is_file():
+        for path in folder.rglob("*"):
+            if path.is_symlink() or not (path.is_dir() or path.is_file()):
                 raise StoreError(
                     f"{path}: a link or special file given; expected plain files; copy what it points to"
                 )
-            check_safe(name, NAME)
-        with ThreadPoolExecutor(max_workers=8) as pool:
-            sums = list(pool.map(compute_sha256, paths))
-        files = (
-            File(name, path.stat().st_size, value)
-            for name, path, value in zip(names, paths, sums, strict=True)
-        )
-        return cls(tuple(files), result)
+            check_safe(path.relative_to(folder).as_posix(), NAME)
+        found = hash_files(folder)
+        return cls(tuple(File(name, **about) for name, about in found.items()), result)
 
     @classmethod
     def load(cls, text: bytes | None, address: str, where: str) -> Manifest:
@@ -148,18 +142,58 @@ class Manifest:
                 found.append(f)
         return found
 
-    def find_strays(self, paths: Iterable[str], folders: Iterable[str] = ()) -> list[str]:
-        """Return the files and folders, among these paths relative to the object, that do not belong to it."""
-        files = {file.path for file in self.files} | {NAME}
+    def find_damage(
+        self,
+        where: str,
+        sizes: Mapping[str, int],
+        folders: Iterable[str],
+        hash_file: Callable[[File], str] | None,
+        part: str | None = None,
+    ) -> Iterator[str]:
+        """Yield a message for each file of `part` (None: all) that is missing, has another size or content, or does not
+        belong there.
+
+        where: the address for messages. sizes: path -> bytes of the files that exist. folders: the folders that exist.
+        hash_file: returns the SHA-256 (hex) of a file; None: contents are not checked.
+        """
+        known = {file.path for file in self.files} | {NAME}
         parents = set()
-        for path in files:
+        for path in known:
             for parent in PurePosixPath(path).parents:
                 parents.add(str(parent))
-        unknown = []
-        for path in paths:
-            if path not in files and _PARTIAL.sub(r"\1\2", path) not in files:
-                unknown.append(path)
-        return sorted([*unknown, *(f"{folder}/" for folder in folders if folder not in parents)])
+        strays = [f"{folder}/" for folder in folders if folder not in parents]
+        for path in sizes:
+            if path not in known and _PARTIAL.sub(r"\1\2", path) not in known:
+                strays.append(path)
+        for stray in sorted(strays):
+            yield describe_damage(
+                f"{where}/{stray}", "not in the manifest", "only the files of the result"
+            )
+        whole = []
+        for file in self.of_part(part):
+            size = sizes.get(file.path)
+            if size == file.bytes:
+                whole.append(file)
+            else:
+                given = "missing" if size is None else f"{size} bytes"
+                yield describe_damage(f"{where}/{file.path}", given, f"{file.bytes} bytes")
+        if hash_file is None:
+            return
+
+        def check(file: File) -> str:
+            expected = f"content {file.sha256[:12]}"
+            try:
+                given = f"content {hash_file(file)[:12]}"
+            except ConnectionError:
+                raise
+            except OSError as error:
+                given = error.strerror or str(error)
+            if given == expected:
+                return ""
+            return describe_damage(f"{where}/{file.path}", given, expected)
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            yield from filter(None, pool.map(check, whole))
 
     def verify(
         self,
@@ -174,37 +208,24 @@ class Manifest:
 
         known: stamps of files that were hashed before, which are not hashed again; updated.
         """
-        if known is None:
-            known = {}
-        self.part_digest(part)
-        start = folder if part is None else folder / part
-        strays = self.find_strays(*list_below(start, folder))
-        if strays:
-            raise DamagedError(describe_damage(f"{folder}/{strays[0]}", *STRAY))
-        unread: list[tuple[Path, Stamp, File]] = []
-        for file in self.of_part(part):
+        stamps = {} if known is None else known
+
+        def hash_file(file: File) -> str:
             path = folder / file.path
-            try:
-                stat = path.stat()
-            except (FileNotFoundError, NotADirectoryError):
-                raise DamagedError(
-                    describe_damage(str(path), "missing", f"{file.bytes} bytes")
-                ) from None
-            if stat.st_size != file.bytes:
-                raise DamagedError(
-                    describe_damage(str(path), f"{stat.st_size} bytes", f"{file.bytes}")
-                )
+            stat = path.stat()
             stamp = stat.st_ino, stat.st_size, stat.st_mtime_ns
-            if full and known.get(path) != stamp:
-                unread.append((path, stamp, file))
-        with ThreadPoolExecutor(max_workers=8) as pool:
-            sums = pool.map(compute_sha256, [path for path, _, _ in unread])
-            for (path, stamp, file), found in zip(unread, sums, strict=True):
-                if found != file.sha256:
-                    raise DamagedError(
-                        describe_damage(str(path), f"content {found[:12]}", f"{file.sha256[:12]}")
-                    )
-                known[path] = stamp
+            if stamps.get(path) == stamp:
+                return file.sha256
+            found = compute_sha256(path)
+            if found == file.sha256:
+                stamps[path] = stamp
+            return found
+
+        self.part_digest(part)
+        sizes, folders = list_below(folder if part is None else folder / part, folder)
+        checked = hash_file if full else None
+        for problem in self.find_damage(str(folder), sizes, folders, checked, part):
+            raise DamagedError(problem)
 
 
 _PARTIAL = re.compile(r"(^|.*/)\.([^/]+)\.[0-9a-f]{8,12}$", re.DOTALL)
@@ -219,16 +240,21 @@ def refuse_newer(where: str, what: str, given: Any, known: int, by: str = "") ->
         )
 
 
-def list_below(start: Path, root: Path) -> tuple[list[str], list[str]]:
-    """Return the paths, relative to `root`, of the files and of the folders below `start`; none if it is missing."""
-    files: list[str] = []
+def list_below(start: Path, root: Path) -> tuple[dict[str, int], list[str]]:
+    """Return path relative to `root` -> bytes of the files below `start`, and the folders below it. `start` may also be
+    a file, or be missing."""
+    sizes: dict[str, int] = {}
     folders: list[str] = []
     skip = len(str(root)) + 1
+    if start.is_file():
+        sizes[str(start)[skip:]] = start.stat().st_size
     for inside, names, found in os.walk(start):
         prefix = f"{inside[skip:]}/" if len(inside) > skip else ""
-        files += [prefix + name for name in found]
         folders += [prefix + name for name in names]
-    return files, folders
+        for name in found:
+            with suppress(FileNotFoundError):  # another process removes it
+                sizes[prefix + name] = os.lstat(f"{inside}/{name}").st_size
+    return sizes, folders
 
 
 def describe_damage(path: str, given: str, expected: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from rich.progress import track
@@ -10,9 +9,7 @@ from rich.progress import track
 from ratchet.errors import DamagedError
 from ratchet.orchestrator.job_interface.clean_output import CleanConsole
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.manifest import NAME, STRAY, File, Manifest, describe_damage
-
-THREADS = 8
+from ratchet.orchestrator.store.manifest import NAME, Manifest
 
 
 @dataclass
@@ -76,29 +73,8 @@ def _check_object(store: Store, digest: str, step: str, found: Verification) -> 
         found.problems.append(str(error))
         return
     sizes, folders = store.backend.list_sizes(digest)
-    for stray in manifest.find_strays(sizes, folders):
-        found.problems.append(describe_damage(f"{where}/{stray}", *STRAY))
-
-    def check(file: File) -> str:
-        size = sizes.get(file.path)
-        if size != file.bytes:
-            given = "missing" if size is None else f"{size} bytes"
-            return describe_damage(f"{where}/{file.path}", given, f"{file.bytes} bytes")
-        expected = file.sha256[:12]
-        try:
-            content = store.backend.hash_file(digest, file)
-        except ConnectionError:
-            raise
-        except OSError as error:
-            given = error.strerror or str(error)
-            return describe_damage(f"{where}/{file.path}", given, f"content {expected}")
-        if content == file.sha256:
-            return ""
-        return describe_damage(f"{where}/{file.path}", f"content {content[:12]}", expected)
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        for problem in pool.map(check, manifest.files):
-            if problem:
-                found.problems.append(problem)
+    found.problems += manifest.find_damage(
+        where, sizes, folders, lambda file: store.backend.hash_file(digest, file)
+    )
     found.files += len(manifest.files)
     found.bytes += manifest.size

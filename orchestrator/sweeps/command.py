@@ -5,26 +5,29 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 from ratchet.errors import RunError
-from ratchet.orchestrator.execution.address import check_cluster_address
-from ratchet.orchestrator.execution.cluster import Cluster
+from ratchet.orchestrator.atomic_file import write_atomically
+from ratchet.orchestrator.execution.cluster import Cluster, check_cluster_address
+from ratchet.orchestrator.execution.executor import versions
 from ratchet.orchestrator.execution.live_view import LiveView
 from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
 from ratchet.orchestrator.recipe import list_modules
+from ratchet.orchestrator.reporting.formatting import judge_difference, print_table
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.sweep_data import SweepReport, Trial, build_trials, list_rows
-from ratchet.orchestrator.reporting.tables import print_table
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.open_runs import OpenRun
-from ratchet.orchestrator.sweeps import results
+from ratchet.orchestrator.store.lease import OpenRun
 from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep
-from ratchet.orchestrator.sweeps.space import Point
+from ratchet.orchestrator.sweeps.space import format_settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,11 +51,11 @@ class Sweep:
     @property
     def settings(self) -> Mapping[str, str]:
         """The winner's values of the settings in the space. Raises RunError if no trial finished."""
-        if self.data.winner is None:
+        if self.data.best is None:
             raise RunError(
                 f"sweep {self.data.sweep_id}: no trial finished; expected one; see {self.report}"
             )
-        return self.data.trials[self.data.winner - 1].settings
+        return self.data.best.settings
 
     @property
     def report(self) -> Path:
@@ -75,14 +78,10 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
             Cluster(arguments.address, list_modules(sweep.recipe, sweep.steps))
         ) as cluster:
             trials, finished = _run_trials(sweep, arguments, cluster, store)
-        report = results.build_sweep_report(sweep, trials, command)
+        report = build_sweep_report(sweep, trials, command)
         _print_report(report)
-        if report.winner is not None:
-            best = report.trials[report.winner - 1]
+        if report.winner_command:
             print_clean(f"winner: {report.winner_command}")
-            print_clean(
-                f"   or: ratchet run {sweep.given} --settings {results.write_winner(sweep, best)}"
-            )
         print_clean(f"report: {write_report(folder, report)[0]}")
         store.upload_folder(folder)
     if not finished:
@@ -103,15 +102,9 @@ def _run_trials(
     sweep: SweepPlan, arguments: argparse.Namespace, cluster: Cluster, store: Store
 ) -> tuple[list[Trial], bool]:
     """Run the trials. Return them, and whether all ended."""
-    # A searcher chooses among the values of the space, and the defaults may lie outside it.
-    points: list[Point] = [{}]
-    expected = arguments.trials
-    if arguments.searcher == "random":
-        points = sweep.space.draw_points(arguments.trials, arguments.seed)
-        expected = len(points)
-    with LiveView(
-        expected, f"sweep {sweep.recipe.name}", sweep.run_log.run_id, noun="trial"
-    ) as view:
+    points = sweep.space.draw_points(arguments.trials, arguments.seed)
+    title = f"sweep {sweep.recipe.name}"
+    with LiveView(len(points), title, sweep.run_log.run_id, noun="trial") as view:
         for note in sweep.notes:
             view.message(note)
         view.message("starting Ray" if not cluster.address else f"connecting to {cluster.address}")
@@ -128,5 +121,66 @@ def _run_trials(
             sweep, Path.cwd(), arguments.seeds, store.where, cluster.progress_actor, tuple(points)
         )
         search = Search(spec, arguments, max_concurrent, view)
-        search.run(expected)
-    return list(search.trials.values()), search.ended == expected
+        search.run()
+    return list(search.trials.values()), search.ended == len(points)
+
+
+def build_sweep_report(sweep: SweepPlan, trials: Sequence[Trial], command: str) -> SweepReport:
+    """Build the report of the trials, which are in the order in which they were started. Write `winner.yaml` if one of
+    them finished."""
+    objective = sweep.objective
+    started = (sweep.run_log.read("about.json") or {})["started"]
+    report = SweepReport(
+        recipe=sweep.recipe.name,
+        sweep_id=sweep.run_log.run_id,
+        metric=objective.metric,
+        maximize=objective.maximize,
+        started=started,
+        seconds=time.time() - started,
+        command=command,
+        space={dimension.name: dimension.written for dimension in sweep.space.dimensions},
+        fixed=sweep.lines,
+        trials=trials,
+        notes=(f"objective: {objective.name} of {objective.step}", *sweep.notes),
+        provenance=versions(),
+    )
+    best = report.best
+    if best is None:
+        return report
+    default = next((trial for trial in trials if not trial.settings), None)
+    conclusion = compare_with_defaults(best, default, objective.metric)
+    if best.note:
+        conclusion += f"; the winner {best.note}"
+    given = ["ratchet", "run", sweep.given, "--settings", str(write_winner(sweep, best))]
+    return replace(report, conclusion=conclusion, winner_command=shlex.join(given))
+
+
+def compare_with_defaults(best: Trial, default: Trial | None, metric: str) -> str:
+    """Return a sentence on whether the winner beats the defaults by more than noise (see `judge_difference`). The
+    winner is the maximum of many trials, so this test slightly favours it."""
+    won = best.estimate or 0.0
+    if default is None or default.status != "finished":
+        return f"the best {metric} is {won:.4f}; the defaults did not finish, so there is nothing to compare with"
+    usual = default.estimate or 0.0
+    if best.settings == default.settings:
+        return f"nothing was better than the recipe's defaults ({metric} {won:.4f})"
+    sentence = f"{metric} {won:.4f} against {usual:.4f} with the recipe's defaults"
+    verdict = judge_difference(usual, won)
+    if verdict:
+        return f"{sentence}: {verdict}"
+    return f"{sentence}; one seed per trial cannot show whether this is noise; use --seeds 3"
+
+
+def write_winner(sweep: SweepPlan, best: Trial) -> Path:
+    """Write winner.yaml, for `ratchet run RECIPE --settings FILE`, into the sweep's folder; return its path."""
+    settings: dict[str, str] = {}
+    for line in (*sweep.lines, *format_settings(best.settings)):
+        name, _, value = line.partition("=")
+        settings.pop(name, None)  # the last of overlapping patterns counts, so it must stay last
+        settings[name] = value
+    path = sweep.run_log.folder / "winner.yaml"
+    about = (
+        f"# {sweep.objective.metric} {best.value:.6g}, the best trial of {sweep.run_log.run_id}\n"
+    )
+    write_atomically(path, about + yaml.safe_dump(settings, sort_keys=False))
+    return path

@@ -83,17 +83,11 @@ class Search(tune.Callback):
     def __reduce__(self) -> Any:
         return tune.Callback, ()  # Tune pickles its state; it is never read
 
-    def run(self, trials: int) -> None:
-        """Run this number of trials: those with the points of the specification, then trials of a searcher. `ended` is
-        smaller afterwards if the sweep was interrupted."""
+    def run(self) -> None:
+        """Run the trials of the specification. `ended` is smaller than their number afterwards if the sweep was
+        interrupted."""
         for name, value in TUNE_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        points = len(self.spec.points)
-        self._run_tune({"number": tune.grid_search(list(range(points)))}, 1, None)
-        if self.ended == points < trials:
-            self._run_tune({}, trials - points, self._make_optuna_search())
-
-    def _run_tune(self, space: Mapping[str, Any], samples: int, searcher: Any) -> None:
         scheduler = None
         if self.options.stopping == "asha" and self.objective.trained:
             scheduler = ASHAScheduler(
@@ -108,13 +102,11 @@ class Search(tune.Callback):
                 tune.with_parameters(TrialActor, spec=self.spec),
                 tune.PlacementGroupFactory([TRIAL_RESOURCES]),
             ),
-            param_space=dict(space),
+            param_space={"number": tune.grid_search(list(range(len(self.spec.points))))},
             tune_config=tune.TuneConfig(
                 metric="value",
                 mode=self.mode,
-                search_alg=searcher,
                 scheduler=scheduler,
-                num_samples=samples,
                 max_concurrent_trials=self.max_concurrent,
                 reuse_actors=True,
             ),
@@ -131,15 +123,6 @@ class Search(tune.Callback):
             tuner.fit()
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-    def _make_optuna_search(self) -> Any:
-        """Create Optuna's TPE searcher (Bergstra et al. 2011)."""
-        from ray.tune.search.optuna import OptunaSearch
-
-        space = {}
-        for number, dimension in enumerate(self.spec.sweep.space.dimensions):
-            space[str(number)] = dimension.to_optuna_distribution()
-        return OptunaSearch(space, metric="value", mode=self.mode, seed=self.options.seed)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         key = self._record(trial)

@@ -21,7 +21,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ratchet.errors import RecipeError
 from ratchet.orchestrator.canonical_json import digest
@@ -58,17 +57,6 @@ class Dimension:
         if self.kind == "uniform":
             return _round_to_range(chance.uniform(low, high), low, high)
         return _round_to_range(math.exp(chance.uniform(math.log(low), math.log(high))), low, high)
-
-    def to_optuna_distribution(self) -> Any:
-        """Return the distribution as an Optuna distribution."""
-        from optuna import distributions
-
-        if self.kind not in RANGES:
-            return distributions.CategoricalDistribution(self.values)
-        low, high = (float(value) for value in self.values)
-        if self.kind == "randint":
-            return distributions.IntDistribution(int(low), int(high))
-        return distributions.FloatDistribution(low, high, log=self.kind == "loguniform")
 
 
 @dataclass(frozen=True)
@@ -176,13 +164,6 @@ def _check_range(where: str, written: str, kind: str, values: Sequence[str]) -> 
         raise RecipeError(
             f"{where}: {written} given; expected {kind}(low, high) with {ends}, low below high"
         )
-
-
-def format_value(value: Any) -> str:
-    """Format a searcher's value as text; floats are rounded to four significant digits."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return str(value)
 
 
 def _round_to_range(value: float, low: float, high: float) -> str:

@@ -22,18 +22,16 @@ from ratchet.errors import Interrupted, JobError, describe
 from ratchet.orchestrator.atomic_file import make_folder
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.run import Run
-from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.job_interface.job import Progress
-from ratchet.orchestrator.job_interface.progress import ProgressReporter
+from ratchet.orchestrator.job_interface.worker import ProgressReporter
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Settings, build
-from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.run_log import RunListener, RunLog
 from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.open_runs import OpenRun
-from ratchet.orchestrator.sweeps.objective import select_needed_steps
-from ratchet.orchestrator.sweeps.plan import SweepPlan
-from ratchet.orchestrator.sweeps.space import Point, compute_key, format_settings, format_value
+from ratchet.orchestrator.store.lease import OpenRun
+from ratchet.orchestrator.sweeps.plan import SweepPlan, select_needed_steps
+from ratchet.orchestrator.sweeps.space import Point, compute_key, format_settings
 
 STOP_TIMEOUT = 60.0
 """Seconds to wait for the steps of a trial that is stopped."""
@@ -51,16 +49,11 @@ class TrialSpec:
     progress_actor: Any
     """Actor that the driver polls for the progress of trials."""
     points: tuple[Point, ...]
-    """Settings by trial number; of further trials, a searcher chooses the values."""
+    """Settings by trial number."""
 
     def get_settings(self, config: Mapping[str, Any]) -> Point:
         """Return the settings of the trial with this Tune config."""
-        if "number" in config:
-            return self.points[int(config["number"])]
-        found = {}
-        for i, d in enumerate(self.sweep.space.dimensions):
-            found[d.name] = format_value(config[str(i)])
-        return found
+        return self.points[int(config["number"])]
 
     def build(self, point: Point, seed: int, store: Store) -> list[Step]:
         """Build the steps of a trial for seed number `seed` (0: the recipe's own seed)."""

@@ -1,4 +1,4 @@
-"""Sweeps that are stopped early, killed and interrupted, with several seeds and Optuna; one trains MiniLM."""
+"""Sweeps that are stopped early, killed and interrupted, with several seeds; one trains MiniLM."""
 
 from __future__ import annotations
 
@@ -51,18 +51,6 @@ def test_seeds_give_a_mean_and_a_deviation(sweeps: Sweeps) -> None:
     assert status == 0, output
     assert [trial["values"] for trial in sweeps.trials()] == [[1.5, 1.51, 1.52], [2.1, 2.11, 2.12]]
     assert "more than noise" in output
-
-
-def test_optuna_chooses_trials_after_the_defaults(sweeps: Sweeps) -> None:
-    """Takes half a minute: a sweep under Ray Tune."""
-    space, options = (
-        "fit.rate: loguniform(1e-3, 1)\n",
-        ("--searcher", "optuna", "--stopping", "none"),
-    )
-    status, output = sweeps.sweep(space, *options, trials=5)
-    assert status == 0, output
-    assert len(sweeps.trials()) == 5
-    assert "defaults" in output
 
 
 def test_a_killed_sweep_goes_on(sweeps: Sweeps) -> None:

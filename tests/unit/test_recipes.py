@@ -17,7 +17,7 @@ from ratchet.orchestrator.recipe import Settings, build, find
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.step import Output, Step, Summary
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.sweeps.objective import find_objective, reads_test_split
+from ratchet.orchestrator.sweeps.plan import find_objective, reads_test_split
 from ratchet.recipes.predict import find_last, find_systems
 
 

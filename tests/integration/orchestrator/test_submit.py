@@ -168,7 +168,7 @@ def test_a_run_is_followed_to_its_end_and_its_status_is_ours(
 
 @pytest.mark.soak
 def test_submit_joins_again(cluster: tuple[int, dict[str, str]], tmp_path: Path) -> None:
-    """Takes half a minute: a job is followed by two commands, one of which loses its connection."""
+    """Takes half a minute: a job is followed by three commands, one of which loses its connection."""
     slow = ("--set", "fit.seconds=20")
     status, shown = submit(cluster, tmp_path, *slow, "--no-wait")
     assert status == 0, shown
@@ -185,11 +185,12 @@ def test_submit_joins_again(cluster: tuple[int, dict[str, str]], tmp_path: Path)
     time.sleep(12)
     proxy.cut()
     shown, _ = joined.communicate(timeout=120)
-    assert joined.returncode == 0, shown
+    assert joined.returncode == 1, shown
     assert "is running already" in shown
     assert "connection lost" in shown
-    assert "reconnected" in shown
-    assert shown.count("finished  1/1 steps") == 1, "each line once"
+    status, shown = submit(cluster, tmp_path, *slow)
+    assert status == 0, shown
+    assert shown.count("finished  1/1 steps") == 1
 
 
 @pytest.mark.soak
@@ -254,17 +255,11 @@ def test_what_cannot_be_uploaded_is_refused(
         assert status == 2
         assert f"--env {name}: looks like a secret" in shown
         assert value not in shown
-    (tmp_path / "large.py").write_bytes(b"#" * 3_000_001)
-    with pytest.raises(InputError, match=r"upload: .* MB; expected at most 3.*large.py \(3.0 MB\)"):
-        collect_upload(Snapshot({}), [tmp_path / "large.py"], limit=3_000_000)
     (tmp_path / "server.pem").write_text("x")
     with pytest.raises(InputError, match=r"server\.pem: looks like a secret"):
         collect_upload(Snapshot({}), [tmp_path / "server.pem"])
     with pytest.raises(InputError, match="no such file"):
         collect_upload(Snapshot({}), [tmp_path / "missing.py"])
-    (tmp_path / "ratchet").write_text("")
-    with pytest.raises(InputError, match="another file is uploaded as ratchet"):
-        collect_upload(Snapshot.take(), [tmp_path / "ratchet"])
 
 
 def test_variables_are_told_by_their_names() -> None:

@@ -25,13 +25,12 @@ from suspended_actors import Actor, GatedObstore, InThread, Killed, here, hook_f
 
 from ratchet.errors import DamagedError, LeaseLost
 from ratchet.orchestrator import gc
-from ratchet.orchestrator.job_interface import Result
-from ratchet.orchestrator.promotion import promote
+from ratchet.orchestrator.job_interface import Result, digests
 from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.store import Commit, Store, bucket, lease, manifest, verification
+from ratchet.orchestrator.run_models import RunModel, promote_model
+from ratchet.orchestrator.store import Commit, Store, bucket, lease, manifest
 from ratchet.orchestrator.store.bucket import Bucket
-from ratchet.orchestrator.store.lease import HeldByOther, Leases
-from ratchet.orchestrator.store.open_runs import OpenRun
+from ratchet.orchestrator.store.lease import HeldByOther, Leases, OpenRun
 
 CONTENT = {"a": "one", "b": "two", "c": "one", "d": "six"}
 """Step id -> what its job writes. The results of a and c have the same address."""
@@ -54,6 +53,7 @@ OPERATIONS = st.one_of(
 MEMORY = Path("/dev/shm")
 """A folder in memory, where syncing costs nothing."""
 
+MODEL = RunModel("20260101", "toy", 0.0, "a", "model", "", "", "embedder", 0)
 POLLS = 3
 """Looks at a lease that another actor holds before a driver stops."""
 
@@ -97,7 +97,7 @@ class StoreModel(RuleBasedStateMachine):
         )
         self.patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers) << 104))
         self.patch.setattr(secrets, "token_hex", lambda size: f"{next(numbers):08x}")
-        for module in (bucket, gc, manifest, verification):
+        for module in (bucket, digests, gc, manifest):
             self.patch.setattr(module, "ThreadPoolExecutor", InThread)
         self.patch.setattr(bucket, "obstore", GatedObstore())
 
@@ -321,7 +321,7 @@ class StoreModel(RuleBasedStateMachine):
     def _promote(self, store: Store, run_log: RunLog, step: str) -> None:
         commit = store.use(step)
         if commit is not None:
-            promote(store, f"best-{step}", commit, {})
+            promote_model(store, f"best-{step}", MODEL, commit)
         else:
             if step not in self.withdrawn:
                 raise

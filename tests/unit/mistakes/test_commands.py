@@ -56,7 +56,7 @@ OPTIONS = answers(
             ("submit quickstart", "--no-wiat", "--no-wait"),
             ("gc", "--yess", "--yes"),
             ("gc", "--kep", "--keep"),
-            ("status", "--folow", "--follow"),
+            ("status", "--jsn", "--json"),
         )
     ),
     *(
@@ -116,9 +116,8 @@ OPTIONS = answers(
             rf"sweep {option} {given}: expected one of {known}",
         )
         for option, given, known in (
-            ("--searcher", "optna", r"random, optuna; did you mean 'optuna'\?"),
-            ("--searcher", "bayes", "random, optuna"),
             ("--stopping", "ahsa", r"asha, none; did you mean 'asha'\?"),
+            ("--stopping", "median", "asha, none; .*"),
         )
     ),
     *(

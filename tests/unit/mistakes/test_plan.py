@@ -218,7 +218,7 @@ SIZES = [
         "finetune_embedder.target_modules=nothing",
         r"finetune_embedder\.target_modules: 'nothing' given",
     ),
-    quickstart("embed.labels=a=b,a=c", r"--set .*: labels: a=b,a=c given"),
+    quickstart("embed.labels=a=b,a=c", r"--set .*: labels: 'a=c' given"),
     quickstart("embed.memory=1e12", given(r"embed\.memory=1e12", "<= 100000")),
     quickstart("embed.workers=99999999999", given(r"embed\.workers=99999999999", "<= 100000")),
     Mistake(

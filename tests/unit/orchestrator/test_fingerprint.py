@@ -15,7 +15,7 @@ from mutations import mutate_copy
 from ratchet.errors import RecipeError
 from ratchet.orchestrator import fingerprint
 from ratchet.orchestrator.canonical_json import digest
-from ratchet.orchestrator.job_interface import code, imports
+from ratchet.orchestrator.job_interface import code
 
 JOB = '''
 """A job."""
@@ -122,7 +122,7 @@ class Project:
         # As in a new process.
         for cached in (code.follow_imports, code.read_file, code._read_module, code._distributions):
             cached.cache_clear()
-        for cached in (imports.find_module, imports._holds_distributions):
+        for cached in (code.find_module, code._holds_distributions):
             cached.cache_clear()
         for name in [name for name in sys.modules if name.split(".")[0] == self.name]:
             del sys.modules[name]
@@ -335,19 +335,19 @@ def test_dynamic_library_names() -> None:
     """sentence-transformers adds a finder of its old names, whose modules have no file."""
     import sentence_transformers  # noqa: F401
 
-    imports.find_module.cache_clear()
+    code.find_module.cache_clear()
     try:
-        assert imports.find_module("sentence_transformers.SentenceTransformer").kind == "installed"
-        assert imports.find_module("sentence_transformers").kind == "installed"
+        assert code.find_module("sentence_transformers.SentenceTransformer").kind == "installed"
+        assert code.find_module("sentence_transformers").kind == "installed"
     finally:
-        imports.find_module.cache_clear()
+        code.find_module.cache_clear()
 
 
 def test_what_was_read_of_a_module_is_kept_between_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code, "CACHE", tmp_path / "cache")
-    module = imports.find_module("ratchet.orchestrator.fingerprint")
+    module = code.find_module("ratchet.orchestrator.fingerprint")
     assert module.path is not None
     content = module.path.read_bytes()
 

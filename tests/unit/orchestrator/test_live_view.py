@@ -55,7 +55,7 @@ def test_a_log_has_one_line_per_event():
         "started   s6",
         "retrying  s6 again in 8.0 s: a worker died",
         "started   s6  attempt 2",
-        "done      s6  1 m 12 s  map@25 0.358  rows 37.5k",
+        "done      s6  1 m 12 s  map@25 0.3581  rows 37,460",
         "waiting   s7: run b on host x",
         "failed    s7: InputError: [bold]no[/bold] rows",
         "    second line",
@@ -85,7 +85,9 @@ def test_a_log_shows_progress_now_and_then(monkeypatch):
         )
         view.progress("train", Progress(7, stage="two\nlines"))
     said = [line for line in read_lines(file) if line.startswith("running")]
-    assert said[0] == "running   train  epoch 1  150/2,000 rows (8%)  loss 0.500  tokens_per_s 4.6k"
+    assert (
+        said[0] == "running   train  epoch 1  150/2,000 rows (8%)  loss 0.5000  tokens_per_s 4,613"
+    )
     assert said[1].startswith("running   train  two lines  7 rows")
 
 
@@ -99,7 +101,7 @@ def test_a_terminal_shows_bars_and_the_end_of_each_step():
         view.bars.refresh()
         view.show(event("done", "iter0/train", seconds=3.0, metrics={"loss": 0.25}))
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
-    assert "5/10 rows (50%)  loss 0.500" in text
+    assert "5/10 rows (50%)  loss 0.5000" in text
     assert "waits: another run" in text
     assert "✓ iter0/train  3.0 s  loss 0.250" in text
     assert "■ 1/3 steps" in text

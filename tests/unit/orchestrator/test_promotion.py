@@ -13,9 +13,14 @@ from store_contents import made_of
 from ratchet.errors import InputError
 from ratchet.orchestrator import gc
 from ratchet.orchestrator.finished_run import find_model_output, use_store
-from ratchet.orchestrator.promotion import check_name, find_promoted, promote_model
 from ratchet.orchestrator.recipe import Settings, build, find
-from ratchet.orchestrator.run_models import RunModel, find_model
+from ratchet.orchestrator.run_models import (
+    RunModel,
+    check_name,
+    find_model,
+    find_promoted,
+    promote_model,
+)
 from ratchet.orchestrator.store import Store
 
 
@@ -24,9 +29,9 @@ def store(tmp_path: Path) -> Store:
     return Store.open(tmp_path / "store")
 
 
-def make_model(store: Store, score: float, data: str = "d1") -> RunModel:
+def make_model(store: Store, score: float) -> RunModel:
     made = find_model(store, make_run(store, {"merge": EMBEDDER}, {"embedder": "merge"}).run_id)
-    return replace(made, metrics={"loss": 1.0, "MAP@25": score}, data={"MAP@25": data})
+    return replace(made, metrics={"loss": 1.0, "MAP@25": score})
 
 
 def promote(store: Store, made: RunModel, name: str = "mine") -> Path:

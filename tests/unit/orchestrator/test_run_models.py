@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from run_models import ADAPTER, CROSS_ENCODER, DECODER, EMBEDDER, YES_NO, make_run
+from run_models import ADAPTER, CROSS_ENCODER, DECODER, EMBEDDER, make_run
 
 from ratchet.errors import InputError
+from ratchet.orchestrator.atomic_file import remove_tree
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.finished_run import find_model_output, use_store
 from ratchet.orchestrator.run_models import NAME, find_model, list_models
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.read_only import remove_tree
 
 
 @pytest.fixture
@@ -39,25 +39,6 @@ def test_models_are_listed(store: Store) -> None:
     assert found[1].format_metric() == "MAP@25 1.5000"
     assert found[1].bytes == sum(len(text) + 1 for text in EMBEDDER.values())
     assert list(list_models(store, "1999")) == []
-
-
-@pytest.mark.parametrize(
-    ("files", "said"),
-    [
-        (EMBEDDER, "SentenceTransformer("),
-        (CROSS_ENCODER, "CrossEncoder("),
-        (YES_NO, "ratchet.models.reranker"),
-        (DECODER, "AutoModelForCausalLM.from_pretrained("),
-        (ADAPTER, "AutoPeftModel.from_pretrained("),
-    ],
-)
-def test_a_line_of_python_loads_each_kind(store: Store, files: dict[str, str], said: str) -> None:
-    make_run(store, {"step": files}, {})
-    (found,) = list_models(store)
-    code = found.write_code(store)
-    assert said in code
-    assert str(found.locate(store)) in code
-    compile(code, "code", "exec")
 
 
 def test_names_of_models(store: Store) -> None:

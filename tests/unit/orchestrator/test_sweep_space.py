@@ -16,15 +16,19 @@ from run_models import EMBEDDER, make_run
 from ratchet.errors import InputError, RecipeError
 from ratchet.orchestrator.finished_run import find_model_output
 from ratchet.orchestrator.job_interface import Job, Parents, Result
-from ratchet.orchestrator.promotion import promote_model
 from ratchet.orchestrator.recipe import Recipe, Settings, build, find, read_settings
-from ratchet.orchestrator.reporting.sweep_data import Trial
-from ratchet.orchestrator.run_models import find_model
+from ratchet.orchestrator.reporting.sweep_data import SweepReport, Trial
+from ratchet.orchestrator.run_models import find_model, promote_model
 from ratchet.orchestrator.step import Row, Source, Step, Summary, list_goals, reachable, step
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.sweeps.objective import Objective, find_objective, select_needed_steps
-from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep
-from ratchet.orchestrator.sweeps.results import compare_with_defaults, find_winner, write_winner
+from ratchet.orchestrator.sweeps.command import compare_with_defaults, write_winner
+from ratchet.orchestrator.sweeps.plan import (
+    Objective,
+    SweepPlan,
+    find_objective,
+    plan_sweep,
+    select_needed_steps,
+)
 from ratchet.orchestrator.sweeps.space import Space
 from ratchet.orchestrator.sweeps.trial import TrialSpec
 
@@ -362,6 +366,12 @@ def trial(*values: float, **settings: str) -> Trial:
 
 
 def test_the_winner_is_the_best_that_finished() -> None:
+    def find_winner(trials: list[Trial], maximize: bool) -> Trial | None:
+        texts: dict[str, Any] = dict.fromkeys(("recipe", "sweep_id", "metric", "command"), "")
+        return SweepReport(
+            maximize=maximize, space={}, fixed=(), trials=trials, started=0, seconds=0, **texts
+        ).best
+
     default, better = trial(0.4), trial(0.5, x="1")
     stopped = Trial({"x": "2"}, "stopped", 0.9)
     assert find_winner([default, better, stopped], True) == better
@@ -370,6 +380,7 @@ def test_the_winner_is_the_best_that_finished() -> None:
         "of equals the defaults stay"
     )
     assert find_winner([stopped], True) is None
+    assert find_winner([], True) is None
 
 
 def test_a_gain_within_the_seeds_noise_is_called_so() -> None:
@@ -381,7 +392,7 @@ def test_a_gain_within_the_seeds_noise_is_called_so() -> None:
     )
     assert "--seeds 3" in compare_with_defaults(trial(0.6, x="1"), trial(0.5), "map@25")
     assert "nothing was better" in compare_with_defaults(trial(0.5), trial(0.5), "map@25")
-    assert compare_with_defaults(None, None, "map@25") == "no trial finished"
+    assert "did not finish" in compare_with_defaults(trial(0.5), None, "map@25")
 
 
 def test_a_trial_that_ends_late_does_not_end_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:

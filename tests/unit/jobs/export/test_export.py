@@ -20,8 +20,8 @@ from ratchet.models.embedder.encoding_config import EncodingConfig, read_encodin
 from ratchet.models.model_files import MINILM, resolve
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig
+from ratchet.orchestrator.atomic_file import make_read_only, set_read_only
 from ratchet.orchestrator.job_interface import Context, Result
-from ratchet.orchestrator.store.read_only import make_read_only, set_read_only
 
 pytestmark = pytest.mark.slow
 

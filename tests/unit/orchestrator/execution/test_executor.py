@@ -15,11 +15,10 @@ from ratchet.orchestrator.execution import run as run_module
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.executor import Executor
 from ratchet.orchestrator.execution.run import Run
-from ratchet.orchestrator.execution.run_listener import RunListener
 from ratchet.orchestrator.job_interface import Context, Job, Resources, Result
 from ratchet.orchestrator.job_interface.placement import Machine
 from ratchet.orchestrator.plan import Plan
-from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.run_log import RunListener, RunLog
 from ratchet.orchestrator.step import Summary, step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases
@@ -65,7 +64,7 @@ def make_executor(tmp_path: Path, work: Callable[[Context], None], **resources: 
     job = Job("work", version=1, config=Nothing, inputs=Nothing, run=never)
     plan = Plan([step("work", job, resources=Resources(**resources))], store)
     run_log = RunLog.begin(store, "toy", {})
-    return Executor(plan, Leases(store, run_log.run_id), Here(work), run_log, RunListener())
+    return Executor(plan, Leases(store, run_log.run_id), Here(work), run_log)
 
 
 def take_over(store: Store, step_id: str) -> Lease:
@@ -126,18 +125,20 @@ def test_a_retry_needs_the_gpus_that_the_cluster_has_lost(
             raise ConnectionError
 
     executor = make_executor(tmp_path, work, retries=1)
-    monkeypatch.setattr(executor.view, "message", said.append)
+    listener = RunListener()
+    monkeypatch.setattr(listener, "message", said.append)
     executor.cluster.now = [Machine(8.0), Machine(8.0, 1.0)]  # type: ignore[attr-defined]
     recipe: Any = SimpleNamespace(name="toy")
     Run(
-        recipe, Summary(()), executor.plan, executor.cluster, executor.run_log, RunListener()
+        recipe, Summary(()), executor.plan, executor.cluster, executor.run_log, listener
     )._start_cluster()
     assert executor.execute("work").attempt == 2
     assert gpus == [1.0, 1.0]
     assert said == [
+        "starting Ray",
         "waiting for machines: step work: 1 workers of 1 CPUs and 1 GPUs given; expected at most the 0 that fit on the"
-        " cluster at its largest (machines: 1 of 8 CPUs and 0 GPUs); lower --set work.gpus=..., or allow fewer workers"
-        " with --set work.min_workers=..."
+        " cluster at its largest (machines: 1 of 8 CPUs and 0 GPUs); lower workers, cpus, gpus or memory with --set"
+        " work.NAME=..., or allow fewer workers with --set work.min_workers=...",
     ]
 
 

@@ -83,9 +83,7 @@ def test_the_winner_of_a_sweep_says_that_it_kept_the_base() -> None:
         ("recipe", "sweep_id", "metric", "command", "conclusion", "winner_command"), ""
     )
     counts: dict[str, Any] = dict.fromkeys(("started", "seconds"), 0)
-    report = SweepReport(
-        maximize=True, space={}, fixed=(), trials=[trial], winner=1, **texts, **counts
-    )
+    report = SweepReport(maximize=True, space={}, fixed=(), trials=[trial], **texts, **counts)
     assert format_label(report, 1) == f"trial 1 (winner) (defaults) ({NOTE})"
 
 

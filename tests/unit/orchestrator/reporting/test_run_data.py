@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ratchet.orchestrator.reporting.formatting import Estimate
+from ratchet.orchestrator.reporting.formatting import Estimate, find_best
 from ratchet.orchestrator.reporting.run_data import (
     RunReport,
     StepReport,
@@ -13,7 +13,6 @@ from ratchet.orchestrator.reporting.run_data import (
     format_headline,
     group_curves,
 )
-from ratchet.orchestrator.reporting.tables import find_best
 
 
 def test_best_marks_only_what_stands_out():

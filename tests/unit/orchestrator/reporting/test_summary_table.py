@@ -13,7 +13,7 @@ import pytest
 from ratchet.errors import RecipeError
 from ratchet.orchestrator.job_interface import Job, Result
 from ratchet.orchestrator.plan import Plan
-from ratchet.orchestrator.reporting.formatting import Estimate, format_value
+from ratchet.orchestrator.reporting.formatting import Estimate, format_value, print_table
 from ratchet.orchestrator.reporting.report import render
 from ratchet.orchestrator.reporting.run_data import RunReport, build_summary, list_headlines
 from ratchet.orchestrator.reporting.run_summary import (
@@ -21,7 +21,6 @@ from ratchet.orchestrator.reporting.run_summary import (
     list_notes,
     list_unreported_metrics,
 )
-from ratchet.orchestrator.reporting.tables import print_table
 from ratchet.orchestrator.step import (
     Metric,
     Row,

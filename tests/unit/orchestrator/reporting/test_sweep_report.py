@@ -77,7 +77,6 @@ def sample(count: int = 12) -> SweepReport:
         space=SPACE,
         fixed=["iterations=2", "questions=350"],
         trials=trials,
-        winner=winner,
         conclusion=f"Trial {winner} is better than the recipe's defaults by 0.062 ± 0.006: beyond noise.",
         winner_command=f"ratchet run misconceptions --set {RATE}={best.settings.get(RATE, 1e-3)}",
         notes=["Epochs do not continue: the learning rate's schedule ends with them."],
@@ -118,18 +117,14 @@ def nasty() -> SweepReport:
 EDGES = {
     "sample": sample(),
     "nasty": nasty(),
-    "no trials": replace(sample(), trials=[], winner=None),
-    "none finished": replace(
-        changed(status="failed", value=None, values=(), curve=(), reason="boom"), winner=None
-    ),
-    "interrupted": replace(
-        changed(status="unfinished", value=None, values=(), curve=()), winner=None
-    ),
-    "defaults alone": replace(sample(1), winner=1),
+    "no trials": replace(sample(), trials=[]),
+    "none finished": changed(status="failed", value=None, values=(), curve=(), reason="boom"),
+    "interrupted": (changed(status="unfinished", value=None, values=(), curve=())),
+    "defaults alone": sample(1),
     "64 trials": sample(64),
     "equal values": changed(value=0.3, values=(0.3, 0.3), status="finished"),
     "not numbers": changed(value=math.nan, curve=(math.nan, math.inf), values=(math.nan,)),
-    "loss": replace(sample(), metric="valid_loss", maximize=False, winner=4),
+    "loss": replace(sample(), metric="valid_loss", maximize=False),
 }
 
 
@@ -235,7 +230,7 @@ def test_columns_are_what_varies_by_a_short_name():
         for i, word in ((1, "8"), (2, "none"))
     ]
     trials = [Trial(settings, "finished", 0.1) for settings in given]
-    data = replace(sample(), space=dict.fromkeys(given[0], ""), trials=trials, winner=None)
+    data = replace(sample(), space=dict.fromkeys(given[0], ""), trials=trials)
     assert list(list_rows(data)[0]) == ["", "b.rate", "c.rate", "rank", "map@25", "status", "time"]
     assert rank_trials(data) == [1, 2]
 
@@ -251,7 +246,7 @@ def test_columns_are_what_varies_by_a_short_name():
 )
 def test_any_texts_and_numbers_can_be_reported(given):
     trials = [Trial({"a": text}, status, value) for text, value, status in given]
-    data = replace(sample(), space={"a": "choice()"}, trials=trials, winner=None)
+    data = replace(sample(), space={"a": "choice()"}, trials=trials)
     assert len(list_rows(data)) == len(given)
     Page(render(data, "html"))
     render(data, "md")

@@ -15,8 +15,7 @@ from store_contents import HOUR, age, collected, made, named_by_a_run
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.lease import Lease, Leases
-from ratchet.orchestrator.store.open_runs import OpenRun, list_open_runs
+from ratchet.orchestrator.store.lease import Lease, Leases, OpenRun, list_open_runs
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def test_a_driver_that_makes_its_plan_keeps_everything(
 DRIVER = """
 import sys, time
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.open_runs import OpenRun
+from ratchet.orchestrator.store.lease import OpenRun
 with OpenRun(Store.open(sys.argv[1])):
     print("open", flush=True)
     time.sleep(100)
