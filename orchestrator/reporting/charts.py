@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from cycler import cycler
@@ -13,7 +14,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ratchet.orchestrator.job_interface.clean_output import clean
-from ratchet.orchestrator.reporting.formatting import is_finite, shorten
+from ratchet.orchestrator.reporting.formatting import format_value, is_finite, shorten
 from ratchet.orchestrator.reporting.run_data import Chart
 
 COLOURS = {f"#0{number}0{number}0{number}": f"var(--s{number - 1})" for number in range(1, 8)}
@@ -38,6 +39,27 @@ STYLE |= dict.fromkeys(
     ["text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"],
     INK,
 )
+
+
+def draw_dots(
+    rows: Mapping[str, Mapping[str, float | None]], column: str, quiet: Collection[str] = ()
+) -> Markup:
+    """Draw the values of a column of the summary, one row below the other, with their deviations as error bars. quiet:
+    labels of rows in grey."""
+    with rc_context(STYLE):
+        figure = Figure((4.6, 0.5 + 0.3 * len(rows)))
+        axes = figure.add_subplot()
+        names = []
+        for place, (label, row) in enumerate(rows.items()):
+            value = row.get(column)
+            names.append(f"{shorten(clean(label), 22)}  {format_value(value, column)}")
+            if value is not None and is_finite(value):
+                deviation = getattr(value, "deviation", None) or 0.0
+                colour = GREY if label in quiet else next(iter(COLOURS))
+                axes.errorbar(value, place, xerr=deviation, fmt="o", color=colour, elinewidth=2)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        return _render(figure, f"{column} per row")
 
 
 def draw_lines(chart: Chart) -> Markup:

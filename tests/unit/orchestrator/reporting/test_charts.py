@@ -1,12 +1,10 @@
-"""The charts of a report: curves."""
+"""The charts of a report: dots with error bars, and curves."""
 
 from __future__ import annotations
 
 import math
 import re
 from xml.etree import ElementTree
-
-import pytest
 
 from ratchet.orchestrator.reporting.charts import draw_dots, draw_lines
 from ratchet.orchestrator.reporting.formatting import Estimate
@@ -19,18 +17,26 @@ def read_texts(svg: str) -> list[str]:
     return ["".join(one.itertext()).strip() for one in root.iter() if one.tag.endswith("text")]
 
 
+def test_dots_have_error_bars_and_a_missing_value_has_no_dot() -> None:
+    rows = {"a": {"map": Estimate(0.5, 0.1)}, "b": {"map": 0.9}, "c": {"map": None}}
+    drawn = draw_dots(rows, "map", quiet=["b"])
+    texts = read_texts(drawn)
+    assert {"a  0.5000 ± 0.1000", "b  0.9000", "c  –"} <= set(texts)
+    assert 'aria-label="map per row"' in drawn
+    assert drawn.count("<use ") - draw_dots({"c": {"map": None}}, "map").count("<use ") >= 2
+
+
 def test_colours_are_those_of_the_page() -> None:
-    many = [Series(f"s{number}", [0, 1], [0, number]) for number in range(9)]
-    drawn = draw_lines(Chart("train", "step", "loss", many))
+    drawn = draw_dots({"a": {"map": 0.5}, "b": {"map": 0.9}}, "map", quiet=["b"])
     assert "var(--s0)" in drawn
     assert "var(--faint)" in drawn
     assert not re.search(r"#(0\d)\1\1", drawn)
 
 
 def test_labels_are_escaped_and_of_any_script() -> None:
-    series = [Series("<b>&$x_1$\x1b[31m", [1, 2], [0, 1]), Series("学校", [1, 2], [0, 1])]
-    texts = read_texts(draw_lines(Chart("train", "step", "loss", series)))
-    assert {"<b>&$x_1$", "学校"} <= set(texts)
+    rows = {"<b>&$x_1$\x1b[31m": {"map": 0.5}, "学校": {"map": 0.9}}
+    texts = read_texts(draw_dots(rows, "map"))
+    assert {"<b>&$x_1$  0.5000", "学校  0.9000"} <= set(texts)
 
 
 @pytest.mark.slow
