@@ -6,6 +6,8 @@ import math
 import re
 from xml.etree import ElementTree
 
+import pytest
+
 from ratchet.orchestrator.reporting.charts import draw_dots, draw_lines
 from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.run_data import Chart, Series
