@@ -98,6 +98,14 @@ def describe_samples(samples: Iterable[Sample]) -> dict[str, int | str]:
     return found
 
 
+def count_turns(samples: Path) -> int:
+    """Return the number of turns of the longest conversation."""
+    from ratchet.data.tables import read_shards
+
+    questions = read_shards(samples, ["questions"])["questions"]
+    return max(map(len, questions.to_pylist()), default=1)
+
+
 def check_answers(folder: Path, conversations: Conversations) -> None:
     """Raise InputError for a target that has in it a token that ends answers of a model: the rest would be cut off."""
     from ratchet.data.tables import read_shards
@@ -132,9 +140,8 @@ def check_chat(inputs: Any, parents: Parents, *, trains: bool = False) -> None:
     tokens = ""
     if samples is not None:
         arguments, _ = read_chat(samples)
-        table = read_shards(samples, ["system", "questions"])
-        turns = max(map(len, table["questions"].to_pylist()), default=1)
-        system = any(table["system"].to_pylist())
+        turns = count_turns(samples)
+        system = any(read_shards(samples, ["system"])["system"].to_pylist())
     else:
         made = parents[field].metrics
         arguments, _ = _parse(str(made.get("chat", "{}")))

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from annotated_types import Ge
-
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Result, Unit
+from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveInt, Result, Unit
 
 
 @dataclass(frozen=True)
 class Config:
-    shard_rows: Annotated[int, Ge(1), Unit("rows")] = 4096
+    shard_rows: Annotated[PositiveInt, Unit("rows")] = 4096
     """Rows per shard."""
     reading: str = ""
     """Reading options of the queries, in the format of `prepare.reading` for one path. Empty: none."""

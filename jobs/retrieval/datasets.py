@@ -82,7 +82,7 @@ def _fetch(name: str, options: str, parameter: str) -> tuple[Source, str]:
     cached = {"repo_id": name, "dataset_name": name.rpartition("/")[2], "config_name": config}
     try:
         try:
-            builder: Any = Cache(**cached, version="auto", hash="auto")
+            builder = Cache(**cached, version="auto", hash="auto")
             if revision not in (None, builder.hash):
                 raise ValueError(f"the cache has revision {builder.hash}")
         except ValueError:  # not in the cache

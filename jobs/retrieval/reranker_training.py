@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ratchet.data.rankings import reorder
-from ratchet.data.tables import RANKED, Texts, read_shards, take_texts
+from ratchet.data.tables import RANKED, Texts, check_queries, read_shards, take_texts
 from ratchet.data.triplets import Triplets, pad_rows
 from ratchet.errors import InputError
 from ratchet.jobs.prompt_settings import list_instructions, resolve_reranker_config
@@ -72,11 +72,9 @@ class RerankerTask(FinetuneTask):
         """The ranking of each held-out query."""
         if inputs.valid and inputs.ranking:
             self.valid = read_shards(inputs.valid)
-            self.lists = read_shards(inputs.ranking, RANKED.names).to_pylist()
-            if [row["id"] for row in self.lists] != self.valid["id"].to_pylist():
-                raise InputError(
-                    f"{inputs.ranking}: a ranking of other queries given; expected those of {inputs.valid}; rank these"
-                )
+            ranking = read_shards(inputs.ranking, RANKED.names)
+            check_queries(inputs.ranking, ranking, self.valid, inputs.valid)
+            self.lists = ranking.to_pylist()
         self.valid_prompts = list_instructions(config, self.valid)
         self.triplets = Triplets(
             read_shards(inputs.mined),

@@ -11,11 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from annotated_types import Ge, MinLen
+from annotated_types import MinLen
 
 from ratchet.errors import InputError
 from ratchet.jobs.directions import find_direction
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Result, Seed
+from ratchet.orchestrator.job_interface import (
+    MAP_RESOURCES,
+    Context,
+    Job,
+    PositiveInt,
+    Result,
+    Seed,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,9 +35,9 @@ class Config:
     system: Literal["dense", "bm25"] = "dense"
     """What ranks the statements. `dense`: inner products of the vectors. `bm25`: BM25, which is slow
     for more than about 100,000 statements."""
-    k: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (1, 5, 10, 50, 100, 1000)
+    k: Annotated[tuple[PositiveInt, ...], MinLen(1)] = (1, 5, 10, 50, 100, 1000)
     """Cut-offs of the metrics."""
-    max_queries: Annotated[int, Ge(1)] | None = None
+    max_queries: PositiveInt | None = None
     """Maximum number of queries, sampled at random; each still ranks all statements. None: no sampling."""
     seed: Seed = 42
     """Seed of the sample of queries."""
@@ -78,7 +85,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     ranks_R = pc.list_flatten(read_shards(context.out / "ranks")["ranks"]).to_numpy()
     metrics = compute_rank_metrics(ranks_R, relevant, sorted(config.k))
     names = list_metrics(config)
-    shown: dict[str, float | int | str] = {}
+    shown = {}
     for name in names:
         shown[name] = round(metrics.values[name], 6)
     shown |= list_half_widths(metrics.per_query, names, paper_S[rows_Q])
@@ -151,8 +158,6 @@ def choose_queries(config: Config, paper_S: np.ndarray) -> np.ndarray:
     """Return the rows of the statements that are queries, int64, rising."""
     import numpy as np
 
-    if not len(paper_S):
-        return np.zeros(0, np.int64)
     rows_Q = np.flatnonzero(np.bincount(paper_S)[paper_S] >= 2)
     if config.max_queries is None or config.max_queries >= len(rows_Q):
         return rows_Q

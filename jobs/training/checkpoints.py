@@ -145,7 +145,13 @@ class Checkpoints:
                 shutil.rmtree(unfinished, ignore_errors=True)
         for folder in reversed(gather_objects(list_checkpoints(self.folder))[0]):
             if self._is_intact(folder):
-                return self._load(folder)
+                self.engine.load_checkpoint(str(folder), tag="engine", load_module_strict=False)
+                self.best = None
+                if (folder / "best").exists():
+                    self.best = folder / "best"
+                history = read_history(folder)
+                history.resumed.append(len(history.loss))
+                return history
         return TrainHistory()
 
     def _is_intact(self, folder: Path) -> bool:
@@ -160,13 +166,3 @@ class Checkpoints:
             )
             shutil.rmtree(folder, ignore_errors=True)
         return not found
-
-    def _load(self, folder: Path) -> TrainHistory:
-        self.engine.load_checkpoint(str(folder), tag="engine", load_module_strict=False)
-        history = read_history(folder)
-        if (folder / "best").exists():
-            self.best = folder / "best"
-        else:
-            self.best = None
-        history.resumed.append(len(history.loss))
-        return history

@@ -82,7 +82,7 @@ class HeldOutRows:
         values = {"all": value_Q}
         if self.unseen_Q is not None and 0 < self.unseen_Q.sum() < len(value_Q):
             values["unseen"] = np.where(self.unseen_Q, value_Q, np.nan)
-        found: dict[str, list[float]] = {}
+        found = {}
         for name, one in values.items():
             found[name] = sum_by_group(one, self.group_Q).round(6).tolist()
         return found

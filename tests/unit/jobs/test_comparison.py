@@ -67,7 +67,7 @@ def test_evaluations_of_other_queries_are_refused(
 ) -> None:
     other = pa.table({"id": ["q9"], "map@25": [1.0]})
     write_table(inputs.evaluations[1] / "per_query.parquet", other)
-    with pytest.raises(InputError, match="evaluates other queries; expected those of"):
+    with pytest.raises(InputError, match="rows of other queries given; expected those of"):
         run(context(1), Config(("first", "second"), ("map@25",)), inputs)
     assert JOB.check
     with pytest.raises(InputError, match="2 given; expected one for each of a, b, c"):
