@@ -62,7 +62,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             " samples"
         )
     names = [name for name in summaries[0]["metrics"] if name.startswith("pass@")]
-    failures = {}  # those of a user's verifier are known only from the answers that have them
+    failures: dict[
+        str, None
+    ] = {}  # those of a user's verifier are known only from the answers that have them
     for summary in summaries:
         failures |= dict.fromkeys(summary["failures"])
     rows = []

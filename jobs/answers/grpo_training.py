@@ -173,10 +173,8 @@ class GrpoTask(FinetuneTask):
     def _tokenize(self, samples: Iterable[Sample]) -> list[list[int]]:
         """Return the prompts of samples as token ids."""
         tokenize = self.decoder.conversations.tokenize_samples
-        found = []
-        for tokens in tokenize((one.system, [one.turns[0][0]], []) for one in samples):
-            found.append(tokens.ids)
-        return found
+        talks = ((one.system, [one.turns[0][0]], []) for one in samples)
+        return [tokens.ids for tokens in tokenize(talks)]
 
     def evaluate(self) -> Evaluation:
         correct, questions = self.answers.verify()
@@ -289,9 +287,7 @@ class GrpoTask(FinetuneTask):
 def compute_reward(task: Task, sample: Sample, answer: str) -> float:
     """Return the fraction of the sample's questions that are answered correctly. Most tasks have one question per
     sample, so it is 1 or 0."""
-    labels = []
-    for verification in task.verify(sample.gold, [answer]):
-        labels.append(verification.label)
+    labels = [verification.label for verification in task.verify(sample.gold, [answer])]
     return labels.count(CORRECT) / len(labels)
 
 

@@ -38,10 +38,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tables import INSTRUCTIONS, QUERIES, add_carried, write_shards
 
     queries = load_queries(inputs.queries, config.reading)
-    instructions = []
-    for name in INSTRUCTIONS:
-        if any(getattr(query, name) for query in queries):
-            instructions.append(name)
+    instructions = [name for name in INSTRUCTIONS if any(getattr(one, name) for one in queries)]
     rows = (query._asdict() for query in queries)
     write_shards(context.out, rows, add_carried(QUERIES, instructions), config.shard_rows)
     return Result(

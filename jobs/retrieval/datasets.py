@@ -90,9 +90,8 @@ def _fetch(name: str, options: str, parameter: str) -> tuple[Source, str]:
                 raise
             builder = datasets.load_dataset_builder(name, config, revision=revision)
             builder.download_and_prepare()
-        files = []
-        for file in builder.as_dataset(split=split).cache_files:
-            files.append(Path(file["filename"]))
+        cached_files = builder.as_dataset(split=split).cache_files
+        files = [Path(file["filename"]) for file in cached_files]
     except Exception as error:  # also of its HTTP library, such as a proxy that refuses
         raise DataError(
             f"{where}: {' '.join(str(error).split())[:300]}; expected a data set with the split '{split}', in the cache"

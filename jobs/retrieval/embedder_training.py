@@ -64,7 +64,7 @@ class WorkerBatch:
     member_QG: Tensor
     """Indices into P of each query's positive (first) and negatives; -1 where a query has fewer."""
     teacher_QG: Tensor | None
-    mask_QP: Tensor | None
+    mask_QP: Tensor
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class EmbedderTask(FinetuneTask):
             query_QD @ passage_PD.T / config.temperature,
             texts.member_QG.to(self.device),
             None if texts.teacher_QG is None else texts.teacher_QG.to(self.device),
-            mask_QP=None if texts.mask_QP is None else texts.mask_QP.to(self.device),
+            mask_QP=texts.mask_QP.to(self.device),
             label_smoothing=config.label_smoothing,
             teacher_temperature=self.teacher_temperature,
             weight=config.distillation_weight,
@@ -221,24 +221,19 @@ class EmbedderTask(FinetuneTask):
             self.prepared[epoch, step + 1] = self.thread.submit(self._prepare, epoch, step + 1)
         return texts
 
-    def _make_mask(self, batch: TripletBatch, positive_Q: np.ndarray) -> Tensor | None:
-        """Return the mask of the passages that are no negatives of a query, bool [Q, P]. None: all are."""
-        config = self.config
+    def _make_mask(self, batch: TripletBatch, positive_Q: np.ndarray) -> Tensor:
+        """Return the mask of the passages that are no negatives of a query, bool [Q, P]."""
         data = self.triplets
-        mask_QP = None
-        if config.false_negative_mask:
-            known_text_Q = []
-            for query in batch.query_Q:
-                never = data.text_of_row[data.list_no_negatives(int(query))]
-                known_text_Q.append(np.append(never, data.text_of_query[query]))
-            texts = data.text_of_row[batch.passage_P]
-            mask_QP = false_negative_mask(texts, positive_Q, known_text_Q)
-        if not config.in_batch_negatives:
-            others_QP = torch.ones((len(batch.query_Q), len(batch.passage_P)), dtype=torch.bool)
+        known_text_Q = []
+        for query in batch.query_Q:
+            never = data.text_of_row[data.list_no_negatives(int(query))]
+            known_text_Q.append(np.append(never, data.text_of_query[query]))
+        texts = data.text_of_row[batch.passage_P]
+        mask_QP = false_negative_mask(texts, positive_Q, known_text_Q)
+        if not self.config.in_batch_negatives:
+            others_QP = torch.ones_like(mask_QP)
             for i, own in enumerate(batch.own_Q):
                 others_QP[i, torch.from_numpy(own)] = False
-            if mask_QP is None:
-                return others_QP
             mask_QP |= others_QP
         return mask_QP
 

@@ -45,10 +45,9 @@ class Config(EncodingSettings, training.RetrievalFinetuneConfig):
     """Numbers of leading dimensions to train as embeddings too, such as 64,128. The loss is the mean over these and the
     whole vectors (Kusupati et al. 2022, "Matryoshka representation learning")."""
     in_batch_negatives: bool = True
-    """Also use the passages of all other queries of the batch, on all workers, as negatives."""
-    false_negative_mask: bool = True
-    """Mask negatives that are labelled positives of the query, suspected false negatives (see the margins of `mine`),
-    or have the same text as its positive or the query."""
+    """Also use the passages of all other queries of the batch, on all workers, as negatives. Labelled positives of the
+    query, suspected false negatives (see the margins of `mine`), and passages with the text of its positive or of the
+    query are masked."""
     eval_pool: Annotated[PositiveInt, Unit("documents")] | None = 1024
     """Number of documents that `valid` is ranked against during training, if the corpus has more: all positives, top
     documents of `ranking`, and random ones. Metrics over this pool are higher. None: the whole corpus."""

@@ -98,9 +98,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             for path in [*shards, *inputs.lists.glob("*.jsonl")]:
                 shutil.copyfile(path, context.out / path.name)
             gate.write(context.out)
-            counts = {"queries": rows, "pairs": 0, "tokens": 0, "teacher_gate": str(gate)}
             why = str(gate).removeprefix("no: ")
-            return Result(counts, note=f"the teacher is not used: {why}")
+            return Result(
+                {"queries": rows, "pairs": 0, "tokens": 0, "teacher_gate": str(gate)},
+                note=f"the teacher is not used: {why}",
+            )
     # At plan time the model may not have existed.
     check_quantization("rerank", config.quantization, inputs.model)
     config = resolve_dtype(context, config)

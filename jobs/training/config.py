@@ -303,9 +303,7 @@ def check_no_adapter(job: str, method: str, inputs: Any, parents: Parents) -> No
 
 def list_training_metrics(config: FinetuneConfig) -> list[str]:
     """Return the names of the metrics that every finetuning job reports."""
-    held_out = []
-    for end in ("", "_start", "_best"):
-        held_out.append(f"valid/{config.metric}{end}")
+    held_out = [f"valid/{config.metric}{end}" for end in ("", "_start", "_best")]
     counts = ("trainable_weights", "weights", "trainable_percent")
     decision = ("p_value", "tested", "tested_on", "improved", "changed")
     return [*held_out, *counts, *decision, "loss", "best_epoch", "best_step"]
