@@ -173,8 +173,8 @@ class GrpoTask(FinetuneTask):
     def _tokenize(self, samples: Iterable[Sample]) -> list[list[int]]:
         """Return the prompts of samples as token ids."""
         tokenize = self.decoder.conversations.tokenize_samples
-        talks = ((one.system, [one.turns[0][0]], []) for one in samples)
-        return [tokens.ids for tokens in tokenize(talks)]
+        rows = tokenize((one.system, [one.turns[0][0]], []) for one in samples)
+        return [tokens.ids for tokens in rows]
 
     def evaluate(self) -> Evaluation:
         correct, questions = self.answers.verify()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.answers.chat_options import CHAT_FILE
-from ratchet.jobs.directions import find_direction
 from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveInt, Result
 
 
@@ -102,5 +101,4 @@ JOB = Job(
     resources=("retries",),
     check=check,
     metrics=lambda config: ("samples", "unsolved", "kept"),
-    direction=find_direction,
 )

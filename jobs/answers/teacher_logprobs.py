@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge
 
@@ -141,22 +141,21 @@ class Worker:
 
         samples = pq.read_table(source).to_pylist()
         tokens = self.decoder.conversations.tokenize_samples(map(TALK, samples))
-        rows: list[dict[str, Any]] = [{} for _ in samples]
+        made = {}
         done = 0
-        if tokens:
-            for batch in batch_by_tokens([len(one.ids) for one in tokens], self.batch_tokens):
-                found = top_logprobs(
-                    self.decoder, [tokens[i] for i in batch], self.config.top_k, rows=self.rows
-                )
-                for i, one in zip(batch, found, strict=True):
-                    rows[i] = {
-                        "id": samples[i]["id"],
-                        "top_k": one.ids_TK.shape[1],
-                        "token_ids": one.ids_TK.ravel(),
-                        "logprobs": one.logprob_TK.ravel(),
-                    }
-                done += sum(len(tokens[i].ids) for i in batch)
-                report(sum(bool(row) for row in rows), done)
+        for batch in batch_by_tokens([len(one.ids) for one in tokens], self.batch_tokens):
+            chosen = [tokens[i] for i in batch]
+            found = top_logprobs(self.decoder, chosen, self.config.top_k, rows=self.rows)
+            for i, one in zip(batch.tolist(), found, strict=True):
+                made[i] = {
+                    "id": samples[i]["id"],
+                    "top_k": one.ids_TK.shape[1],
+                    "token_ids": one.ids_TK.ravel(),
+                    "logprobs": one.logprob_TK.ravel(),
+                }
+            done += sum(len(one.ids) for one in chosen)
+            report(len(made), done)
+        rows = [made[i] for i in sorted(made)]
         write_table(target, pa.Table.from_pylist(rows, TEACHER_LOGPROBS))
         return {"rows": len(rows), "tokens": done}
 

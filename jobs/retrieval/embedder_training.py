@@ -32,7 +32,7 @@ from ratchet.jobs.training.embedder_passes import (
     load_encoder,
     save_encoder,
 )
-from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
+from ratchet.jobs.training.evaluation import Evaluation, evaluate_rows
 from ratchet.jobs.training.task import Batch, FinetuneTask
 from ratchet.jobs.training.teacher_gate import find_teacher_temperature
 from ratchet.jobs.training.worker import WorkerInfo, gather_objects
@@ -146,22 +146,10 @@ class EmbedderTask(FinetuneTask):
 
     def _list_examples(self) -> Sequence[Example] | None:
         """Return the few-shot examples to save for inference. None: queries have no examples."""
-        fixed = read_examples(self.inputs.examples)
-        if not fixed and self.config.num_fixed_examples:
-            # The first queries of a fixed order. A query of the training data may be among its own fixed examples.
-            order = np.random.default_rng([self.config.seed, 0xFFFF]).permutation(
-                len(self.triplets)
-            )
-            drawn = []
-            for query in order[: self.config.num_fixed_examples].tolist():
-                drawn.append(self._get_example(query, int(self.triplets.positives(query)[0])))
-            fixed = tuple(drawn)
-        if self.config.num_examples or fixed:
-            return fixed
+        examples = read_examples(self.inputs.examples)
+        if self.config.num_examples or examples:
+            return examples
         return None
-
-    def _get_example(self, query: int, answer: int) -> tuple[str, str]:
-        return self.triplets.query_text[query].as_py(), self.triplets.corpus_text[answer].as_py()
 
     def _fits(self, ids_R: list[list[int]]) -> bool:
         """Return whether the activations of all texts fit in memory, so that one pass embeds them."""
@@ -263,10 +251,13 @@ class EmbedderTask(FinetuneTask):
         """Sample few-shot examples (query, answer) for each query. None: training uses no examples."""
         if not self.config.num_examples:
             return None
+        data = self.triplets
         sampled = []
         for query in query_Q:
-            drawn = self.triplets.draw_examples(epoch, int(query), self.config.num_examples)
-            sampled.append([self._get_example(*pair) for pair in drawn])
+            examples = []
+            for other, answer in data.draw_examples(epoch, int(query), self.config.num_examples):
+                examples.append((data.query_text[other].as_py(), data.corpus_text[answer].as_py()))
+            sampled.append(examples)
         return sampled
 
     def _evaluate_model(self, model: Encoder) -> Evaluation:
@@ -288,7 +279,7 @@ class EmbedderTask(FinetuneTask):
         query_QD = np.concatenate(gather_objects(own_QD))
         exclude_Q = find_own_rows(self.valid, rows)
         ranks_R, losses_Q = self.passes.rank_held_out(query_QD, relevant, own, own_ND, exclude_Q)
-        held_out = HeldOutRows(self.valid)
-        return held_out.evaluate(
-            self.config.metric, ranks_R, relevant, "map@25", "r@25", losses_Q=losses_Q
+        metric = self.config.metric
+        return evaluate_rows(
+            self.valid, metric, ranks_R, relevant, "map@25", "r@25", losses_Q=losses_Q
         )

@@ -54,15 +54,13 @@ class Config(EncodingSettings, training.RetrievalFinetuneConfig):
     num_examples: NonNegativeInt = 0
     """Maximum number of few-shot examples before a query in training. Each query gets a random number of them, from 0
     to this maximum, which are sampled from other training queries anew in each epoch."""
-    num_fixed_examples: NonNegativeInt = 0
-    """Number of few-shot examples to draw and save for inference, where all queries get them. At most num_examples."""
 
 
 @dataclass(frozen=True)
 class Inputs(training.RetrievalFinetuneInputs):
     examples: Path | None = None
-    """Few-shot examples to save with the model for inference, instead of `num_fixed_examples` drawn ones: JSON Lines
-    with `query` and `answer`."""
+    """Few-shot examples to save with the model for inference, where all queries get them: JSON Lines with `query` and
+    `answer`."""
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
@@ -75,11 +73,6 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     rules = [
         ("num_negatives", has_negatives, "1 or more where in_batch_negatives is off"),
         ("distillation", has_negatives or not distills, "none where there are no negatives"),
-        (
-            "num_fixed_examples",
-            config.num_fixed_examples <= config.num_examples,
-            "0 up to num_examples, so that training uses as many",
-        ),
     ]
     training.require(job, config, rules)
     if inputs.base is not None:

@@ -173,10 +173,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(metrics, {"splits": statistics}, note=note)
 
 
-def _summarize(name: str, queries: Sequence[Query], seen: int) -> dict[str, float | int | str]:
+def _summarize(name: str, queries: Sequence[Query], seen: int) -> dict[str, Any]:
     from ratchet.data.rankings import summarize_counts
 
-    row: dict[str, float | int | str] = {
+    row: dict[str, Any] = {
         "split": name,
         "queries": len(queries),
         "groups": len({query.group for query in queries}),

@@ -101,8 +101,7 @@ class Worker:
     def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
         from ratchet.data.formats.papers import number_papers
         from ratchet.data.lexical_baselines import BM25
-        from ratchet.data.tables import list_shards, read_shards
-        from ratchet.jobs.distributed.shard_map import count_rows
+        from ratchet.data.tables import DocumentRows, read_shards
 
         self.config = config
         self.inputs = inputs
@@ -113,18 +112,14 @@ class Worker:
         table = read_shards(inputs.statements, columns)
         self.ids = table["id"].combine_chunks()
         self.paper_S = number_papers(table)
+        self.rows = DocumentRows(table["id"])
         self.rows_Q = choose_queries(config, self.paper_S)
-        self.starts: dict[str, int] = {}
-        """Name of a shard -> row of its first statement."""
-        start = 0
-        for path in list_shards(inputs.statements):
-            self.starts[path.name] = start
-            start += count_rows([path], ["id"])
         if config.system == "bm25":
             self.texts: list[str] = table["text"].to_pylist()
             self.bm25 = BM25(self.texts)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+        import numpy as np
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -133,9 +128,10 @@ class Worker:
         from ratchet.data.vectors import read_blocks, read_vectors
         from ratchet.models.search.ranks import Relevant, rank_in_blocks, rank_relevant
 
-        names = pq.read_table(source, columns=["id"])["id"].combine_chunks()
-        start = self.starts[source.name]
-        own_Q = self.rows_Q[(self.rows_Q >= start) & (self.rows_Q < start + len(names))]
+        names = pq.read_table(source, columns=["id"])["id"]
+        row_S = self.rows.find(names)
+        is_query_S = np.isin(row_S, self.rows_Q)
+        own_Q = row_S[is_query_S]
         relevant = Relevant(*other_statements(self.paper_S, own_Q))
         if self.config.system == "bm25":
             texts = [self.texts[row] for row in own_Q]
@@ -146,7 +142,8 @@ class Worker:
         else:
             folder = self.inputs.embeddings
             assert folder is not None
-            query_QD = read_vectors(folder / f"{source.stem}.arrow", names)[own_Q - start]
+            vector_SD = read_vectors(folder / f"{source.stem}.arrow", names.combine_chunks())
+            query_QD = vector_SD[is_query_S]
             read = partial(read_blocks, folder, self.ids)
             ranks_R = rank_relevant(query_QD, relevant, read, exclude_Q=own_Q, device=self.device)
         lists = pa.ListArray.from_arrays(pa.array(relevant.indptr, pa.int32()), pa.array(ranks_R))

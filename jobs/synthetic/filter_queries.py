@@ -11,7 +11,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from ratchet.jobs.directions import find_direction
 from ratchet.jobs.synthetic.clean_queries import COUNTS, SHARD_ROWS
 from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveInt, Result
 
@@ -38,11 +37,9 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return the metrics of the training data, except the longest text: synthetic queries may be longer."""
-    if "train" in parents:
-        known = parents["train"].metrics
-    else:
-        known = {}
-    return Result({name: value for name, value in known.items() if name != "longest_text"})
+    known = dict(parents["train"].metrics) if "train" in parents else {}
+    known.pop("longest_text", None)
+    return Result(known)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -100,5 +97,4 @@ JOB = Job(
         *COUNTS,
         "documents_with_queries",
     ),
-    direction=find_direction,
 )

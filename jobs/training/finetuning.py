@@ -86,7 +86,7 @@ def run_finetuning(
         note += " (cross-validation of the training queries)"
     notes.append(note)
 
-    metrics: dict[str, float | int | str] = {"loss": _round(history.evaluations[-1]["loss"])}
+    metrics: dict[str, Any] = {"loss": _round(history.evaluations[-1]["loss"])}
     if config.metric in history.start:
         metrics |= {
             f"valid/{config.metric}": value,
