@@ -18,7 +18,7 @@ from ratchet.extras import require_extra
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat, count_turns, read_chat
 from ratchet.jobs.answers.lengths import PROMPT
-from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
+from ratchet.jobs.inference import InferenceConfig, check_inference, check_quantization
 from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
@@ -81,7 +81,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
             f"generate.num_completions: {config.num_completions} given; expected 1 at temperature 0, where all would be"
             " the same; raise temperature"
         )
-    check_adapter("generate", inputs.adapter, inputs.model, "decoder")
+    check_inference("generate", config, inputs, "decoder")
     if inputs.model is not None:
         check_decoder_model(inputs.model)
         length = PROMPT.resolve(config, inputs.model) + config.max_new_tokens
