@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,7 +76,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         counts = {"won": int((decided_Q > 0).sum()), "lost": int((decided_Q < 0).sum())}
         metrics |= {f"{number}/{name}": count for name, count in counts.items()}
         rows.append({**row, **counts, "equal": len(queries) - sum(counts.values())})
-    (context.out / "differences.json").write_text(json.dumps(rows, indent=1))
     return Result(metrics, {f"differences from {config.names[0]}, 95 % intervals": rows})
 
 
@@ -88,7 +86,6 @@ JOB = Job(
     run=run,
     resources=("retries",),
     check=check,
-    outputs=("differences.json",),
     metrics=list_metrics,
     direction=find_direction,
 )
