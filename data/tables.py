@@ -91,6 +91,16 @@ def add_carried(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
     return schema
 
 
+def complete(columns: Mapping[str, Any], shard: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table of new columns and, of the shard that they were computed from, the other columns of the schema and
+    those of CARRIED that it has."""
+    schema = add_carried(schema, shard.column_names)
+    arrays = {}
+    for name in schema.names:
+        arrays[name] = columns[name] if name in columns else shard[name].combine_chunks()
+    return pa.table(arrays).cast(schema)
+
+
 def read_queries(path: Path, columns: Sequence[str] = ("id", "text", "positives")) -> pa.Table:
     """Read columns of a shard, and the columns of CARRIED that it has."""
     names = pq.read_schema(path).names
@@ -183,14 +193,25 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 
 def write_shards(
-    folder: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, rows_per_shard: int
+    folder: Path,
+    rows: Iterable[dict[str, Any]],
+    schema: pa.Schema,
+    rows_per_shard: int,
+    *,
+    mapped: bool = False,
 ) -> list[Path]:
-    """Write rows as shards of `rows_per_shard`; at least one shard, which may be empty."""
+    """Write rows as shards of `rows_per_shard`; at least one shard, which may be empty. mapped: as Arrow files."""
     paths = list[Path]()
     rest = iter(rows)
     while (part := list(islice(rest, rows_per_shard))) or not paths:
-        paths.append(folder / f"shard-{len(paths):05d}.parquet")
-        write_table(paths[-1], pa.Table.from_pylist(part, schema=schema))
+        table = pa.Table.from_pylist(part, schema=schema)
+        path = folder / f"shard-{len(paths):05d}"
+        if mapped:
+            paths.append(path.with_suffix(".arrow"))
+            write_mapped(paths[-1], table)
+        else:
+            paths.append(path.with_suffix(".parquet"))
+            write_table(paths[-1], table)
     return paths
 
 
@@ -269,6 +290,16 @@ def read_listed(lists: Path) -> pa.ChunkedArray:
     for column in listed.columns:
         chunks += pc.list_flatten(column).chunks
     return pa.chunked_array(chunks, pa.string())
+
+
+def check_queries(where: Path, ranked: pa.Table, queries: pa.Table, expected: Path) -> None:
+    """Raise DataError, beginning with `where`, for rows of other queries than those of the folder `expected`, or in
+    another order."""
+    if ranked["id"] != queries["id"]:
+        raise DataError(
+            f"{where}: rows of other queries given; expected those of {expected}, in the same order; compute it for"
+            " these queries"
+        )
 
 
 def iterate_rows(table: pa.Table) -> Iterator[dict[str, Any]]:

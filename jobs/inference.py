@@ -25,16 +25,14 @@ class InferenceConfig:
 
 
 def check_inference(job: str, config: InferenceConfig, inputs: Any, usage: Usage) -> None:
-    """Check the inputs `model` and `adapter` of a job, and whether the model can be loaded in 4 bits if that is set."""
-    if inputs.model is not None:
-        check_folder(inputs.model)
-    check_quantization(job, config.quantization, inputs.model)
-    check_adapter(job, inputs.adapter, inputs.model, usage)
-
-
-def check_adapter(job: str, adapter: Path | None, base: Path | None, usage: Usage) -> None:
-    """Raise InputError if `adapter` is not the folder of a LoRA adapter, or was trained as something else than
-    `usage`. Raises ModelError for an adapter whose training changed its base. base: None: not made yet."""
+    """Check the inputs `model` and `adapter` of a job, and whether the model can be loaded in 4 bits if that is set.
+    Raise InputError if the adapter is not the folder of a LoRA adapter, or was trained as something else than `usage`,
+    and ModelError for an adapter whose training changed its base."""
+    base = inputs.model
+    if base is not None:
+        check_folder(base)
+    check_quantization(job, config.quantization, base)
+    adapter = inputs.adapter
     if adapter is None:
         return
     if not (adapter / "adapter_config.json").is_file():

@@ -16,6 +16,7 @@ from ratchet.models.model_files import (
     count_learned_positions,
     find_config_folder,
     read_token_ids,
+    read_weight_names,
 )
 from ratchet.models.model_kind import (
     POSITIONS_AFTER_PADDING,
@@ -86,10 +87,20 @@ def check_decoder_model(folder: Path) -> None:
 def check_target_modules(
     job: str, base: Path, kind: Literal["backbone", "causal", "classifier"], names: str
 ) -> None:
-    """Raise ModelError for layers of which an adapter could not be trained, or not be merged after its training. names:
-    the setting `target_modules` of the job."""
+    """Raise InputError for the name of a layer that the model does not have, and ModelError for layers of which an
+    adapter could not be trained, or not be merged after its training. names: the setting `target_modules`."""
     if names == "all-linear" and _is_usual(base):
         return
+    if names != "all-linear":
+        known = set()
+        for name in read_weight_names(base):
+            known |= {part for part in name.split(".")[:-1] if not part.isdecimal()}
+        for name in names.split(","):
+            if known and name.strip().rpartition(".")[2] not in known:
+                raise InputError(
+                    f"{job}.target_modules: '{name.strip()}' given; expected all-linear, or names of {base}:"
+                    f" {', '.join(sorted(known))}"
+                )
     from ratchet.models.adapter_trial import try_adapter
 
     try:
@@ -254,7 +265,7 @@ def _check_reranker(folder: Path, changed: int, reranker_config: RerankerConfig)
     from ratchet.models.reranker.reranker_config import PairTokenizer
 
     config, tokenizer = _open(folder, changed)
-    known: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    known = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
     what = "causal language model"
     if reranker_config.kind == "yes_no":
         decoder.check_head(folder)

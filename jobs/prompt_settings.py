@@ -25,7 +25,7 @@ from ratchet.models.model_files import (
 )
 from ratchet.models.presets import ICL_TEMPLATE, find_preset
 from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
-from ratchet.orchestrator.job_interface import Parents, Result, Unit
+from ratchet.orchestrator.job_interface import Parents, Result, Tokens, Unit
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class EncodingSettings:
     """Append the end-of-sequence token. None: as in the encoding config."""
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
     """Maximum length of a text with its template. Longer texts are truncated. None: as in the encoding config."""
-    query_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
+    query_max_length: Tokens | None = None
     """Maximum length of a query without its template. Longer ones are truncated. None: as in the encoding config."""
     example_template: str | None = None
     """Template of few-shot examples, with `{text}` and `{answer}`. None: as in the encoding config, or if it has none,
     the query template followed by the answer."""
-    example_query_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
+    example_query_max_length: Tokens | None = None
     """Maximum length of the query of an example. None: as in the encoding config, 128 by default."""
-    example_answer_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
+    example_answer_max_length: Tokens | None = None
     """Maximum length of the answer of an example. None: as in the encoding config, 128 by default."""
 
 
@@ -83,7 +83,7 @@ class RerankerSettings:
     """Text between the prompt and the answer. None: as in the reranker config."""
     max_length: Annotated[int, Ge(8), Unit("tokens")] | None = None
     """Maximum length of a pair with its prompt. Longer passages are truncated. None: as in the reranker config."""
-    query_max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
+    query_max_length: Tokens | None = None
     """Maximum length of the query in a pair. None: as in the reranker config; if `max_length` is set, half of that."""
 
 
@@ -148,10 +148,10 @@ def describe_prompts(config: Any, inputs: Any, parents: Parents, role: Role = "q
     """Describe for the plan, in the result's note, the preset of a job's model, and whether the model uses the data's
     instructions (counted by the metrics `tasks` and `prompts` of a parent step)."""
     known = parents["lists"].metrics if "lists" in parents else {}
-    base: Path | None = getattr(inputs, "model", None) or getattr(inputs, "base", None)
+    base = getattr(inputs, "model", None) or getattr(inputs, "base", None)
     if base is None:
         return Result(known)
-    adapter: Path | None = getattr(inputs, "adapter", None)
+    adapter = getattr(inputs, "adapter", None)
     if getattr(config, "start_from", "") == "current_best":
         adapter = inputs.current_best
     role = getattr(config, "role", role)
@@ -162,16 +162,15 @@ def describe_prompts(config: Any, inputs: Any, parents: Parents, role: Role = "q
         name = "task"
         file = ENCODING_CONFIG_FILE
         how = str(found.pooling)
-        preset = find_preset(base, "embedder")
         is_used = "{task}" in found.query_template
     else:
         found = resolve_reranker_config(config, base, adapter)
         name = "prompt"
         file = RERANKER_CONFIG_FILE
         how = str(found.kind)
-        preset = find_preset(base, "reranker")
         is_used = found.kind == "yes_no"
     notes = []
+    preset = find_preset(base, "embedder" if name == "task" else "reranker")
     if preset is not None and not (find_config_folder(base, adapter) / file).is_file():
         template = found.query_template if role == "query" else found.passage_template
         text = json.dumps(template, ensure_ascii=False)
@@ -191,7 +190,7 @@ def describe_prompts(config: Any, inputs: Any, parents: Parents, role: Role = "q
 
 def _find_changes(settings: Any, kind: type) -> dict[str, Any]:
     """Return the settings that are not None, with `\\n` replaced by a line break."""
-    found: dict[str, Any] = {}
+    found = {}
     for field in fields(kind):
         value = getattr(settings, field.name)
         if isinstance(value, str):

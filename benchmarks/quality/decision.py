@@ -35,7 +35,7 @@ from ratchet.data.tables import DocumentRows, read_shards
 from ratchet.data.triplets import Triplets, find_corpus_rows
 from ratchet.jobs.retrieval.finetune_embedder import Config
 from ratchet.jobs.training.cross_validation import FOLDS, MIN_TRAIN_GROUPS, join_histories
-from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows, decide
+from ratchet.jobs.training.evaluation import Evaluation, decide, evaluate_rows
 from ratchet.jobs.training.schedule import TrainHistory, is_better
 from ratchet.models.search import held_out_loss
 from ratchet.models.search.ranks import Relevant, rank_relevant, score_relevant
@@ -183,7 +183,7 @@ class Simulation:
         exponentials_QT = held_out_loss.sum_exponentials(query_QD, corpus_ND, 0, nobody_Q, "cpu")
         scores_R = score_relevant(query_QD, relevant, [(0, corpus_ND)])
         losses_Q = held_out_loss.compute_losses(exponentials_QT, scores_R, relevant)
-        return HeldOutRows(table).evaluate("map@25", ranks_R, relevant, losses_Q=losses_Q)
+        return evaluate_rows(table, "map@25", ranks_R, relevant, losses_Q=losses_Q)
 
 
 def replace_group(query: Any) -> Any:

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from benchmarks.quality.ablation import LOOP, embed, embed_queries, rank_all
 from benchmarks.quality.in_process import LINEAR, make_config, train_linear
 from benchmarks.quality.repeat import make_parser, repeat
 from benchmarks.quality.retrieval_sets import write_case, write_mined
 from ratchet.data.retrieval.splits import find_seen
+from ratchet.data.significance import number_groups, sum_by_group
 from ratchet.data.tables import DocumentRows, read_shards
 from ratchet.data.triplets import Triplets, find_corpus_rows
 from ratchet.models.search.ranks import Relevant
@@ -75,8 +75,6 @@ class Case:
     def __init__(self, given: argparse.Namespace, source: str, seed: int) -> None:
         import torch
 
-        from ratchet.jobs.training.evaluation import HeldOutRows
-
         torch.set_num_threads(given.threads)
         self.given, self.seed, self.folder = given, seed, Path(tempfile.mkdtemp())
         most = {"train": given.queries, "valid": given.valid, "test": given.held_out}
@@ -92,10 +90,7 @@ class Case:
                 *find_corpus_rows(table, "positives", DocumentRows(self.corpus["id"]))
             )
             self.seen[name] = find_seen(self.train, own)
-        valid = read_shards(self.folder / "valid").append_column(
-            "seen", pa.array(self.seen["valid"])
-        )
-        self.rows = HeldOutRows(valid)
+        self.group_Q = number_groups(read_shards(self.folder / "valid"))
         labels = {name for query in self.train for name in query.positives}
         self.labelled = 4 * len(labels) >= len(self.documents)  # as `mine.candidates=auto` decides
         self.found: dict[str, list[Model]] = {}
@@ -163,13 +158,22 @@ class Case:
         values = {name: kept.test_Q[some] for name, some in parts.items()}
         return {name: float(one.mean()) for name, one in values.items() if len(one)} | counts
 
+    def sum_by_group(self, value_Q: np.ndarray) -> dict[str, list[float]]:
+        """Return `Evaluation.sums` of a metric on `valid`."""
+        unseen_Q = ~np.asarray(self.seen["valid"], bool)
+        found = {"all": sum_by_group(value_Q, self.group_Q).tolist()}
+        if unseen_Q.any() and not unseen_Q.all():
+            value_Q = np.where(unseen_Q, value_Q, np.nan)
+            found["unseen"] = sum_by_group(value_Q, self.group_Q).tolist()
+        return found
+
     def is_kept(self, start: Model, found: list[Model], level: float) -> bool:
         from ratchet.jobs.retrieval.finetune_embedder import Config
         from ratchet.jobs.training.evaluation import decide
         from ratchet.jobs.training.schedule import TrainHistory
 
         means = [{"map@25": float(one.valid_Q.mean())} for one in (start, *found)]
-        sums = [self.rows.sum(one.valid_Q) for one in (start, *found)]
+        sums = [self.sum_by_group(one.valid_Q) for one in (start, *found)]
         best = int(np.argmax([one["map@25"] for one in means[1:]]))
         history = TrainHistory(
             start=means[0], start_sums=sums[0], evaluations=means[1:], sums=sums[1:], best=best

@@ -109,6 +109,10 @@ class Selection:
     """int64 [P + 1]: the statements of a paper are ends_P[p] to ends_P[p + 1]."""
     count_P: np.ndarray
     """int64: number of kept statements."""
+    empty: int
+    """Number of blank statements."""
+    repeated: int
+    """Number of statements that their paper has already."""
 
     @property
     def dropped(self) -> int:
@@ -132,8 +136,11 @@ def select_statements(
     holds 8 bytes per statement. Raises DataError, naming the file, for a bad row and for a split without a pair."""
     papers = []
     hashes = bytearray()
+    empty = repeated = 0
     for paper in read_papers(*paths):
         count = len(paper.statements)
+        empty += paper.empty
+        repeated += paper.repeated
         papers.append((count, count + paper.empty + paper.repeated, paper.split))
         hashes += b"".join(
             hashlib.blake2b(text.encode(), digest_size=8).digest() for text in paper.statements
@@ -155,7 +162,8 @@ def select_statements(
     paper_S = np.repeat(np.arange(len(split_P)), distinct_P)
     count_P = np.bincount(paper_S[kept_S], minlength=len(split_P))
     _check_pairs(count_P, split_P, paths)
-    return Selection(split_P, kept_S, np.r_[0, np.cumsum(distinct_P)], count_P)
+    ends_P = np.r_[0, np.cumsum(distinct_P)]
+    return Selection(split_P, kept_S, ends_P, count_P, empty, repeated)
 
 
 def assign_splits(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote
+
+import pyarrow as pa
+
+from ratchet.data.tables import iterate_rows
 
 
 def escape(name: str) -> str:
@@ -15,21 +18,19 @@ def escape(name: str) -> str:
     return re.sub(r"\s", lambda found: quote(found[0]), name)
 
 
-def write_run(
-    path: Path, rankings: Iterable[tuple[str, Iterable[tuple[str, float]]]], tag: str
-) -> None:
-    """Write a run file. rankings: (query id, [(document id, score), ...] best first). Lines: `qid Q0 docid rank score
-    tag`."""
+def write_run(path: Path, ranked: pa.Table, tag: str) -> None:
+    """Write a run file from a ranking (RANKED of `data.tables`). Lines: `qid Q0 docid rank score tag`."""
     with path.open("w", encoding="utf-8") as file:
-        for query, ranking in rankings:
-            for rank, (document, score) in enumerate(ranking, start=1):
-                file.write(f"{escape(query)} Q0 {escape(document)} {rank} {score:.9g} {tag}\n")
+        for row in iterate_rows(ranked.select(["id", "documents", "scores"])):
+            query = escape(row["id"])
+            pairs = zip(row["documents"], row["scores"], strict=True)
+            for rank, (document, score) in enumerate(pairs, start=1):
+                file.write(f"{query} Q0 {escape(document)} {rank} {score:.9g} {tag}\n")
 
 
-def write_qrels(path: Path, graded: Iterable[tuple[str, Iterable[tuple[str, int]]]]) -> None:
-    """Write a qrels file. graded: (query id, [(document id, grade), ...]). Lines: `qid 0 docid grade`."""
+def write_qrels(path: Path, queries: pa.Table) -> None:
+    """Write a qrels file from queries with their positives (QUERIES of `data.tables`). Lines: `qid 0 docid grade`."""
     with path.open("w", encoding="utf-8") as file:
-        for query, documents in graded:
-            file.writelines(
-                f"{escape(query)} 0 {escape(document)} {grade}\n" for document, grade in documents
-            )
+        for row in iterate_rows(queries.select(["id", "positives", "grades"])):
+            for document, grade in zip(row["positives"], row["grades"], strict=True):
+                file.write(f"{escape(row['id'])} 0 {escape(document)} {grade}\n")

@@ -54,7 +54,7 @@ class Worker:
         for sample in samples:
             group = sample.group if self.config.measure_latency else "all"
             groups.setdefault(group, []).append(sample)
-        rows: list[dict[str, Any]] = []
+        rows = []
         for group_samples in groups.values():
             start = time.perf_counter()
             talks = start_conversations(group_samples, self.config.num_completions)
@@ -85,7 +85,7 @@ class ShardClient:
     def requests(self, source: Path) -> list[Request]:
         talks = start_conversations(read_samples(source), self.config.num_completions)
         prompts = tokenize_prompts(talks, self.conversations, self.config.max_prompt_length)
-        found: list[Request] = []
+        found = []
         for talk, ids in zip(talks, prompts, strict=True):
             how = make_sampling_params(self.sampling, self.conversations.ends, talk.next_name)
             found.append((np.array(ids, np.int32), how))
@@ -122,7 +122,7 @@ def read_samples(shard: Path) -> list[Sample]:
 
 def start_conversations(samples: Sequence[Sample], num_completions: int) -> list[ConversationState]:
     """Return the conversations of each sample, one per completion, without answers."""
-    found: list[ConversationState] = []
+    found = []
     for sample in samples:
         questions = [question for question, _ in sample.turns]
         for number in range(num_completions):
@@ -138,7 +138,7 @@ def _make_rows(
 ) -> list[dict[str, Any]]:
     """Return rows of COMPLETIONS. talks: the conversations, sample by sample. seconds: time per sample, or None."""
     each = len(talks) // max(1, len(samples))
-    found: list[dict[str, Any]] = []
+    found = []
     for number, sample in enumerate(samples):
         row = sample_to_row(sample)
         row |= {"shared_tokens": count_shared_tokens(sample, tokenizer), "seconds": seconds}

@@ -30,11 +30,11 @@ SPECIAL = re.compile(
 THOUGHTS = ("", ["Question?"], ["<think>\nThoughts.\n</think>\n\nAnswer."])
 
 
-def describe_chat(config: Any, stop: Sequence[str], job: str = "prepare_tasks") -> dict[str, str]:
+def describe_chat(config: Any, job: str, stop: Sequence[str] = ()) -> dict[str, str]:
     """Return the metric `chat`, the content of `chat.json`, from which plans know the options; empty without options.
 
-    stop: stop strings of the task and of the settings. job: name of the job that has the settings. Raises InputError
-    for arguments that are not `name=value`."""
+    job: name of the job that has the settings. stop: stop strings of the task, before those of the settings. Raises
+    InputError for arguments that are not `name=value`."""
     arguments = config.chat_template_kwargs
     try:
         found = {}
@@ -45,10 +45,12 @@ def describe_chat(config: Any, stop: Sequence[str], job: str = "prepare_tasks") 
             f"{job}.chat_template_kwargs: '{','.join(arguments)}' given; expected name=value, such as"
             " enable_thinking=false, with values in JSON"
         ) from None
-    parts = {"template_arguments": found, "stop": list(stop) if config.stop else []}
-    if found or config.stop:
-        return {"chat": json.dumps(parts)}
-    return {}
+    if not found and not config.stop:
+        return {}
+    stops = []
+    if config.stop:
+        stops = [*stop, *(text.replace("\\n", "\n") for text in config.stop)]
+    return {"chat": json.dumps({"template_arguments": found, "stop": stops})}
 
 
 def read_chat(samples: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -98,6 +100,14 @@ def describe_samples(samples: Iterable[Sample]) -> dict[str, int | str]:
     return found
 
 
+def count_turns(samples: Path) -> int:
+    """Return the number of turns of the longest conversation."""
+    from ratchet.data.tables import read_shards
+
+    questions = read_shards(samples, ["questions"])["questions"]
+    return max(map(len, questions.to_pylist()), default=1)
+
+
 def check_answers(folder: Path, conversations: Conversations) -> None:
     """Raise InputError for a target that has in it a token that ends answers of a model: the rest would be cut off."""
     from ratchet.data.tables import read_shards
@@ -132,9 +142,8 @@ def check_chat(inputs: Any, parents: Parents, *, trains: bool = False) -> None:
     tokens = ""
     if samples is not None:
         arguments, _ = read_chat(samples)
-        table = read_shards(samples, ["system", "questions"])
-        turns = max(map(len, table["questions"].to_pylist()), default=1)
-        system = any(table["system"].to_pylist())
+        turns = count_turns(samples)
+        system = any(read_shards(samples, ["system"])["system"].to_pylist())
     else:
         made = parents[field].metrics
         arguments, _ = _parse(str(made.get("chat", "{}")))

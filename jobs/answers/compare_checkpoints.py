@@ -8,18 +8,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs.directions import find_direction
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
+from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveInt, Result
 
 
 @dataclass(frozen=True)
 class Config:
-    steps: tuple[Annotated[int, Ge(1)], ...]
+    steps: tuple[PositiveInt, ...]
     """Training steps of the checkpoints, in the order of `evaluations`."""
 
 
@@ -65,11 +62,14 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             " samples"
         )
     names = [name for name in summaries[0]["metrics"] if name.startswith("pass@")]
-    # The failure labels of a user's verifier are known only from the answers that have them.
-    failures = list(dict.fromkeys(name for summary in summaries for name in summary["failures"]))
-    rows: list[dict[str, Any]] = []
+    failures: dict[
+        str, None
+    ] = {}  # those of a user's verifier are known only from the answers that have them
+    for summary in summaries:
+        failures |= dict.fromkeys(summary["failures"])
+    rows = []
     best = 0  # selected on the held-out samples, not on the test questions that were answered above
-    held_out: list[dict[str, float]] = []
+    held_out = []
     for step, summary in zip(steps, summaries, strict=True):
         label = str(step) if step else "start"
         row = {"step": label, "train_loss": training[label]["loss"]}
@@ -103,7 +103,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             title = f"share of questions failed against step | {name}"
             y = [round(value / questions, 6) for value in y]
         curves[title] = {"x": [float(step) for step in steps], "y": y}
-    (context.out / "checkpoints.json").write_text(json.dumps(rows, indent=2) + "\n")
     metrics = {"best_checkpoint": rows[best]["step"], **{name: rows[best][name] for name in names}}
     metrics["collapses"] = "; ".join(described) or "none"
     return Result(metrics, {"checkpoints": rows}, curves)

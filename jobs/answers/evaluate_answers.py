@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from annotated_types import Ge, MinLen
+from annotated_types import MinLen
 
 from ratchet.errors import ArtifactError
 from ratchet.jobs.directions import find_direction
-from ratchet.orchestrator.job_interface import Context, Job, Progress, Result
+from ratchet.orchestrator.job_interface import Context, Job, PositiveInt, Progress, Result
 
 if TYPE_CHECKING:
     from ratchet.data.tasks.task import Task, Verification
@@ -27,7 +27,7 @@ MAX_CASE_CHARACTERS = 1200
 
 @dataclass(frozen=True)
 class Config:
-    k: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (1, 2, 4, 8)
+    k: Annotated[tuple[PositiveInt, ...], MinLen(1)] = (1, 2, 4, 8)
     """Values of k for pass@k. Values above the number of completions per question are skipped."""
 
 
@@ -146,13 +146,13 @@ class Answers:
             columns[name] = [{"text": _shorten(text), "good": good}]
         cases.append({"title": row["id"], "columns": columns})
 
-    def compute_metrics(self, ks: Sequence[int]) -> dict[str, float | int | str]:
+    def compute_metrics(self, ks: Sequence[int]) -> dict[str, float]:
         from ratchet.data.tasks.answers import pass_at_k
         from ratchet.data.tasks.task import CORRECT
 
         num_completions = len(self.questions[0])
         correct = [own.count(CORRECT) for own in self.questions]
-        found: dict[str, float | int | str] = {}
+        found = {}
         for k in ks:
             if k <= num_completions:
                 solved = sum(pass_at_k(num_completions, count, k) for count in correct)

@@ -7,30 +7,32 @@ The engine vLLM writes the same tables as transformers, but with other random nu
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Interval
+from annotated_types import Interval
 
 from ratchet.errors import InputError
 from ratchet.extras import require_extra
 from ratchet.jobs import needs
-from ratchet.jobs.answers.chat_options import check_chat, read_chat
+from ratchet.jobs.answers.chat_options import check_chat, count_turns, read_chat
 from ratchet.jobs.answers.lengths import PROMPT
-from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
+from ratchet.jobs.inference import InferenceConfig, check_inference, check_quantization
 from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
     Context,
     Job,
     Needs,
+    NonNegativeFloat,
+    NonNegativeInt,
     Parents,
+    PositiveInt,
     Resources,
     Result,
     Seed,
-    Unit,
+    Tokens,
 )
 
 
@@ -39,17 +41,17 @@ class Config(InferenceConfig):
     engine: Literal["transformers", "vllm"] = "transformers"
     """`vllm` is faster for many texts on GPUs (continuous batching). It supports single-turn questions. An adapter is
     merged into the model first."""
-    num_completions: Annotated[int, Ge(1)] = 1
+    num_completions: PositiveInt = 1
     """Completions per question."""
-    temperature: Annotated[float, Ge(0)] = 0.0
+    temperature: NonNegativeFloat = 0.0
     """Sampling temperature. 0: greedy decoding."""
     top_p: Annotated[float, Interval(gt=0, le=1)] = 1.0
     """Sample only from the most likely tokens, up to this total probability. 1: from all tokens."""
-    top_k: Annotated[int, Ge(0)] = 0
+    top_k: NonNegativeInt = 0
     """Sample only from this number of most likely tokens. 0: from all tokens."""
-    max_new_tokens: Annotated[int, Ge(1), Unit("tokens")] = 512
+    max_new_tokens: Tokens = 512
     """Maximum length of an answer. A longer answer is cut off there and marked as truncated."""
-    max_prompt_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
+    max_prompt_length: Tokens | None = None
     """Maximum length of a prompt. A longer prompt is an error; prompts are never truncated. None: 4096, or as many as
     the model has positions beside max_new_tokens."""
     measure_latency: bool = False
@@ -70,25 +72,21 @@ class Inputs:
     """A LoRA adapter for the model."""
 
 
-def check_settings(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
+    """Check the arguments of the chat template, and that the model was trained on the task of the samples."""
+    from ratchet.data.tasks.task import read_task_name
+
     if config.num_completions > 1 and config.temperature == 0:
         raise InputError(
             f"generate.num_completions: {config.num_completions} given; expected 1 at temperature 0, where all would be"
             " the same; raise temperature"
         )
-    check_adapter("generate", inputs.adapter, inputs.model, "decoder")
+    check_inference("generate", config, inputs, "decoder")
     if inputs.model is not None:
         check_decoder_model(inputs.model)
-        length = find_prompt_length(config, inputs.model) + config.max_new_tokens
+        length = PROMPT.resolve(config, inputs.model) + config.max_new_tokens
         check_length("generate: max_prompt_length + max_new_tokens", inputs.model, length)
     check_engine(config, inputs)
-
-
-def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Check the arguments of the chat template, and that the model was trained on the task of the samples."""
-    from ratchet.data.tasks.task import read_task_name
-
-    check_settings(config, inputs)
     task = None
     if inputs.samples is not None:
         task = read_task_name(inputs.samples)
@@ -97,14 +95,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     if task is not None:
         check_same_task(config, inputs, str(task))
     check_chat(inputs, parents)
-    return Result(
-        note=PROMPT.describe(config.max_prompt_length, inputs.model, config.max_new_tokens)
-    )
-
-
-def find_prompt_length(config: Config, model: Path | None) -> int:
-    """Return the maximum length of a prompt. model: None: not made yet."""
-    return PROMPT.resolve(config.max_prompt_length, model, config.max_new_tokens)
+    return Result(note=PROMPT.describe(config, inputs.model))
 
 
 def check_same_task(config: Config, inputs: Inputs, task: str) -> None:
@@ -144,11 +135,7 @@ def check_engine(config: Config, inputs: Inputs) -> None:
         )
     if inputs.samples is None:
         return
-    from ratchet.data.tables import read_shards
-
-    turns = max(
-        map(len, read_shards(inputs.samples, ["questions"])["questions"].to_pylist()), default=0
-    )
+    turns = count_turns(inputs.samples)
     if turns > 1:
         raise InputError(
             f"generate.engine: 'vllm' given, for conversations of up to {turns} turns ({inputs.samples}); expected"
@@ -161,7 +148,7 @@ def estimate_needs(
     config: Config, inputs: Inputs, resources: Resources, parents: Parents
 ) -> Needs | None:
     folder = needs.find_model_folder("model", inputs, parents)
-    length = find_prompt_length(config, folder) + config.max_new_tokens
+    length = PROMPT.resolve(config, folder) + config.max_new_tokens
     kept = max(length, resources.batch_tokens)
     return needs.estimate_inference(
         folder, "causal", config, inputs, resources, parents, length=length, kept=kept
@@ -186,7 +173,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     # At plan time the model and the samples may not have existed.
     check_same_task(config, inputs, read_task_name(inputs.samples))
     check_engine(config, inputs)
-    config = replace(config, max_prompt_length=find_prompt_length(config, inputs.model))
+    config = replace(config, max_prompt_length=PROMPT.resolve(config, inputs.model))
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
     # Lengths are checked before any answer: a higher limit is another step, and answers would be lost.
@@ -205,8 +192,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     else:
         counts = map_model(context, shards, Worker, config, inputs, total)
     write_task_name(context.out, **read_task_file(inputs.samples))
-    settings = json.dumps(asdict(config), indent=2, sort_keys=True)
-    (context.out / "sampling.json").write_text(settings + "\n")
     return Result(
         {
             "samples": counts["rows"],

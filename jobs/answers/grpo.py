@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.extras import require_extra
 from ratchet.jobs import needs
-from ratchet.jobs.answers.chat_options import check_chat
+from ratchet.jobs.answers.chat_options import check_chat, count_turns
 from ratchet.jobs.answers.lengths import GRPO_PROMPT
 from ratchet.jobs.answers.sft import LABELS
 from ratchet.jobs.directions import find_direction
@@ -31,10 +31,14 @@ from ratchet.orchestrator.job_interface import (
     Context,
     Job,
     Needs,
+    NonNegativeFloat,
     Parents,
+    PositiveFloat,
+    PositiveInt,
     Resources,
     Result,
     Seed,
+    Tokens,
     Unit,
 )
 
@@ -44,35 +48,35 @@ LEARNING_RATES = {"lora": 1e-5, "full": 1e-6}
 
 @dataclass(frozen=True)
 class Config(training.OptimizerConfig):
-    steps: Annotated[int, Ge(1), Unit("training steps")] = 200
+    steps: Annotated[PositiveInt, Unit("training steps")] = 200
     """Number of training steps. Questions are drawn without replacement until all were drawn, then again."""
-    checkpoints: tuple[Annotated[int, Ge(1)], ...] = ()
+    checkpoints: tuple[PositiveInt, ...] = ()
     """Training steps after which the model is evaluated and saved. It is always evaluated after the last step."""
-    batch_size: Annotated[int, Ge(1), Unit("questions")] = 16
+    batch_size: Annotated[PositiveInt, Unit("questions")] = 16
     """Number of questions per training step."""
     num_completions: Annotated[int, Ge(2)] = 8
     """Completions per question, whose rewards are compared with each other (TRL's `num_generations`)."""
-    temperature: Annotated[float, Gt(0)] = 1.0
+    temperature: PositiveFloat = 1.0
     """Sampling temperature of the completions."""
-    max_new_tokens: Annotated[int, Ge(1), Unit("tokens")] = 512
+    max_new_tokens: Tokens = 512
     """Maximum length of a completion."""
-    max_prompt_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
+    max_prompt_length: Tokens | None = None
     """Maximum length of a prompt. Samples with longer prompts are left out and counted (metric `too_long`). None: 1024,
     or as many as the model has positions beside max_new_tokens."""
-    kl_weight: Annotated[float, Ge(0)] = 0.0
+    kl_weight: NonNegativeFloat = 0.0
     """Weight of the KL divergence from the model that training starts from (TRL's `beta`). 0: no KL divergence, which
     saves a forward pass, and with method=full a second copy of the model."""
-    learning_rate: Annotated[float, Gt(0)] | None = None  # type: ignore[assignment]
+    learning_rate: PositiveFloat | None = None  # type: ignore[assignment]
     """Peak learning rate, reached after the warm-up. None: 1e-5 with LoRA, and 1e-6 for all weights."""
-    lora_r: Annotated[int, Ge(1)] = 16
+    lora_r: PositiveInt = 16
     """LoRA rank of a new adapter."""
-    lora_alpha: Annotated[float, Gt(0)] = 32.0
+    lora_alpha: PositiveFloat = 32.0
     """LoRA alpha of a new adapter: its update is scaled by lora_alpha / lora_r."""
     lr_scheduler_type: Literal["cosine", "linear", "constant"] = "constant"
     """Decay of the learning rate after the warm-up."""
-    weight_decay: Annotated[float, Ge(0)] = 0.0
+    weight_decay: NonNegativeFloat = 0.0
     """Weight decay of AdamW. Biases and the weights of norms are not decayed."""
-    valid_samples: Annotated[int, Ge(1), Unit("samples")] = 256
+    valid_samples: Annotated[PositiveInt, Unit("samples")] = 256
     """Number of held-out samples that the model answers greedily at each evaluation. The accuracy selects the model."""
     seed: Seed = 42
     """Random seed of a new adapter, the order of the questions and the completions."""
@@ -85,6 +89,7 @@ class Options(Config, training.FinetuneConfig):
     epochs: int = 1
     zero_stage: int = 0
     metric: str = "accuracy"
+    start_from: Literal["base", "current_best"] = "current_best"
 
 
 @dataclass(frozen=True)
@@ -100,34 +105,15 @@ class Inputs:
     to improve on it. None: training starts with a new adapter."""
 
 
-def make_options(config: Config, start_from_adapter: bool) -> Options:
+def make_options(config: Config) -> Options:
     """Return the settings in the form that finetuning jobs share. The last training step is always a checkpoint."""
     checkpoints = tuple(sorted({*config.checkpoints, config.steps}))
     rate = config.learning_rate or LEARNING_RATES[config.method]
-    given = vars(replace(config, checkpoints=checkpoints, learning_rate=rate))
-    return Options(**given, start_from="current_best" if start_from_adapter else "base")
-
-
-def check_settings(config: Config, inputs: Inputs) -> None:
-    require_extra("grpo: given", "grpo", "trl")
-    increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
-    training.require("grpo", config, [("checkpoints", increasing, "increasing training steps")])
-    check_steps(config, config.steps)
-    adapter = inputs.current_best if config.method == "lora" else None
-    training.check_config("grpo", make_options(config, adapter is not None), inputs.base, adapter)
-    if inputs.base is not None:
-        check_decoder_model(inputs.base)
-        if config.method == "lora":
-            check_target_modules("grpo", inputs.base, "causal", config.target_modules)
-        length = find_prompt_length(config, inputs.base) + config.max_new_tokens
-        check_length("grpo: max_prompt_length + max_new_tokens", inputs.base, length)
-    if inputs.train is not None:
-        check_samples(inputs.train)
+    return Options(**vars(replace(config, checkpoints=checkpoints, learning_rate=rate)))
 
 
 def check_samples(train: Path) -> None:
     """Raise InputError for samples without a verifier (it gives the reward), and for conversations of several turns."""
-    from ratchet.data.tables import read_shards
     from ratchet.data.tasks.task import read_task_file
 
     if read_task_file(train).get("verifier") == "none":
@@ -135,7 +121,7 @@ def check_samples(train: Path) -> None:
             f"grpo.train: samples without a verifier given ({train}); expected one, since it gives the reward; set"
             " prepare_tasks.verifier"
         )
-    turns = max(map(len, read_shards(train, ["questions"])["questions"].to_pylist()), default=0)
+    turns = count_turns(train)
     if turns > 1:
         raise InputError(
             f"grpo.train: conversations of up to {turns} turns given ({train}); expected one turn, whose answer has the"
@@ -145,26 +131,31 @@ def check_samples(train: Path) -> None:
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the inputs at plan time. Raises InputError for an adapter as `current_best` with method=full."""
-    check_settings(config, inputs)
+    require_extra("grpo: given", "grpo", "trl")
+    increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
+    training.require("grpo", config, [("checkpoints", increasing, "increasing training steps")])
+    check_steps(config, config.steps)
     training.check_no_adapter("grpo", config.method, inputs, parents)
+    training.check_config("grpo", make_options(config), inputs)
+    if inputs.base is not None:
+        check_decoder_model(inputs.base)
+        if config.method == "lora":
+            check_target_modules("grpo", inputs.base, "causal", config.target_modules)
+        length = GRPO_PROMPT.resolve(config, inputs.base) + config.max_new_tokens
+        check_length("grpo: max_prompt_length + max_new_tokens", inputs.base, length)
+    if inputs.train is not None:
+        check_samples(inputs.train)
     check_chat(inputs, parents)
-    return Result(
-        note=GRPO_PROMPT.describe(config.max_prompt_length, inputs.base, config.max_new_tokens)
-    )
-
-
-def find_prompt_length(config: Config, base: Path | None) -> int:
-    """Return the maximum length of a prompt. base: None: not made yet."""
-    return GRPO_PROMPT.resolve(config.max_prompt_length, base, config.max_new_tokens)
+    return Result(note=GRPO_PROMPT.describe(config, inputs.base))
 
 
 def estimate_needs(
     config: Config, inputs: Inputs, resources: Resources, parents: Parents
 ) -> Needs | None:
     folder = needs.find_model_folder("base", inputs, parents)
-    length = find_prompt_length(config, folder) + config.max_new_tokens
+    length = GRPO_PROMPT.resolve(config, folder) + config.max_new_tokens
     rows = config.batch_size * config.num_completions
-    options = make_options(config, False)
+    options = make_options(config)
     tokens = needs.graph_tokens(resources, rows, length)
     labels = min(tokens, LABELS)  # their logits take at least as much memory as TRL's tiles
     return needs.estimate_training(
@@ -178,10 +169,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     check_samples(inputs.train)  # at plan time they may not have existed
     counts = context.work / "counts.json"
-    options = make_options(config, inputs.current_best is not None)
+    options = make_options(config)
     result, history = run_finetuning(context, options, GrpoTask, inputs, counts=counts)
-    found = {"metric": "accuracy", "tables": result.tables, "curves": result.curves}
-    (context.out / "history.json").write_text(json.dumps(found) + "\n")
     last = history.others["reward"][-10:]
     metrics = {
         **result.metrics,
@@ -210,7 +199,7 @@ JOB = Job(
     needs=estimate_needs,
     outputs=("adapter", "model", "checkpoint-*", "history.json"),
     metrics=lambda own: [
-        *training.list_training_metrics(make_options(own, False)),
+        *training.list_training_metrics(make_options(own)),
         "samples",
         "too_long",
         "reward",

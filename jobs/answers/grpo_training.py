@@ -153,7 +153,7 @@ class GrpoTask(FinetuneTask):
         self.table = read_shards(inputs.train, SAMPLES.names)
         parts = (map(row_to_sample, part.to_pylist()) for part in self.table.to_batches(1024))
         size_N = np.array([len(ids) for part in parts for ids in self._tokenize(part)])
-        limit = GRPO_PROMPT.resolve(config.max_prompt_length, inputs.base, config.max_new_tokens)
+        limit = GRPO_PROMPT.resolve(config, inputs.base)
         kept_N = np.flatnonzero(size_N <= limit)
         if not len(kept_N):
             raise InputError(
@@ -173,10 +173,8 @@ class GrpoTask(FinetuneTask):
     def _tokenize(self, samples: Iterable[Sample]) -> list[list[int]]:
         """Return the prompts of samples as token ids."""
         tokenize = self.decoder.conversations.tokenize_samples
-        found: list[list[int]] = []
-        for tokens in tokenize((one.system, [one.turns[0][0]], []) for one in samples):
-            found.append(tokens.ids)
-        return found
+        rows = tokenize((one.system, [one.turns[0][0]], []) for one in samples)
+        return [tokens.ids for tokens in rows]
 
     def evaluate(self) -> Evaluation:
         correct, questions = self.answers.verify()
@@ -243,15 +241,10 @@ class GrpoTask(FinetuneTask):
 
     def describe_step(self, logs: Mapping[str, float]) -> dict[str, float]:
         """Return additional values of a training step from the trainer's logs."""
+        found = {"reward": logs["reward"], "completion length": logs["completions/mean_length"]}
         if self.config.kl_weight:
-            kl = {"KL divergence": logs["kl"]}
-        else:
-            kl = {}
-        return {
-            "reward": logs["reward"],
-            "completion length": logs["completions/mean_length"],
-            **kl,
-        }
+            found["KL divergence"] = logs["kl"]
+        return found
 
     def _rows_per_pass(self, rows: int) -> int:
         """Return the largest divisor of `rows`, the completions of a training step, that fits into a forward pass."""
@@ -294,9 +287,7 @@ class GrpoTask(FinetuneTask):
 def compute_reward(task: Task, sample: Sample, answer: str) -> float:
     """Return the fraction of the sample's questions that are answered correctly. Most tasks have one question per
     sample, so it is 1 or 0."""
-    labels = []
-    for verification in task.verify(sample.gold, [answer]):
-        labels.append(verification.label)
+    labels = [verification.label for verification in task.verify(sample.gold, [answer])]
     return labels.count(CORRECT) / len(labels)
 
 

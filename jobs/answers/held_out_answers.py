@@ -18,7 +18,7 @@ from ratchet.models.model_files import count_learned_positions
 def load_decoder(training: FinetuneTask, dtype: str) -> decoder.Decoder:
     """Load the decoder to train, with the arguments of the chat template of the held-out samples."""
     arguments, _ = read_chat(training.inputs.valid)
-    found: decoder.Decoder = training.load(
+    found = training.load(
         decoder.load, training.inputs.base, dtype=dtype, template_arguments=arguments
     )
     found.model = training.make_trainable(found.model, task="CAUSAL_LM")

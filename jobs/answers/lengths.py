@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ratchet.models.model_files import count_learned_positions
 
@@ -13,28 +14,33 @@ class Limit:
     name: str
     """The setting."""
     default: int
+    answered: bool = True
+    """Whether the tokens of an answer, `max_new_tokens`, need positions too."""
 
-    def resolve(self, given: int | None, folder: Path | None, used: int = 0) -> int:
-        """Return the given limit, else the default, or what a model's learned positions leave of it beside `used`
-        tokens. folder: None: the model is not made yet."""
+    def resolve(self, config: Any, folder: Path | None) -> int:
+        """Return the limit that is set, else the default, or what a model's learned positions leave of it. folder:
+        None: the model is not made yet."""
+        given = getattr(config, self.name)
         if given is not None:
             return given
-        if folder is None:
-            return self.default
-        positions = count_learned_positions(folder)
+        positions = None
+        if folder is not None:
+            positions = count_learned_positions(folder)
         if positions is None:
             return self.default
-        return max(1, min(self.default, positions - used))
+        if self.answered:
+            positions -= config.max_new_tokens
+        return max(1, min(self.default, positions))
 
-    def describe(self, given: int | None, folder: Path | None, used: int = 0) -> str:
-        """Return a note for the plan on a limit that was not given and is below its default; empty for others."""
-        fitting = self.resolve(given, folder, used)
-        if given is None and fitting < self.default:
+    def describe(self, config: Any, folder: Path | None) -> str:
+        """Return a note for the plan on a limit that is not set and is below its default; empty for others."""
+        fitting = self.resolve(config, folder)
+        if getattr(config, self.name) is None and fitting < self.default:
             return f"{self.name}={fitting}, by the positions of the model"
         return ""
 
 
-SAMPLE = Limit("max_length", 2048)
+SAMPLE = Limit("max_length", 2048, answered=False)
 """Samples of `sft` and `teacher_logprobs`."""
 PROMPT = Limit("max_prompt_length", 4096)
 """Prompts of `generate`."""

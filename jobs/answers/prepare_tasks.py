@@ -6,18 +6,25 @@ are in the same split, and so are equal questions. Each target is verified by th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from annotated_types import Ge, Interval
+from annotated_types import Interval
 
 from ratchet.errors import InputError
 from ratchet.files import read_text
 from ratchet.jobs.answers.chat_options import CHAT_FILE, describe_chat, describe_samples
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, Result, Seed, Unit
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    Parents,
+    PositiveInt,
+    Result,
+    Seed,
+    Unit,
+)
 
 if TYPE_CHECKING:  # they import numpy and pyarrow
     from ratchet.data.tasks.splits import Splits
@@ -41,13 +48,13 @@ class Config:
     """Fraction of the groups in the test split, in whole documents. Not used if a test file is given."""
     validation_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.02
     """Fraction of the remaining groups in the valid split, which selects checkpoints."""
-    max_train: Annotated[int, Ge(1), Unit("questions")] | None = None
+    max_train: Annotated[PositiveInt, Unit("questions")] | None = None
     """Maximum size of the train split, which is then a random subset of whole groups. None: all groups."""
-    max_test: Annotated[int, Ge(1), Unit("groups")] | None = None
+    max_test: Annotated[PositiveInt, Unit("groups")] | None = None
     """Maximum number of test groups (a passage with its questions, or one problem), drawn at random. None: all."""
     seed: Seed = 42
     """Seed of the split and the subsets."""
-    shard_rows: Annotated[int, Ge(1), Unit("samples")] = 128
+    shard_rows: Annotated[PositiveInt, Unit("samples")] = 128
     """Samples per shard. A shard is the unit of generation, and is repeated if it was not finished by a killed run."""
 
 
@@ -66,8 +73,8 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read, verify and split all samples, so that a bad row is an error before the run starts."""
     from ratchet.data.tasks.splits import describe_repeated
 
-    known: dict[str, float | int | str] = {"task": config.task}
-    known |= describe_chat(config, make_task(config, inputs).stop)
+    known: dict[str, Any] = {"task": config.task}
+    known |= describe_chat(config, "prepare_tasks", make_task(config, inputs).stop)
     if inputs.data is None:  # another step makes it
         if "data" in parents and "tasks" in parents["data"].metrics:
             known["train"] = parents["data"].metrics["tasks"]
@@ -78,19 +85,15 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
             " or leave test out to hold out a part of data"
         )
     splits = split_samples(config, inputs)
-    samples = []
+    samples: list[Sample] = []
     for groups in splits.groups.values():
-        samples += list_samples(groups)
+        samples += chain.from_iterable(groups)
     known |= {"train": sum(map(len, splits.groups["train"])), **describe_samples(samples)}
     return Result(known, note=describe_repeated(splits))
 
 
-def list_samples(groups: Iterable[list[Sample]]) -> list[Sample]:
-    return [sample for group in groups for sample in group]
-
-
 def make_task(config: Config, inputs: Inputs) -> Task:
-    """Return the task with the verifier, system prompt and stop strings of the settings."""
+    """Return the task with the verifier and the system prompt of the settings."""
     from ratchet.data.tasks import chat, get_task
 
     file = inputs.verifier_file
@@ -101,31 +104,27 @@ def make_task(config: Config, inputs: Inputs) -> Task:
     task = get_task(config.task)
     if config.task == "chat":
         task = chat.make_task(config.verifier, read_text(file) if file else "", str(file))
-    stop = (*task.stop, *(text.replace("\\n", "\n") for text in config.stop))
     if config.system is None:
-        return replace(task, stop=stop)
+        return task
     system = config.system.replace("\\n", "\n")
     read = task.read
     return replace(
-        task, stop=stop, read=lambda path: (replace(sample, system=system) for sample in read(path))
+        task, read=lambda path: (replace(sample, system=system) for sample in read(path))
     )
 
 
-def split_samples(
-    config: Config, inputs: Inputs, watch: Callable[[Iterator[Sample]], Iterator[Sample]] = iter
-) -> Splits:
-    """Read, verify and split all samples. watch: wraps the iterator over the samples of `data`, to report progress.
-    Raises InputError for a file without samples."""
+def split_samples(config: Config, inputs: Inputs) -> Splits:
+    """Read, verify and split all samples. Raises InputError for a file without samples."""
     from ratchet.data.tasks import read_samples
     from ratchet.data.tasks.splits import group_samples, split_groups
 
     task = make_task(config, inputs)
-    groups = [group_samples(task, watch(read_samples(task, inputs.data)))]
-    if inputs.test is not None:
-        groups.append(group_samples(task, read_samples(task, inputs.test)))
-    for path, found in zip((inputs.data, inputs.test), groups, strict=False):
-        if not found:
-            raise InputError(f"{path}: no samples; expected at least one; give another file")
+    groups = []
+    for path in (inputs.data, inputs.test):
+        if path is not None:
+            groups.append(group_samples(task, read_samples(task, path)))
+            if not groups[-1]:
+                raise InputError(f"{path}: no samples; expected at least one; give another file")
     return split_groups(
         task,
         *groups,
@@ -143,14 +142,14 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tasks.splits import describe_repeated
     from ratchet.data.tasks.task import SAMPLES, sample_to_row, write_task_name
 
-    splits = split_samples(config, inputs, partial(_report_progress, context))
+    splits = split_samples(config, inputs)
     task = make_task(config, inputs)
-    chat = describe_chat(config, task.stop)
-    metrics: dict[str, float | int | str] = {"task": config.task}
+    chat = describe_chat(config, "prepare_tasks", task.stop)
+    metrics: dict[str, Any] = {"task": config.task}
     table = []
     everything = []
     for name, groups in splits.groups.items():
-        samples = list_samples(groups)
+        samples = list(chain.from_iterable(groups))
         write_shards(context.out / name, map(sample_to_row, samples), SAMPLES, config.shard_rows)
         write_task_name(context.out / name, config.task, **task.source)
         if chat:
@@ -160,13 +159,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         everything += samples
     metrics |= {"also_in_test": splits.also_in_test, **chat, **describe_samples(everything)}
     return Result(metrics, {"splits": table}, note=describe_repeated(splits))
-
-
-def _report_progress(context: Context, samples: Iterator[Sample]) -> Iterator[Sample]:
-    for number, sample in enumerate(samples, 1):
-        yield sample
-        if number % 1000 == 0:
-            context.progress(Progress(number, None, "samples"))
 
 
 def _summarize(name: str, groups: int, samples: list[Sample]) -> dict[str, Any]:
@@ -181,9 +173,6 @@ def _summarize(name: str, groups: int, samples: list[Sample]) -> dict[str, Any]:
     }
 
 
-SHAPE = ("turns", "system", "special_tokens")
-"""Metrics of `describe_samples`."""
-
 JOB = Job(
     "prepare_tasks",
     config=Config,
@@ -192,5 +181,15 @@ JOB = Job(
     resources=("retries",),
     check=check,
     outputs=("train", "valid", "test"),
-    metrics=lambda config: ("task", "train", "valid", "test", "also_in_test", "chat", *SHAPE),
+    metrics=lambda config: (
+        "task",
+        "train",
+        "valid",
+        "test",
+        "also_in_test",
+        "chat",
+        "turns",
+        "system",
+        "special_tokens",
+    ),
 )

@@ -6,19 +6,15 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-from annotated_types import Ge
 
 from ratchet.errors import ArtifactError, InputError
 from ratchet.jobs.answers.chat_options import CHAT_FILE
-from ratchet.jobs.directions import find_direction
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
+from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveInt, Result
 
 
 @dataclass(frozen=True)
 class Config:
-    max_per_sample: Annotated[int, Ge(1)] = 1
+    max_per_sample: PositiveInt = 1
     """Maximum number of distinct correct answers to keep per sample: the first ones in the order of generation."""
 
 
@@ -59,7 +55,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     task = read_task(inputs.samples)
     total = unsolved = kept = 0
     for path in list_shards(inputs.samples):
-        rows: list[dict[str, Any]] = []
+        rows = []
         file = inputs.completions / path.name
         completed = {}
         if file.is_file():
@@ -73,7 +69,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
                     f" {inputs.completions}; expected answers to these samples; run generate on them"
                 )
             gold = json.loads(completion["gold"])
-            correct: list[list[str]] = []  # each once
+            correct = []  # each once
             for answers, cut in zip(completion["answers"], completion["truncated"], strict=True):
                 if answers in correct or not all(answers) or any(cut):
                     continue
@@ -105,5 +101,4 @@ JOB = Job(
     resources=("retries",),
     check=check,
     metrics=lambda config: ("samples", "unsolved", "kept"),
-    direction=find_direction,
 )

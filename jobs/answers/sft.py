@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Interval
+from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
@@ -21,7 +21,19 @@ from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
 from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
-from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    Needs,
+    NonNegativeInt,
+    Parents,
+    PositiveFloat,
+    PositiveInt,
+    Resources,
+    Result,
+    Tokens,
+    Unit,
+)
 
 LABELS = 1024
 """Number of labels whose logits are in memory at once, equal to `ratchet.models.losses.causal_lm_loss.CHUNK`."""
@@ -31,28 +43,28 @@ LEARNING_RATES = {"lora": 2e-4, "full": 2e-5}
 
 @dataclass(frozen=True)
 class Config(training.FinetuneConfig):
-    batch_size: Annotated[int, Ge(1), Unit("samples")] = 16
+    batch_size: Annotated[PositiveInt, Unit("samples")] = 16
     """Maximum number of samples per training step, over all workers. Batches of an epoch are of similar size."""
-    learning_rate: Annotated[float, Gt(0)] | None = None  # type: ignore[assignment]
+    learning_rate: PositiveFloat | None = None  # type: ignore[assignment]
     """Peak learning rate, reached after the warm-up. None: 2e-4 with LoRA, and 2e-5 for all weights."""
-    lora_r: Annotated[int, Ge(1)] = 16
+    lora_r: PositiveInt = 16
     """LoRA rank."""
-    lora_alpha: Annotated[float, Gt(0)] = 32.0
+    lora_alpha: PositiveFloat = 32.0
     """LoRA alpha: the adapter's update is scaled by lora_alpha / lora_r."""
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
     """Maximum length of a sample of `train` and `valid`. Longer samples are not truncated, but left out and counted
     (metrics `too_long` and `valid/too_long`). None: 2048, or as many as the model has positions."""
-    checkpoints: tuple[Annotated[int, Ge(1)], ...] = ()
+    checkpoints: tuple[PositiveInt, ...] = ()
     """Training steps after which the model is evaluated and saved, besides the best model. Empty: see `eval_steps`."""
     ce_weight: Annotated[float, Interval(ge=0, le=1)] = 1.0
     """Weight of the cross-entropy (CE) on the targets against the KL divergence from the teacher's distributions. The
     loss is ce_weight * CE + (1 - ce_weight) * KL. Values below 1 need the input `teacher`."""
-    teacher_temperature: Annotated[float, Gt(0)] = 1.0
+    teacher_temperature: PositiveFloat = 1.0
     """Temperature of the KL divergence: divides the logits of teacher and student."""
-    valid_samples: Annotated[int, Ge(0), Unit("samples")] = 64
+    valid_samples: Annotated[NonNegativeInt, Unit("samples")] = 64
     """Number of held-out samples that the model answers at each evaluation, for the accuracy. The loss is always
     computed on all held-out samples. 0: only the loss."""
-    max_new_tokens: Annotated[int, Ge(1), Unit("tokens")] = 512
+    max_new_tokens: Tokens = 512
     """Maximum length of an answer at evaluations."""
     metric: Literal["accuracy", "eval_loss"] = "accuracy"
     """Metric on `valid` that selects the best model."""
@@ -72,9 +84,11 @@ class Inputs:
     """The current best adapter, which training has to improve on; with method=lora only. None: improve on the base."""
 
 
-def check_settings(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
+    """Check inputs and settings at plan time. Raises InputError for an adapter as `current_best` with method=full, and
+    for checkpoints or a warm-up after the last training step, assuming that no sample is too long."""
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
-    rules: list[tuple[str, bool, str]] = [
+    rules = [
         (
             "method",
             config.method == "lora" or config.start_from == "base",
@@ -93,9 +107,8 @@ def check_settings(config: Config, inputs: Inputs) -> None:
         ),
     ]
     training.require("sft", config, rules)
-    training.check_config(
-        "sft", config, inputs.base, inputs.current_best if config.method == "lora" else None
-    )
+    training.check_no_adapter("sft", config.method, inputs, parents)
+    training.check_config("sft", config, inputs)
     if inputs.base is not None:
         from ratchet.models.decoder import decoder
 
@@ -103,19 +116,12 @@ def check_settings(config: Config, inputs: Inputs) -> None:
         decoder.check_head(inputs.base)
         if config.method == "lora":
             check_target_modules("sft", inputs.base, "causal", config.target_modules)
-        check_length("sft.max_length", inputs.base, SAMPLE.resolve(config.max_length, inputs.base))
-
-
-def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Check inputs and settings at plan time. Raises InputError for an adapter as `current_best` with method=full, and
-    for checkpoints or a warm-up after the last training step, assuming that no sample is too long."""
-    check_settings(config, inputs)
-    training.check_no_adapter("sft", config.method, inputs, parents)
+        check_length("sft.max_length", inputs.base, SAMPLE.resolve(config, inputs.base))
     check_chat(inputs, parents, trains=True)
     samples = needs.count(parents, "train", "train")
     if samples is not None:
         check_steps(config, -(-samples // config.batch_size) * config.epochs)
-    return Result(note=SAMPLE.describe(config.max_length, inputs.base))
+    return Result(note=SAMPLE.describe(config, inputs.base))
 
 
 def list_metrics(config: Config) -> list[str]:
@@ -132,7 +138,7 @@ def estimate_needs(
     config: Config, inputs: Inputs, resources: Resources, parents: Parents
 ) -> Needs | None:
     folder = needs.find_model_folder("base", inputs, parents)
-    length = SAMPLE.resolve(config.max_length, folder)
+    length = SAMPLE.resolve(config, folder)
     tokens = needs.graph_tokens(resources, config.batch_size, length)
     labels = min(tokens, LABELS)
     return needs.estimate_training(
@@ -153,8 +159,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     config = replace(config, learning_rate=config.learning_rate or LEARNING_RATES[config.method])
     result, _ = run_finetuning(context, config, SftTask, inputs, lengths=lengths)
     counts, tokens = json.loads(lengths.read_text())
-    history = {"metric": config.metric, "tables": result.tables, "curves": result.curves}
-    (context.out / "history.json").write_text(json.dumps(history) + "\n")
     tables = {**result.tables, "tokens per training sample": tokens}
     return replace(result, metrics={**result.metrics, **counts}, tables=tables)
 
@@ -166,7 +170,7 @@ JOB = Job(
     run=run,
     check=check,
     needs=estimate_needs,
-    max_workers=lambda config: training.count_feedable_workers(config.batch_size),
+    max_workers=training.count_feedable_workers,
     outputs=("adapter", "model", "checkpoint-*", "history.json"),
     metrics=list_metrics,
     direction=find_direction,

@@ -162,7 +162,7 @@ class SftTask(FinetuneTask):
 
     def _tokenize(self, folder: Path) -> tuple[TokenTable, int]:
         """Return the tokens of the samples, and the number of samples that are too long and left out."""
-        limit = SAMPLE.resolve(self.config.max_length, self.inputs.base)
+        limit = SAMPLE.resolve(self.config, self.inputs.base)
         tables = []
         too_long = 0
         for path in list_shards(folder):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge
 
@@ -17,7 +17,7 @@ from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat, load_decoder, read_chat
 from ratchet.jobs.answers.lengths import SAMPLE
-from ratchet.jobs.inference import InferenceConfig, check_adapter, check_quantization
+from ratchet.jobs.inference import InferenceConfig, check_inference
 from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
@@ -27,6 +27,7 @@ from ratchet.orchestrator.job_interface import (
     Parents,
     Resources,
     Result,
+    Tokens,
     Unit,
 )
 
@@ -41,7 +42,7 @@ TALK = itemgetter("system", "questions", "targets")
 class Config(InferenceConfig):
     top_k: Annotated[int, Ge(2), Unit("tokens")] = 32
     """Number of most likely tokens to store per label."""
-    max_length: Annotated[int, Ge(1), Unit("tokens")] | None = None
+    max_length: Tokens | None = None
     """Maximum length of a sample. A longer sample is an error. None: 2048, or as many as the teacher has positions."""
 
 
@@ -57,35 +58,27 @@ class Inputs:
     """A LoRA adapter for the teacher."""
 
 
-def check_settings(config: Config, inputs: Inputs) -> None:
-    check_adapter("teacher_logprobs", inputs.adapter, inputs.model, "decoder")
-    if inputs.model is None or inputs.student is None:
-        check_quantization("teacher_logprobs", config.quantization, None)
-        return
-    from ratchet.models.decoder import decoder
-
-    for folder in (inputs.model, inputs.student):
-        check_decoder_model(folder)
-    check_quantization("teacher_logprobs", config.quantization, inputs.model)
-    decoder.check_head(inputs.model)
-    check_length(
-        "teacher_logprobs.max_length", inputs.model, SAMPLE.resolve(config.max_length, inputs.model)
-    )
-    decoder.check_same_tokens(inputs.model, inputs.student)
-
-
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the arguments of the chat template, and note a maximum length that is shorter than usual."""
-    check_settings(config, inputs)
+    check_inference("teacher_logprobs", config, inputs, "decoder")
+    if inputs.model is not None and inputs.student is not None:
+        from ratchet.models.decoder import decoder
+
+        for folder in (inputs.model, inputs.student):
+            check_decoder_model(folder)
+        decoder.check_head(inputs.model)
+        length = SAMPLE.resolve(config, inputs.model)
+        check_length("teacher_logprobs.max_length", inputs.model, length)
+        decoder.check_same_tokens(inputs.model, inputs.student)
     check_chat(inputs, parents)
-    return Result(note=SAMPLE.describe(config.max_length, inputs.model))
+    return Result(note=SAMPLE.describe(config, inputs.model))
 
 
 def estimate_needs(
     config: Config, inputs: Inputs, resources: Resources, parents: Parents
 ) -> Needs | None:
     folder = needs.find_model_folder("model", inputs, parents)
-    length = SAMPLE.resolve(config.max_length, folder)
+    length = SAMPLE.resolve(config, folder)
     return needs.estimate_inference(
         folder, "causal", config, inputs, resources, parents, length=length
     )
@@ -103,7 +96,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.samples)
     total = count_rows(shards, SAMPLES.names)
     conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
-    limit = SAMPLE.resolve(config.max_length, inputs.model)
+    limit = SAMPLE.resolve(config, inputs.model)
     # Check lengths before the model runs: a higher limit is another step, and computed shards would be lost.
     for path in shards:
         rows = pq.read_table(path).to_pylist()
@@ -148,22 +141,21 @@ class Worker:
 
         samples = pq.read_table(source).to_pylist()
         tokens = self.decoder.conversations.tokenize_samples(map(TALK, samples))
-        rows: list[dict[str, Any]] = [{} for _ in samples]
+        made = {}
         done = 0
-        if tokens:
-            for batch in batch_by_tokens([len(one.ids) for one in tokens], self.batch_tokens):
-                found = top_logprobs(
-                    self.decoder, [tokens[i] for i in batch], self.config.top_k, rows=self.rows
-                )
-                for i, one in zip(batch, found, strict=True):
-                    rows[i] = {
-                        "id": samples[i]["id"],
-                        "top_k": one.ids_TK.shape[1],
-                        "token_ids": one.ids_TK.ravel(),
-                        "logprobs": one.logprob_TK.ravel(),
-                    }
-                done += sum(len(tokens[i].ids) for i in batch)
-                report(sum(bool(row) for row in rows), done)
+        for batch in batch_by_tokens([len(one.ids) for one in tokens], self.batch_tokens):
+            chosen = [tokens[i] for i in batch]
+            found = top_logprobs(self.decoder, chosen, self.config.top_k, rows=self.rows)
+            for i, one in zip(batch.tolist(), found, strict=True):
+                made[i] = {
+                    "id": samples[i]["id"],
+                    "top_k": one.ids_TK.shape[1],
+                    "token_ids": one.ids_TK.ravel(),
+                    "logprobs": one.logprob_TK.ravel(),
+                }
+            done += sum(len(one.ids) for one in chosen)
+            report(len(made), done)
+        rows = [made[i] for i in sorted(made)]
         write_table(target, pa.Table.from_pylist(rows, TEACHER_LOGPROBS))
         return {"rows": len(rows), "tokens": done}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,7 +38,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> None:
 
 
 def list_metrics(config: Config) -> list[str]:
-    found: list[str] = []
+    found = []
     for number in range(1, len(config.names)):
         for name in config.metrics:
             found += [f"{number}/{name}", f"{number}/{name}/interval"]
@@ -52,20 +51,16 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import pyarrow.parquet as pq
 
     from ratchet.data.significance import compute_half_width, number_groups
-    from ratchet.data.tables import read_shards
+    from ratchet.data.tables import check_queries, read_shards
 
     queries = read_shards(inputs.queries)
-    names = queries["id"].to_pylist()
     group_Q = number_groups(queries)
     tables = [pq.read_table(folder / "per_query.parquet") for folder in inputs.evaluations]
     for folder, table in zip(inputs.evaluations, tables, strict=True):
-        if table["id"].to_pylist() != names:
-            raise InputError(
-                f"{folder}: evaluates other queries; expected those of {inputs.queries}"
-            )
+        check_queries(folder, table, queries, inputs.queries)
     first, *others = ({name: table[name].to_numpy() for name in config.metrics} for table in tables)
-    metrics: dict[str, float | int | str] = {}
-    rows: list[dict[str, Any]] = []
+    metrics = {}
+    rows = []
     for number, (label, own) in enumerate(zip(config.names[1:], others, strict=True), 1):
         row: dict[str, Any] = {"system": label}
         for name in config.metrics:
@@ -80,8 +75,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         decided_Q = own[config.metrics[0]] - first[config.metrics[0]]
         counts = {"won": int((decided_Q > 0).sum()), "lost": int((decided_Q < 0).sum())}
         metrics |= {f"{number}/{name}": count for name, count in counts.items()}
-        rows.append({**row, **counts, "equal": len(names) - sum(counts.values())})
-    (context.out / "differences.json").write_text(json.dumps(rows, indent=1))
+        rows.append({**row, **counts, "equal": len(queries) - sum(counts.values())})
     return Result(metrics, {f"differences from {config.names[0]}, 95 % intervals": rows})
 
 
@@ -92,7 +86,6 @@ JOB = Job(
     run=run,
     resources=("retries",),
     check=check,
-    outputs=("differences.json",),
     metrics=list_metrics,
     direction=find_direction,
 )

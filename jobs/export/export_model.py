@@ -14,6 +14,7 @@ from typing import Literal
 
 from ratchet.errors import InputError
 from ratchet.jobs.model_checks import check_as_used
+from ratchet.models.model_kind import read_object
 from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
 
 
@@ -41,6 +42,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> None:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    from ratchet.models.adapters.lora import CONFIG
     from ratchet.models.roles import find_usage
 
     target = context.out / "model"
@@ -50,7 +52,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             raise InputError(
                 "export_model.form: adapter given, for a model without one; expected model; leave it out"
             )
-        write_adapter(inputs.adapter, config.base_name, target)
+        copy_folder(inputs.adapter, target)
+        # Where PEFT and the hub look for the base.
+        about = read_object(target / CONFIG) | {"base_model_name_or_path": config.base_name or None}
+        (target / CONFIG).write_text(json.dumps(about, indent=2, sort_keys=True) + "\n")
     else:
         write_model(kind, inputs, target)
     if config.card:
@@ -80,16 +85,6 @@ def write_model(kind: str, inputs: Inputs, target: Path) -> None:
         merging.merge(inputs.model, inputs.adapter, target)
     if kind == "decoder":
         decoder.write_generation_ends(target)
-
-
-def write_adapter(adapter: Path, base_name: str, target: Path) -> None:
-    """Copy an adapter, and write the name of its base into its config, where PEFT and the hub look for it."""
-    from ratchet.models.adapters import lora
-
-    copy_folder(adapter, target)
-    file = target / lora.CONFIG
-    about = json.loads(file.read_text()) | {"base_model_name_or_path": base_name or None}
-    file.write_text(json.dumps(about, indent=2, sort_keys=True) + "\n")
 
 
 def copy_folder(source: Path, target: Path) -> None:

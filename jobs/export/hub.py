@@ -15,19 +15,16 @@ from ratchet.serving import list_commands
 
 def deliver(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
     """Print the commands that serve the exported folder, and upload it if `--push` is given."""
-    if arguments.json:
-        shown = sys.stderr
-    else:
-        shown = None
+    shown = sys.stderr if arguments.json else None
     if not arguments.adapter:
         for line in list_commands(find_usage(paths["model"]), str(arguments.target)):
             print_clean(f"  {line}", shown)
     if arguments.push:
-        push(paths["model"], arguments)
+        print_clean(f"pushed: {push(paths['model'], arguments)}", shown)
 
 
-def push(folder: Path, arguments: argparse.Namespace) -> None:
-    """Upload the exported folder as one commit. A repository that does not exist is created; it is
+def push(folder: Path, arguments: argparse.Namespace) -> str:
+    """Upload the exported folder as one commit, and return its URL. A repository that does not exist is created; it is
     private unless `--public` is given. Raises ModelError if the hub refuses."""
     from httpx2 import HTTPError  # what the hub's client raises
     from huggingface_hub import HfApi
@@ -45,4 +42,4 @@ def push(folder: Path, arguments: argparse.Namespace) -> None:
             f"export --push {arguments.push}: {said}; expected OWNER/NAME that the token (HF_TOKEN, or `hf auth login`)"
             f" may write; correct one of them; the model is in {arguments.target}"
         ) from None
-    print_clean(f"pushed: {found.commit_url}", sys.stderr if arguments.json else None)
+    return str(found.commit_url)

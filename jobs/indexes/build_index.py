@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
@@ -12,10 +12,15 @@ from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import check_embedder_model
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_files import check_folder
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, Result, Seed
-
-if TYPE_CHECKING:
-    pass
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    Parents,
+    PositiveInt,
+    Progress,
+    Result,
+    Seed,
+)
 
 VECTORS_PER_LIST = 64
 """Sampled vectors per list for k-means; FAISS warns below 39."""
@@ -29,17 +34,17 @@ class Config:
     kind: Literal["flat", "ivf", "hnsw"] = "flat"
     """`flat`: exact search. `ivf`: search in the nearest lists of vectors only (IndexIVFFlat). `hnsw`: search in a
     graph (Malkov and Yashunin 2018); several threads build it, so each build differs slightly."""
-    lists: Annotated[int, Ge(1)] | None = None
+    lists: PositiveInt | None = None
     """For `ivf`: number of lists (FAISS's nlist). None: 4 * sqrt(documents)."""
-    probes: Annotated[int, Ge(1)] = 16
+    probes: PositiveInt = 16
     """For `ivf`: number of lists that are searched per query (nprobe). More are slower and raise the recall."""
     links: Annotated[int, Ge(2)] = 32
     """For `hnsw`: number of neighbours per document (M). More take more memory and raise the recall."""
-    depth: Annotated[int, Ge(1)] = 64
+    depth: PositiveInt = 64
     """For `hnsw`: number of candidates kept during a search (efSearch). More are slower and raise the recall."""
-    k: Annotated[int, Ge(1)] = 10
+    k: PositiveInt = 10
     """Number of documents per query for the recall, the metric `recall@K`."""
-    samples: Annotated[int, Ge(1)] = 200
+    samples: PositiveInt = 200
     """Number of documents whose texts serve as queries to measure the recall."""
     seed: Seed = 42
     """Seed of the sample of documents and of the training of `ivf`."""

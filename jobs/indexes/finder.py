@@ -52,7 +52,7 @@ class Finder:
             by_words = order[score_N[order] > 0]
             points = [[score_ranks(list(map(str, best)))], [score_ranks(list(map(str, by_words)))]]
             best = {int(row): score for row, score in fuse(points, [1.0, 1.0])[0]}
-        found: list[Found] = []
+        found = []
         for row, score in list(best.items())[:k]:
             found.append((self.ids[row], self.texts[row].as_py(), score))
         return found

@@ -8,11 +8,18 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from annotated_types import Ge, MinLen
+from annotated_types import MinLen
 
 from ratchet.errors import InputError
 from ratchet.jobs.directions import find_direction
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    NonNegativeFloat,
+    Parents,
+    PositiveInt,
+    Result,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,10 +42,10 @@ class Config:
     reciprocal rank fusion, the sum of weight / (60 + rank) (Cormack et al., 2009)."""
     names: Annotated[tuple[str, ...], MinLen(2)] = ("first", "second")
     """Names of the systems, for the report."""
-    weights: tuple[Annotated[float, Ge(0)], ...] = ()
+    weights: tuple[NonNegativeFloat, ...] = ()
     """Weight of each system. Empty: choose the weights with the best MAP on the held-out queries (on at most 10,000).
     If these do not beat the best single system by more than the standard error over groups, only that one is used."""
-    k: Annotated[int, Ge(1)] = 25
+    k: PositiveInt = 25
     """Cut-off of the MAP that chooses the weights."""
 
 
@@ -72,14 +79,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from ratchet.data.fusion import choose_weights, compute_points, compute_spread, fuse
     from ratchet.data.significance import loses, number_groups, sum_by_group
-    from ratchet.data.tables import RANKED, SCORES, TEACHER_SCORES, read_shards, write_shards
+    from ratchet.data.tables import RANKED, SCORES, check_queries, read_shards, write_shards
 
     held_out = _read(inputs.valid_rankings)
     queries = read_shards(inputs.valid)
-    if queries["id"].to_pylist() != held_out[0]["id"].to_pylist():
-        raise InputError(
-            f"{inputs.valid_rankings[0]}: ranks other queries; expected those of {inputs.valid}, in order"
-        )
+    check_queries(inputs.valid_rankings[0], held_out[0], queries, inputs.valid)
     chosen = np.unique(np.linspace(0, len(queries) - 1, MOST).astype(int))
     queries = queries.take(chosen)
     held_out = [table.take(chosen) for table in held_out]
@@ -118,10 +122,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             part = [table.slice(start, BATCH) for table in ranked]
             yield from _make_rows(part, fuse(score(part), weights))
 
-    schema = RANKED.append(pa.field(TEACHER_SCORES["documents"], SCORES))
+    schema = RANKED.append(pa.field("teacher_scores", SCORES))
     write_shards(context.out / "ranking", make_rows(), schema, BATCH)
     metric = f"valid/map@{config.k}"
-    metrics: dict[str, float | int | str] = {metric: round(average(weights), 6)}
+    metrics = {metric: round(average(weights), 6)}
     table = []
     for name, weight, own in zip(names, weights, alone, strict=True):
         metrics[f"weight/{name}"] = weight
@@ -130,14 +134,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def _read(folders: Sequence[Path]) -> list[pa.Table]:
-    from ratchet.data.tables import read_shards
+    from ratchet.data.tables import check_queries, read_shards
 
     tables = [read_shards(folder) for folder in folders]
     for folder, table in zip(folders, tables, strict=True):
-        if table["id"] != tables[0]["id"]:
-            raise InputError(
-                f"{folder}: ranks other queries than {folders[0]}; expected the same ones in one order"
-            )
+        check_queries(folder, table, tables[0], folders[0])
     return tables
 
 
@@ -161,8 +162,6 @@ def _make_rows(systems: Sequence[pa.Table], fused: Fused) -> Iterator[dict[str, 
     """Yield the rows of the fused ranking. Its fused scores are also in the column of teacher scores, by which
     `evaluate_retrieval` orders. The rank of a positive is the best one of all systems, but after the end of the fused
     list; `evaluate_retrieval` replaces it if the positive is in the list."""
-    from ratchet.data.tables import TEACHER_SCORES
-
     queries = systems[0].select(["id", "text"]).to_pylist()
     ranks = zip(*(table["ranks"].to_pylist() for table in systems), strict=True)
     for query, found, own in zip(queries, fused, ranks, strict=True):
@@ -173,7 +172,7 @@ def _make_rows(systems: Sequence[pa.Table], fused: Fused) -> Iterator[dict[str, 
             "documents": [name for name, _ in found],
             "scores": points,
             "ranks": [max(rank, len(found) + 1) for rank in best],
-            TEACHER_SCORES["documents"]: points,
+            "teacher_scores": points,
         }
 
 

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from annotated_types import Ge
-
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Result, Unit
+from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveInt, Result, Unit
 
 
 @dataclass(frozen=True)
 class Config:
-    shard_rows: Annotated[int, Ge(1), Unit("rows")] = 4096
+    shard_rows: Annotated[PositiveInt, Unit("rows")] = 4096
     """Rows per shard."""
     reading: str = ""
     """Reading options of the queries, in the format of `prepare.reading` for one path. Empty: none."""
@@ -40,10 +38,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tables import INSTRUCTIONS, QUERIES, add_carried, write_shards
 
     queries = load_queries(inputs.queries, config.reading)
-    instructions = []
-    for name in INSTRUCTIONS:
-        if any(getattr(query, name) for query in queries):
-            instructions.append(name)
+    instructions = [name for name in INSTRUCTIONS if any(getattr(one, name) for one in queries)]
     rows = (query._asdict() for query in queries)
     write_shards(context.out, rows, add_carried(QUERIES, instructions), config.shard_rows)
     return Result(

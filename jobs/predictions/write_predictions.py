@@ -8,23 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from annotated_types import Ge
-
-from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Result, Unit
+from ratchet.orchestrator.job_interface import Context, Job, PositiveInt, Result, Unit
 
 FILES = ("predictions.csv", "predictions.jsonl", "predictions.trec")
 
 
 @dataclass(frozen=True)
 class Config:
-    top: Annotated[int, Ge(1), Unit("documents")] = 25
+    top: Annotated[PositiveInt, Unit("documents")] = 25
     """Maximum number of documents per query."""
     columns: tuple[str, str] = ("query", "documents")
     """Header of the CSV file, such as `QuestionId_Answer,MisconceptionId`. The ids of documents are separated by
     spaces; a space in an id is written as `%20`, also in the TREC run."""
-    tag: str = "ratchet"
-    """Name of the system in the TREC run."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +28,6 @@ class Inputs:
     """A ranking, as written by `evaluate_retrieval` or `fuse`."""
     corpus: Path
     """Shards of documents, whose texts are written to the JSON Lines file."""
-
-
-def check(config: Config, inputs: Inputs, parents: Parents) -> None:
-    if not config.tag or any(letter.isspace() for letter in config.tag):
-        raise InputError(
-            f"write_predictions.tag: '{config.tag}' given; expected one word, a column of the TREC run"
-        )
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -70,9 +58,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
                 documents.append({"id": name, "score": score, "text": text})
             line = {"id": row["id"], "query": row["text"], "documents": documents}
             lines_file.write(json.dumps(line, ensure_ascii=False) + "\n")
-    rows = iterate_rows(ranked)
-    rankings = ((row["id"], zip(row["documents"], row["scores"], strict=True)) for row in rows)
-    write_run(trec, rankings, config.tag)
+    write_run(trec, ranked, "ratchet")
     return Result({"queries": len(ranked), "documents": len(listed)})
 
 
@@ -82,7 +68,6 @@ JOB = Job(
     inputs=Inputs,
     run=run,
     resources=("retries",),
-    check=check,
     outputs=FILES,
     metrics=lambda config: ("queries", "documents"),
 )

@@ -82,7 +82,7 @@ def _fetch(name: str, options: str, parameter: str) -> tuple[Source, str]:
     cached = {"repo_id": name, "dataset_name": name.rpartition("/")[2], "config_name": config}
     try:
         try:
-            builder: Any = Cache(**cached, version="auto", hash="auto")
+            builder = Cache(**cached, version="auto", hash="auto")
             if revision not in (None, builder.hash):
                 raise ValueError(f"the cache has revision {builder.hash}")
         except ValueError:  # not in the cache
@@ -90,9 +90,8 @@ def _fetch(name: str, options: str, parameter: str) -> tuple[Source, str]:
                 raise
             builder = datasets.load_dataset_builder(name, config, revision=revision)
             builder.download_and_prepare()
-        files = []
-        for file in builder.as_dataset(split=split).cache_files:
-            files.append(Path(file["filename"]))
+        cached_files = builder.as_dataset(split=split).cache_files
+        files = [Path(file["filename"]) for file in cached_files]
     except Exception as error:  # also of its HTTP library, such as a proxy that refuses
         raise DataError(
             f"{where}: {' '.join(str(error).split())[:300]}; expected a data set with the split '{split}', in the cache"

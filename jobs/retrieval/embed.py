@@ -153,18 +153,15 @@ def _write_npy(folder: Path, rows: int, dim: int) -> None:
     """Write the vectors of all shards as one array (one shard is in memory at a time), and the ids."""
     import numpy as np
 
-    from ratchet.data.tables import list_shards, open_mapped_shard
-    from ratchet.data.vectors import view_embeddings
+    from ratchet.data.tables import open_mapped
+    from ratchet.data.vectors import read_blocks
 
     array = np.lib.format.open_memmap(folder / "embeddings.npy", "w+", np.float32, (rows, dim))
-    done = 0
-    with (folder / "ids.txt").open("w", encoding="utf-8") as file:
-        for path in list_shards(folder, "arrow"):
-            table = open_mapped_shard(path)
-            array[done : done + len(table)] = view_embeddings(table)
-            file.writelines(f"{name}\n" for name in table["id"].to_pylist())
-            done += len(table)
+    ids = open_mapped(folder)["id"].combine_chunks()
+    for first, block_ND in read_blocks(folder, ids, mapped=True):
+        array[first : first + len(block_ND)] = block_ND
     array.flush()
+    (folder / "ids.txt").write_text("".join(f"{name}\n" for name in ids.to_pylist()), "utf-8")
 
 
 JOB = Job(

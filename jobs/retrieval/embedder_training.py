@@ -32,7 +32,7 @@ from ratchet.jobs.training.embedder_passes import (
     load_encoder,
     save_encoder,
 )
-from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
+from ratchet.jobs.training.evaluation import Evaluation, evaluate_rows
 from ratchet.jobs.training.task import Batch, FinetuneTask
 from ratchet.jobs.training.teacher_gate import find_teacher_temperature
 from ratchet.jobs.training.worker import WorkerInfo, gather_objects
@@ -64,7 +64,7 @@ class WorkerBatch:
     member_QG: Tensor
     """Indices into P of each query's positive (first) and negatives; -1 where a query has fewer."""
     teacher_QG: Tensor | None
-    mask_QP: Tensor | None
+    mask_QP: Tensor
 
 
 @dataclass(frozen=True)
@@ -146,22 +146,10 @@ class EmbedderTask(FinetuneTask):
 
     def _list_examples(self) -> Sequence[Example] | None:
         """Return the few-shot examples to save for inference. None: queries have no examples."""
-        fixed = read_examples(self.inputs.examples)
-        if not fixed and self.config.num_fixed_examples:
-            # The first queries of a fixed order. A query of the training data may be among its own fixed examples.
-            order = np.random.default_rng([self.config.seed, 0xFFFF]).permutation(
-                len(self.triplets)
-            )
-            drawn = []
-            for query in order[: self.config.num_fixed_examples].tolist():
-                drawn.append(self._get_example(query, int(self.triplets.positives(query)[0])))
-            fixed = tuple(drawn)
-        if self.config.num_examples or fixed:
-            return fixed
+        examples = read_examples(self.inputs.examples)
+        if self.config.num_examples or examples:
+            return examples
         return None
-
-    def _get_example(self, query: int, answer: int) -> tuple[str, str]:
-        return self.triplets.query_text[query].as_py(), self.triplets.corpus_text[answer].as_py()
 
     def _fits(self, ids_R: list[list[int]]) -> bool:
         """Return whether the activations of all texts fit in memory, so that one pass embeds them."""
@@ -204,7 +192,7 @@ class EmbedderTask(FinetuneTask):
             query_QD @ passage_PD.T / config.temperature,
             texts.member_QG.to(self.device),
             None if texts.teacher_QG is None else texts.teacher_QG.to(self.device),
-            mask_QP=None if texts.mask_QP is None else texts.mask_QP.to(self.device),
+            mask_QP=texts.mask_QP.to(self.device),
             label_smoothing=config.label_smoothing,
             teacher_temperature=self.teacher_temperature,
             weight=config.distillation_weight,
@@ -221,24 +209,19 @@ class EmbedderTask(FinetuneTask):
             self.prepared[epoch, step + 1] = self.thread.submit(self._prepare, epoch, step + 1)
         return texts
 
-    def _make_mask(self, batch: TripletBatch, positive_Q: np.ndarray) -> Tensor | None:
-        """Return the mask of the passages that are no negatives of a query, bool [Q, P]. None: all are."""
-        config = self.config
+    def _make_mask(self, batch: TripletBatch, positive_Q: np.ndarray) -> Tensor:
+        """Return the mask of the passages that are no negatives of a query, bool [Q, P]."""
         data = self.triplets
-        mask_QP = None
-        if config.false_negative_mask:
-            known_text_Q = []
-            for query in batch.query_Q:
-                never = data.text_of_row[data.list_no_negatives(int(query))]
-                known_text_Q.append(np.append(never, data.text_of_query[query]))
-            texts = data.text_of_row[batch.passage_P]
-            mask_QP = false_negative_mask(texts, positive_Q, known_text_Q)
-        if not config.in_batch_negatives:
-            others_QP = torch.ones((len(batch.query_Q), len(batch.passage_P)), dtype=torch.bool)
+        known_text_Q = []
+        for query in batch.query_Q:
+            never = data.text_of_row[data.list_no_negatives(int(query))]
+            known_text_Q.append(np.append(never, data.text_of_query[query]))
+        texts = data.text_of_row[batch.passage_P]
+        mask_QP = false_negative_mask(texts, positive_Q, known_text_Q)
+        if not self.config.in_batch_negatives:
+            others_QP = torch.ones_like(mask_QP)
             for i, own in enumerate(batch.own_Q):
                 others_QP[i, torch.from_numpy(own)] = False
-            if mask_QP is None:
-                return others_QP
             mask_QP |= others_QP
         return mask_QP
 
@@ -268,10 +251,13 @@ class EmbedderTask(FinetuneTask):
         """Sample few-shot examples (query, answer) for each query. None: training uses no examples."""
         if not self.config.num_examples:
             return None
+        data = self.triplets
         sampled = []
         for query in query_Q:
-            drawn = self.triplets.draw_examples(epoch, int(query), self.config.num_examples)
-            sampled.append([self._get_example(*pair) for pair in drawn])
+            examples = []
+            for other, answer in data.draw_examples(epoch, int(query), self.config.num_examples):
+                examples.append((data.query_text[other].as_py(), data.corpus_text[answer].as_py()))
+            sampled.append(examples)
         return sampled
 
     def _evaluate_model(self, model: Encoder) -> Evaluation:
@@ -293,7 +279,7 @@ class EmbedderTask(FinetuneTask):
         query_QD = np.concatenate(gather_objects(own_QD))
         exclude_Q = find_own_rows(self.valid, rows)
         ranks_R, losses_Q = self.passes.rank_held_out(query_QD, relevant, own, own_ND, exclude_Q)
-        held_out = HeldOutRows(self.valid)
-        return held_out.evaluate(
-            self.config.metric, ranks_R, relevant, "map@25", "r@25", losses_Q=losses_Q
+        metric = self.config.metric
+        return evaluate_rows(
+            self.valid, metric, ranks_R, relevant, "map@25", "r@25", losses_Q=losses_Q
         )

@@ -6,11 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, MinLen
+from annotated_types import MinLen
 
 from ratchet.errors import InputError
 from ratchet.jobs.directions import find_direction
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Parents, Result, Unit
+from ratchet.orchestrator.job_interface import (
+    MAP_RESOURCES,
+    Context,
+    Job,
+    Parents,
+    PositiveInt,
+    Result,
+    Unit,
+)
 
 
 @dataclass(frozen=True)
@@ -19,16 +27,19 @@ class Config:
     """What ranks the corpus. `dense`: inner products of the vectors. `bm25`: BM25 on the texts. `knn`: votes of the
     nearest training queries for their positives (see `neighbors`). `reranked`: the ranking of another evaluation, with
     its top documents reordered by a reranker's scores."""
-    k: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (1, 5, 10, 25, 50, 75, 100)
+    k: Annotated[tuple[PositiveInt, ...], MinLen(1)] = (1, 5, 10, 25, 50, 75, 100)
     """Cut-offs of the metrics. Ranks are exact over the whole corpus, so cut-offs may exceed `top`."""
-    top: Annotated[int, Ge(1), Unit("documents")] = 100
+    top: Annotated[PositiveInt, Unit("documents")] = 100
     """Number of documents per query that are written to `run.trec` and `ranking/`, the input of `rerank`."""
-    neighbors: Annotated[int, Ge(1), Unit("queries")] = 20
+    neighbors: Annotated[PositiveInt, Unit("queries")] = 20
     """For `knn`: number of training queries that vote. The weight of a vote is that query's inner product minus that
     of the nearest one that does not vote (after Dudani 1976, "The distance-weighted k-nearest-neighbor rule")."""
     tag: str = "ratchet"
     """Name of the system in `run.trec` and in the report."""
 
+
+KINDS = ("map", "ndcg", "r", "p", "hit")
+"""Metrics that have a cut-off."""
 
 NEEDED = {
     "dense": ("query_embeddings", "corpus_embeddings"),
@@ -69,12 +80,12 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> None:
 
 def list_metrics(config: Config) -> list[str]:
     names = ["mrr", "map", "queries"]
-    for kind in ("map", "r", "ndcg", "p", "hit"):
+    for kind in KINDS:
         for k in config.k:
             names.append(f"{kind}@{k}")
-    found = [*names, "queries_without_relevant", "first_rank/*", "*/interval"]
+    found = ["queries_without_relevant", "first_rank/*", "*/interval"]
     for name in names:
-        found += [f"seen/{name}", f"unseen/{name}"]
+        found += [name, f"seen/{name}", f"unseen/{name}"]
     return found
 
 
@@ -85,7 +96,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from ratchet.data.formats.trec import write_qrels, write_run
     from ratchet.data.significance import list_half_widths, number_groups
-    from ratchet.data.tables import iterate_rows, list_shards, read_shards, write_table
+    from ratchet.data.tables import list_shards, read_shards, write_table
     from ratchet.jobs.distributed.shard_map import count_rows, map_shards
     from ratchet.jobs.retrieval import ranking as work
     from ratchet.models.search.rank_metrics import compute_rank_metrics
@@ -98,7 +109,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         )
     queries = read_shards(inputs.queries)
     ranking = context.out / "ranking"
-    counts = {"unscored": 0}
+    unscored = 0
     if config.system == "reranked":
         work.write_reranked(config, inputs, queries, ranking)
     else:
@@ -107,14 +118,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         device = "cuda" if context.resources.gpus else "cpu"
         arguments = {"config": config, "inputs": inputs, "device": device}
         counts = map_shards(context, shards, work.Worker, arguments, ranking, total_rows=total)
+        unscored = counts["unscored"]
 
     ranked = read_shards(ranking)
-    rows = iterate_rows(ranked.select(["id", "documents", "scores"]))
-    rankings = ((row["id"], zip(row["documents"], row["scores"], strict=True)) for row in rows)
-    write_run(context.out / "run.trec", rankings, config.tag)
-    rows = iterate_rows(queries.select(["id", "positives", "grades"]))
-    graded = ((row["id"], zip(row["positives"], row["grades"], strict=True)) for row in rows)
-    write_qrels(context.out / "qrels.trec", graded)
+    write_run(context.out / "run.trec", ranked, config.tag)
+    write_qrels(context.out / "qrels.trec", queries)
 
     grades_R = pc.list_flatten(queries["grades"]).to_numpy()
     ends_Q = np.cumsum(pc.list_value_length(queries["positives"]).to_numpy())
@@ -139,14 +147,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     found |= list_half_widths(metrics.per_query, work.WITH_INTERVAL, group_Q)
     if "seen" in per_query:
         found |= work.compute_by_seen(metrics, queries["seen"].to_numpy(), group_Q)
-    kinds = ("map", "ndcg", "r", "p", "hit")
-    tables = {f"{config.tag}: metrics by cut-off": metrics.list_by_cutoff(kinds, config.k)}
-    note = ""
-    if counts["unscored"]:
-        note = (
-            f"{counts['unscored']:,} of {metrics.queries:,} queries share no word with the corpus"
-        )
+    tables = {f"{config.tag}: metrics by cut-off": metrics.list_by_cutoff(KINDS, config.k)}
     cases = work.show_cases(config, inputs, queries, first, shown)
+    note = ""
+    if unscored:
+        note = f"{unscored:,} of {metrics.queries:,} queries share no word with the corpus"
     return Result(found, tables, cases=cases, note=note)
 
 

@@ -6,18 +6,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 
 from ratchet.data.formats.examples import read_examples
 from ratchet.errors import DataError, InputError
 from ratchet.jobs import needs
 from ratchet.jobs.directions import find_direction
-from ratchet.jobs.model_checks import check_embedder_model, check_target_modules, read_size
-from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, resolve_encoding_config
+from ratchet.jobs.model_checks import read_size
+from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import read_encoding_config
+from ratchet.models.model_kind import read_object
 from ratchet.models.pass_size import CPU_GRAPH
-from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    Needs,
+    NonNegativeInt,
+    Parents,
+    PositiveFloat,
+    PositiveInt,
+    Resources,
+    Result,
+    Unit,
+)
 
 TEMPLATE_TOKENS = 32
 """Estimated tokens of a template and a task. The exact number is checked when the model is loaded."""
@@ -27,96 +39,44 @@ TEMPLATE_TOKENS = 32
 class Config(EncodingSettings, training.RetrievalFinetuneConfig):
     batch_size: Annotated[int, Ge(2), Unit("queries")] = 64
     """Maximum number of queries per training step, over all workers. All batches of an epoch are of similar size."""
-    temperature: Annotated[float, Gt(0)] = 0.02
+    temperature: PositiveFloat = 0.02
     """Temperature of the softmax over the similarities (1 / `scale` of sentence-transformers)."""
-    matryoshka_dims: tuple[Annotated[int, Ge(1)], ...] = ()
+    matryoshka_dims: tuple[PositiveInt, ...] = ()
     """Numbers of leading dimensions to train as embeddings too, such as 64,128. The loss is the mean over these and the
     whole vectors (Kusupati et al. 2022, "Matryoshka representation learning")."""
     in_batch_negatives: bool = True
-    """Also use the passages of all other queries of the batch, on all workers, as negatives."""
-    false_negative_mask: bool = True
-    """Mask negatives that are labelled positives of the query, suspected false negatives (see the margins of `mine`),
-    or have the same text as its positive or the query."""
-    eval_pool: Annotated[int, Ge(1), Unit("documents")] | None = 1024
+    """Also use the passages of all other queries of the batch, on all workers, as negatives. Labelled positives of the
+    query, suspected false negatives (see the margins of `mine`), and passages with the text of its positive or of the
+    query are masked."""
+    eval_pool: Annotated[PositiveInt, Unit("documents")] | None = 1024
     """Number of documents that `valid` is ranked against during training, if the corpus has more: all positives, top
     documents of `ranking`, and random ones. Metrics over this pool are higher. None: the whole corpus."""
-    num_examples: Annotated[int, Ge(0)] = 0
+    num_examples: NonNegativeInt = 0
     """Maximum number of few-shot examples before a query in training. Each query gets a random number of them, from 0
     to this maximum, which are sampled from other training queries anew in each epoch."""
-    num_fixed_examples: Annotated[int, Ge(0)] = 0
-    """Number of few-shot examples to draw and save for inference, where all queries get them. At most num_examples."""
 
 
 @dataclass(frozen=True)
 class Inputs(training.RetrievalFinetuneInputs):
     examples: Path | None = None
-    """Few-shot examples to save with the model for inference, instead of `num_fixed_examples` drawn ones: JSON Lines
-    with `query` and `answer`."""
-
-
-def check_settings(config: Config, inputs: Inputs) -> None:
-    job = "finetune_embedder"
-    training.check_config(job, config, inputs.base, inputs.current_best)
-    training.check_retrieval_metric(job, config.metric)
-    has_negatives = config.num_negatives > 0 or config.in_batch_negatives
-    distills = config.distillation != "none"
-    rules = [
-        ("num_negatives", has_negatives, "1 or more where in_batch_negatives is off"),
-        ("distillation", has_negatives or not distills, "none where there are no negatives"),
-        (
-            "num_fixed_examples",
-            config.num_fixed_examples <= config.num_examples,
-            "0 up to num_examples, so that training uses as many",
-        ),
-    ]
-    training.require(job, config, rules)
-    if inputs.base is None:
-        return
-    check_dims(job, config, inputs.base)
-    fixed = read_examples(inputs.examples)
-    start, adapter = training.find_start(config, inputs)
-    known = (
-        config.start_from == "base" or inputs.current_best is not None
-    )  # else the adapter may bring a template
-    examples = None
-    if config.num_examples or fixed:
-        examples = fixed
-    found = resolve_encoding_config(job, config, start, adapter, examples, uses_task=known)
-    check_embedder_model(start, found, adapter)
-    if config.method == "lora":
-        check_target_modules(job, inputs.base, "backbone", config.target_modules)
-    each = found.example_query_max_length + found.example_answer_max_length
-    left = found.max_length - config.num_examples * (each + TEMPLATE_TOKENS) - TEMPLATE_TOKENS
-    if config.num_examples and left < (config.query_max_length or 1):
-        raise InputError(
-            f"{job}.num_examples: {config.num_examples} given, of up to {each} tokens each, with a max_length of"
-            f" {found.max_length}; that leaves {max(0, left)} for the query, expected"
-            f" {config.query_max_length or 'some'}; raise max_length, or lower num_examples or the lengths of examples"
-        )
-
-
-def check_dims(job: str, config: Config, base: Path) -> None:
-    """Raise InputError for `matryoshka_dims` that are not ascending, or not less than the base's dimensions."""
-    dims = config.matryoshka_dims
-    if not dims:
-        return
-    size = read_size(base, "hidden_size")
-    projection = read_encoding_config(base).projection
-    if projection:
-        from ratchet.models.embedder.projection import read_dim
-
-        size = read_dim(base / projection)
-    if list(dims) != sorted(set(dims)) or dims[-1] >= size:
-        raise InputError(
-            f"{job}.matryoshka_dims: {','.join(map(str, dims))} given; expected rising numbers below the {size}"
-            " dimensions of the vectors, which are always trained; change them"
-        )
+    """Few-shot examples to save with the model for inference, where all queries get them: JSON Lines with `query` and
+    `answer`."""
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return a note on the prompts, and the architecture. Raises DataError for data without training queries, and
     InputError for inputs that are given without their counterpart."""
-    check_settings(config, inputs)
+    job = "finetune_embedder"
+    training.check_config(job, config, inputs)
+    has_negatives = config.num_negatives > 0 or config.in_batch_negatives
+    distills = config.distillation != "none"
+    rules = [
+        ("num_negatives", has_negatives, "1 or more where in_batch_negatives is off"),
+        ("distillation", has_negatives or not distills, "none where there are no negatives"),
+    ]
+    training.require(job, config, rules)
+    if inputs.base is not None:
+        check_base(job, config, inputs)
     if ("ranking" in parents or inputs.ranking) and not ("valid" in parents or inputs.valid):
         raise InputError(
             "finetune_embedder: ranking given, without valid; expected both or none; give the other"
@@ -125,6 +85,35 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         said = "the data has queries for test only; expected some to train on; add train.tsv or --set data=PATH"
         raise DataError(f"finetune_embedder: {said}, or evaluate only: --set iterations=0")
     return needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)
+
+
+def check_base(job: str, config: Config, inputs: Inputs) -> None:
+    """Raise InputError for `matryoshka_dims` that are not ascending, or not less than the base's dimensions, and for
+    examples that leave no room for the query."""
+    dims = config.matryoshka_dims
+    if dims:
+        size = read_size(inputs.base, "hidden_size")
+        projection = read_encoding_config(inputs.base).projection
+        if projection:
+            size = read_object(inputs.base / projection / "config.json")["out_features"]
+        if list(dims) != sorted(set(dims)) or dims[-1] >= size:
+            raise InputError(
+                f"{job}.matryoshka_dims: {','.join(map(str, dims))} given; expected rising numbers below the {size}"
+                " dimensions of the vectors, which are always trained; change them"
+            )
+    examples = read_examples(inputs.examples)
+    if examples or config.num_examples:
+        found = training.check_embedder(job, config, inputs, examples)
+    else:
+        found = training.check_embedder(job, config, inputs)
+    each = found.example_query_max_length + found.example_answer_max_length
+    left = found.max_length - config.num_examples * (each + TEMPLATE_TOKENS) - TEMPLATE_TOKENS
+    if config.num_examples and left < (config.query_max_length or 1):
+        raise InputError(
+            f"{job}.num_examples: {config.num_examples} given, of up to {each} tokens each, with a max_length of"
+            f" {found.max_length}; that leaves {max(0, left)} for the query, expected"
+            f" {config.query_max_length or 'some'}; raise max_length, or lower num_examples or the lengths of examples"
+        )
 
 
 def estimate_needs(
@@ -183,7 +172,7 @@ JOB = Job(
     run=run,
     check=check,
     needs=estimate_needs,
-    max_workers=lambda config: training.count_feedable_workers(config.batch_size),
+    max_workers=training.count_feedable_workers,
     outputs=("adapter", "model", "checkpoint-*"),
     metrics=lambda config: [*training.list_training_metrics(config), "valid/documents"],
     direction=find_direction,

@@ -17,12 +17,21 @@ from ratchet.jobs.model_checks import check_reranker_model, check_target_modules
 from ratchet.jobs.prompt_settings import RerankerSettings, describe_prompts, resolve_reranker_config
 from ratchet.jobs.training import config as training
 from ratchet.models.pass_size import GROUPS_PER_PASS
-from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Resources, Result, Unit
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    Needs,
+    Parents,
+    PositiveInt,
+    Resources,
+    Result,
+    Unit,
+)
 
 
 @dataclass(frozen=True)
 class Config(RerankerSettings, training.RetrievalFinetuneConfig):
-    num_negatives: Annotated[int, Ge(1)] = 15
+    num_negatives: PositiveInt = 15
     """Maximum number of mined negatives per query in a training step, sampled anew in each epoch."""
     depth: Annotated[int, Ge(2), Unit("documents")] = 25
     """Number of documents of each held-out list that are reranked in evaluations."""
@@ -31,9 +40,9 @@ class Config(RerankerSettings, training.RetrievalFinetuneConfig):
 Inputs = training.RetrievalFinetuneInputs
 
 
-def check_settings(config: Config, inputs: Inputs) -> None:
-    training.check_config("finetune_reranker", config, inputs.base, inputs.current_best)
-    training.check_retrieval_metric("finetune_reranker", config.metric)
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
+    """Return a note on the prompts, and the architecture."""
+    training.check_config("finetune_reranker", config, inputs)
     if inputs.base is not None:
         given = resolve_reranker_config(config, inputs.base)
         check_reranker_model(inputs.base, given)
@@ -45,11 +54,6 @@ def check_settings(config: Config, inputs: Inputs) -> None:
                 "causal" if answers else "classifier",
                 config.target_modules,
             )
-
-
-def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Return a note on the prompts, and the architecture."""
-    check_settings(config, inputs)
     return needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)
 
 
@@ -108,7 +112,7 @@ JOB = Job(
     run=run,
     check=check,
     needs=estimate_needs,
-    max_workers=lambda config: training.count_feedable_workers(config.batch_size),
+    max_workers=training.count_feedable_workers,
     outputs=("adapter", "model", "checkpoint-*", "teacher_gate"),
     metrics=training.list_training_metrics,
     direction=find_direction,

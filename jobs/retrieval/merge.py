@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 
 from ratchet.errors import ArtifactError
 from ratchet.jobs import needs
@@ -18,6 +18,7 @@ from ratchet.orchestrator.job_interface import (
     Job,
     Needs,
     Parents,
+    PositiveFloat,
     Progress,
     Resources,
     Result,
@@ -30,7 +31,7 @@ class Config:
     probes: Annotated[int, Ge(2), Unit("texts")] = 32
     """Number of texts of the corpus on which the base with its adapter and the merged model are compared. Only the
     first 256 characters of a text are used."""
-    tolerance: Annotated[float, Gt(0)] = 1e-2
+    tolerance: PositiveFloat = 1e-2
     """Maximum difference between the two. For embedders: 1 - cosine similarity of their vectors. For rerankers:
     difference of scores, relative to the standard deviation. Weights in bfloat16 differ by about 1e-3 anyway."""
     allow_unchanged: bool = False
@@ -50,7 +51,8 @@ class Inputs:
     beside an adapter. The merged model then embeds as these scripts do."""
 
 
-def check_settings(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
+    """Return a note with the base named in the adapter, since an adapter fits any model of the same shape."""
     if inputs.base is not None:
         check_folder(inputs.base)
     if inputs.base is not None and inputs.adapter is not None:
@@ -58,20 +60,11 @@ def check_settings(config: Config, inputs: Inputs) -> None:
 
         check_inputs(inputs.base, inputs.adapter, inputs.projection)
         check_as_used(inputs.base, inputs.adapter)
-
-
-def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Return a note with the base named in the adapter, since an adapter fits any model of the same shape."""
-    check_settings(config, inputs)
-    if inputs.adapter is None:
-        about = {}
-    else:
+    note = ""
+    if inputs.adapter is not None:
         about = read_object(inputs.adapter / "adapter_config.json")
-    base = about.get("base_model_name_or_path")
-    if base:
-        note = f"the adapter was trained on {base}"
-    else:
-        note = ""
+        if about.get("base_model_name_or_path"):
+            note = f"the adapter was trained on {about['base_model_name_or_path']}"
     return needs.add_architecture(Result(note=note), inputs, parents)
 
 

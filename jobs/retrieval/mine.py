@@ -11,10 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Interval
+from annotated_types import Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Parents, Result, Seed
+from ratchet.jobs import needs
+from ratchet.orchestrator.job_interface import (
+    MAP_RESOURCES,
+    Context,
+    Job,
+    Parents,
+    PositiveInt,
+    Result,
+    Seed,
+)
 
 SMALL = 3
 """In a smaller corpus the default window may be empty: all negatives are then drawn at random."""
@@ -29,7 +38,7 @@ class Config:
     """Documents that may be negatives. `corpus`: all. `labelled`: only positives of training queries. Documents without
     training queries can only be negatives: a model that learns to push them away does not find them when a new query
     needs them. `auto`: `labelled` if at least a quarter of the corpus is labelled, else `corpus`."""
-    num_negatives: Annotated[int, Ge(1)] = 15
+    num_negatives: PositiveInt = 15
     """Number of negatives per query. Missing negatives are drawn at random from the candidates."""
     sampling_strategy: Literal["random", "top"] = "random"
     """`random`: draw negatives from the window at random. `top`: take the best-ranked ones of the window."""
@@ -57,7 +66,8 @@ class Inputs:
     """Vectors of `corpus`, in the same order."""
 
 
-def check_settings(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
+    """Return the counts of the queries. Raises InputError for a window that begins behind the corpus."""
     start, end = config.window
     if not 0 <= start < end:
         raise InputError(
@@ -72,17 +82,8 @@ def check_settings(config: Config, inputs: Inputs) -> None:
             f"mine.min_score: {config.min_score:g} given, with max_score={config.max_score:g}; expected at most"
             " max_score, since no document has both; correct one"
         )
-
-
-def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Return the counts of the queries. Raises InputError for a window that begins behind the corpus."""
-    check_settings(config, inputs)
-    if "corpus" in parents:
-        known = parents["corpus"].metrics.get("documents")
-    else:
-        known = None
-    start, end = config.window
-    if isinstance(known, int) and start >= max(known, SMALL):
+    known = needs.count(parents, "corpus", "documents")
+    if known is not None and start >= max(known, SMALL):
         raise InputError(
             f"mine.window: {start},{end} given, for {known:,} documents; expected ranks in the corpus, since all"
             " negatives would be drawn at random; lower it"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -132,11 +132,7 @@ class Worker:
             "suspects": self._name(suspects),
             "suspect_scores": self._score(query_QD, Relevant.from_lists(suspects)),
         }
-        schema = tables.add_carried(MINED, shard.column_names)
-        for name in schema.names:
-            if name not in columns:
-                columns[name] = shard[name].combine_chunks()
-        return pa.table(columns).select(schema.names).cast(schema)
+        return tables.complete(columns, shard, MINED)
 
     def _name(self, rows: list[list[int]]) -> list[list[str]]:
         """Return the ids of corpus rows."""
@@ -160,11 +156,8 @@ class Worker:
 
 def choose_candidates(config: Config, labelled: np.ndarray, documents: int) -> np.ndarray | None:
     """Return the corpus rows that may be negatives, int64, ascending. None: all. labelled: rows of all positives."""
-    if config.candidates == "corpus":
-        return None
-    if config.candidates == "labelled":
-        return labelled
-    if len(labelled) >= documents / 4 and len(labelled) > config.num_negatives:
+    enough = len(labelled) >= documents / 4 and len(labelled) > config.num_negatives
+    if config.candidates == "labelled" or (config.candidates == "auto" and enough):
         return labelled
     return None
 
@@ -184,20 +177,17 @@ def write_suspects(folder: Path, corpus: Path) -> None:
     with (folder / "suspects.jsonl").open("w", encoding="utf-8") as file:
         for path in tables.list_shards(folder):
             for row in pq.read_table(path).to_pylist():
-                if row["suspects"]:
-                    line = _make_line(row, text_of)
+                suspects = []
+                for name, score in zip(row["suspects"], row["suspect_scores"], strict=True):
+                    suspects.append(
+                        {"id": name, "text": text_of[name], "similarity": round(score, 6)}
+                    )
+                line = {
+                    "query_id": row["id"],
+                    "query": row["text"],
+                    "positives": text_of.find(row["positives"]),
+                    "positive_similarity": round(max(row["positive_scores"]), 6),
+                    "suspects": suspects,
+                }
+                if suspects:
                     file.write(json.dumps(line, ensure_ascii=False) + "\n")
-
-
-def _make_line(row: dict[str, Any], text_of: tables.Texts) -> dict[str, Any]:
-    suspects = []
-    texts = text_of.find(row["suspects"])
-    for name, text, score in zip(row["suspects"], texts, row["suspect_scores"], strict=True):
-        suspects.append({"id": name, "text": text, "similarity": round(score, 6)})
-    return {
-        "query_id": row["id"],
-        "query": row["text"],
-        "positives": text_of.find(row["positives"]),
-        "positive_similarity": round(max(row["positive_scores"]), 6),
-        "suspects": suspects,
-    }

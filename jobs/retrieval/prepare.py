@@ -12,10 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from annotated_types import Ge, Interval
+from annotated_types import Interval
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, Result, Seed, Unit
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    NonNegativeInt,
+    Parents,
+    PositiveInt,
+    Result,
+    Seed,
+    Unit,
+)
 
 if TYPE_CHECKING:
     from ratchet.data.retrieval import Query, RetrievalData
@@ -43,7 +52,7 @@ class Config:
     of `valid` are left out, those with the fewest training queries first."""
     folds: Annotated[int, Interval(ge=1, le=1000)] = 1
     """Number of folds of a cross-validation. One is the test split, and `test_fraction` is not used. 1: none."""
-    fold: Annotated[int, Ge(0)] = 0
+    fold: NonNegativeInt = 0
     """Index of the fold that is the test split, from 0."""
     seed: Seed = 42
     """Seed of the split."""
@@ -52,7 +61,7 @@ class Config:
     `query=title&positive=body`. Empty: none."""
     needs_negatives: bool = False
     """Raise an error if the data give no query a negative."""
-    shard_rows: Annotated[int, Ge(1), Unit("rows")] = 4096
+    shard_rows: Annotated[PositiveInt, Unit("rows")] = 4096
     """Rows per shard. A shard is the unit of work, and the unit that is repeated if a worker is lost."""
 
 
@@ -64,18 +73,6 @@ class Inputs:
     """Data for `valid` only, instead of a part of `data`."""
     test: tuple[Path, ...] = ()
     """Data for `test` only, instead of a part of `data`."""
-
-
-def check_settings(config: Config, inputs: Inputs) -> None:
-    if config.fold >= config.folds:
-        raise InputError(
-            f"prepare.fold: {config.fold} given; expected less than folds, which is {config.folds}"
-        )
-    if config.unseen_fraction and not config.validation_fraction:
-        raise InputError(
-            f"prepare.unseen_fraction: {config.unseen_fraction} given, with validation_fraction=0; expected held-out"
-            " queries; raise validation_fraction, or leave it out"
-        )
 
 
 def list_outputs(config: Config) -> tuple[str, ...]:
@@ -90,17 +87,30 @@ def list_outputs(config: Config) -> tuple[str, ...]:
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read and split the data, so that a bad row is an error, with file and line, before the run starts. Only the first
     rows of large files are read, and their counts are estimates."""
-    from ratchet.jobs.retrieval.splits import describe, describe_decision, load_data, split_data
+    from ratchet.data.significance import MIN_VALID_GROUPS
+    from ratchet.jobs.retrieval.splits import describe, load_data, split_data
 
-    check_settings(config, inputs)
+    if config.fold >= config.folds:
+        raise InputError(
+            f"prepare.fold: {config.fold} given; expected less than folds, which is {config.folds}"
+        )
+    if config.unseen_fraction and not config.validation_fraction:
+        raise InputError(
+            f"prepare.unseen_fraction: {config.unseen_fraction} given, with validation_fraction=0; expected held-out"
+            " queries; raise validation_fraction, or leave it out"
+        )
     data = load_data(config, inputs, sampled=True)
     splits = split_data(data, config)
     counts = {"documents": data.num_documents, "longest_text": find_longest(data), **data.notes}
     for name, found in splits.items():
         counts[f"{name}/queries"] = round(len(found) / data.share)
     notes = [describe(data, splits)]
-    if data.share == 1:
-        notes.append(describe_decision(splits))
+    groups = len({query.group for query in splits.get("valid", ())})
+    if data.share == 1 and 0 < groups < MIN_VALID_GROUPS:
+        notes.append(
+            f"valid has few groups of queries ({groups}): a cross-validation of the training queries decides what is"
+            " kept"
+        )
     return Result(counts, note="; ".join(filter(None, notes)))
 
 
@@ -123,8 +133,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     corpus = sorted(data.corpus, key=lambda document: document.id, reverse=True)
     documents = ({"id": document.id, "text": document.text} for document in corpus)
     tables.write_shards(context.out / "corpus", documents, tables.CORPUS, config.shard_rows)
-    context.progress(Progress(len(corpus), len(corpus), "documents"))
-    scores: list[str] = []
+    scores = []
     if splits["train"] and all(query.teacher for query in splits["train"]):
         scores = [tables.TEACHER_SCORES["positives"], tables.TEACHER_SCORES["negatives"]]
     instructions = [name for name in tables.INSTRUCTIONS if f"{name}s" in data.notes]
@@ -148,8 +157,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         )
         tables.write_shards(context.out / name, rows, schema, config.shard_rows)
         statistics.append(_summarize(name, queries, sum(seen)))
-    context.progress(Progress(len(data.queries), len(data.queries), "queries"))
-    metrics: dict[str, float | int | str] = {
+    metrics = {
         "documents": len(corpus),
         "queries": len(data.queries),
         **{f"{name}/queries": len(queries) for name, queries in splits.items()},
@@ -165,10 +173,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(metrics, {"splits": statistics}, note=note)
 
 
-def _summarize(name: str, queries: Sequence[Query], seen: int) -> dict[str, float | int | str]:
+def _summarize(name: str, queries: Sequence[Query], seen: int) -> dict[str, Any]:
     from ratchet.data.rankings import summarize_counts
 
-    row: dict[str, float | int | str] = {
+    row: dict[str, Any] = {
         "split": name,
         "queries": len(queries),
         "groups": len({query.group for query in queries}),

@@ -5,7 +5,7 @@ Legend: Q queries, R their relevant documents, K ranked documents of a query, N 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,9 @@ from ratchet.data.significance import list_half_widths
 from ratchet.data.tables import (
     RANKED,
     DocumentRows,
-    Texts,
     add_carried,
+    check_queries,
+    complete,
     list_shards,
     read_queries,
     read_shards,
@@ -30,7 +31,6 @@ from ratchet.data.tables import (
 )
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import read_blocks, read_vectors
-from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress
 from ratchet.models.search.nearest_queries import vote
 from ratchet.models.search.rank_metrics import RankMetrics
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 WITH_INTERVAL = ("map@25", "r@25", "ndcg@10", "mrr", "map")
 """Metrics whose 95 % confidence interval is reported too, as its half width, such as `map@25/interval`."""
-
-"""Metrics in the table "metrics by dimensions"."""
 
 FIRST = ("map@25", "r@25", "mrr", "map")
 """Metrics that are reported before the others."""
@@ -61,7 +59,7 @@ class Worker:
 
     def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
         self.config = config
-        self.inputs = inputs
+        self.inputs: Any = inputs
         self.device = device
         table = read_shards(inputs.corpus, ["id", "text"] if config.system == "bm25" else ["id"])
         self.corpus = DocumentRows(table["id"])
@@ -83,15 +81,13 @@ class Worker:
         )
         top = self.config.top
         if self.config.system == "dense":
+            read = partial(read_blocks, self.inputs.corpus_embeddings, self.ids, mapped=True)
             query_QD = self._read_queries(source, shard)
             ranks_R, scores_QK, rows_QK = rank_and_search(
-                query_QD, relevant, self._read_corpus, top, exclude_Q=own_Q, device=self.device
+                query_QD, relevant, read, top, exclude_Q=own_Q, device=self.device
             )
         else:
-            if self.config.system == "bm25":
-                score = self._score_words(shard["text"].to_pylist())
-            else:
-                score = self._score_votes(self._read_queries(source, shard))
+            score = self._make_score(source, shard)
             ranks_R, scores_QK, rows_QK = rank_in_blocks(
                 score, len(self.ids), relevant, own_Q, top, report
             )
@@ -101,47 +97,29 @@ class Worker:
             kept = rows_QK[q] != own
             documents.append(self.ids.take(pa.array(rows_QK[q][kept])).to_pylist())
             scores.append(scores_QK[q][kept])
-        columns = {
-            "documents": documents,
-            "scores": scores,
-            "ranks": _split_by_query(ranks_R, relevant),
-        }
-        schema = add_carried(RANKED, shard.column_names)
-        for name in schema.names:
-            if name not in columns:
-                columns[name] = shard[name].combine_chunks()
-        write_table(target, pa.table(columns).select(schema.names).cast(schema))
+        ranks = pa.ListArray.from_arrays(relevant.indptr.astype(np.int32), ranks_R)
+        columns = {"documents": documents, "scores": scores, "ranks": ranks}
+        write_table(target, complete(columns, shard, RANKED))
         unscored = 0
         if self.config.system == "bm25":
             unscored = int((scores_QK.max(1, initial=0.0) <= 0).sum())
         return {"rows": len(shard), "unscored": unscored}
 
     def _read_queries(self, source: Path, shard: pa.Table) -> np.ndarray:
-        assert self.inputs.query_embeddings is not None
         vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
         return read_vectors(vectors, shard["id"].combine_chunks())
 
-    def _read_corpus(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield blocks of the corpus vectors, as (row of the first, [n, D])."""
-        assert self.inputs.corpus_embeddings is not None
-        return read_blocks(self.inputs.corpus_embeddings, self.ids, mapped=True)
-
-    def _score_words(self, texts: list[str]) -> Callable[[slice], np.ndarray]:
-        """Return the function that scores all documents by BM25, [Q, N], for some of the queries."""
-        return lambda some: self.bm25.score(texts[some])
-
-    def _score_votes(self, query_QD: np.ndarray) -> Callable[[slice], np.ndarray]:
-        """Return the function that scores all documents by the votes of the nearest training queries."""
-        assert self.inputs.train_embeddings is not None
+    def _make_score(self, source: Path, shard: pa.Table) -> Callable[[slice], np.ndarray]:
+        """Return the function that scores all documents, [Q, N], for some of the queries: by BM25, or by the votes of
+        the nearest training queries."""
+        if self.config.system == "bm25":
+            texts = shard["text"].to_pylist()
+            return lambda some: self.bm25.score(texts[some])
         blocks = read_blocks(self.inputs.train_embeddings, self.train_ids)
+        query_QD = self._read_queries(source, shard)
         nearest = top_k(query_QD, blocks, self.config.neighbors + 1, device=self.device)
         votes_QN = vote(*nearest, self.labels, len(self.ids))
         return lambda some: votes_QN[some].toarray()
-
-
-def _split_by_query(value_R: np.ndarray, relevant: Relevant) -> pa.ListArray:
-    """Return the values of each query's relevant documents as a list."""
-    return pa.ListArray.from_arrays(relevant.indptr.astype(np.int32), value_R)
 
 
 def write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: Path) -> None:
@@ -149,10 +127,7 @@ def write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: Pa
     first = list_shards(inputs.scored)[0]
     schema = add_carried(RANKED, pq.read_schema(first).names)
     table = read_shards(inputs.scored, [*schema.names, "teacher_scores"])
-    if table["id"].to_pylist() != queries["id"].to_pylist():
-        raise InputError(
-            f"{inputs.scored}: ranks other queries; expected those of {inputs.queries} in the same order"
-        )
+    check_queries(inputs.scored, table, queries, inputs.queries)
     rows = table.to_pylist()
     for row, positives in zip(rows, queries["positives"].to_pylist(), strict=True):
         scores = np.array(row.pop("teacher_scores"), np.float32)
@@ -163,8 +138,8 @@ def write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: Pa
     write_table(target / first.name, pa.Table.from_pylist(rows, schema=schema))
 
 
-def list_scalars(metrics: RankMetrics) -> dict[str, float | int | str]:
-    found: dict[str, float | int | str] = {}
+def list_scalars(metrics: RankMetrics) -> dict[str, float]:
+    found = {}
     for name in (*FIRST, *metrics.values):
         if name in metrics.values:
             found[name] = round(float(metrics.values[name]), 6)
@@ -176,20 +151,19 @@ def list_scalars(metrics: RankMetrics) -> dict[str, float | int | str]:
 
 def compute_by_seen(
     metrics: RankMetrics, seen_Q: np.ndarray, group_Q: np.ndarray
-) -> dict[str, float | int | str]:
+) -> dict[str, float]:
     """Return the metrics of seen and unseen queries separately, such as `seen/map@25`. If there are no seen (or unseen)
     queries, their metrics are left out. Queries without a relevant document do not count, as in the other metrics."""
-    found: dict[str, float | int | str] = {}
+    found: dict[str, float] = {}
     for group, own_Q in (("seen", seen_Q), ("unseen", ~seen_Q)):
         own_Q = own_Q & ~np.isnan(metrics.per_query["mrr"])
         if not own_Q.any():
             continue
+        found[f"{group}/queries"] = int(own_Q.sum())
         values = {}
         for name, value_Q in metrics.per_query.items():
             values[name] = value_Q[own_Q]
-        found[f"{group}/queries"] = int(own_Q.sum())
-        for name, value_q in values.items():
-            found[f"{group}/{name}"] = round(float(value_q.mean()), 6)
+            found[f"{group}/{name}"] = round(float(values[name].mean()), 6)
         found |= list_half_widths(values, WITH_INTERVAL, group_Q[own_Q], f"{group}/")
     return found
 
@@ -207,10 +181,7 @@ def show_cases(
     if inputs.before is None:
         return {}
     before = pq.read_table(inputs.before / "per_query.parquet", columns=["id", "first_rank", "top"])
-    if before["id"].to_pylist() != queries["id"].to_pylist():
-        raise InputError(
-            f"{inputs.before}: evaluates other queries; expected those of {inputs.queries}"
-        )
+    check_queries(inputs.before, before, queries, inputs.queries)
     ranks = before["first_rank"].to_pylist()
     tops = before["top"].to_pylist()
     rose = []
@@ -221,28 +192,25 @@ def show_cases(
         elif old and new and new > old:
             fell.append((old / new, q))
     worst = sorted(fell)[: CASES // 3]
-    chosen = {"answer rose most": sorted(rose)[: CASES - len(worst)], "answer fell most": worst}
+    best = sorted(rose)[: CASES - len(worst)]
     named = []
-    for q in (q for cases in chosen.values() for _, q in cases):
-        named += [*tops[q], *shown[q]]
+    for _, q in best + worst:
+        named += tops[q] + shown[q]
     if not named:
         return {}  # without reading the corpus
     text_of = read_texts(inputs.corpus, pa.chunked_array([named], pa.string()))
     found: dict[str, list[dict[str, Any]]] = {}
-    for title, cases in chosen.items():
+    for title, cases in (("answer rose most", best), ("answer fell most", worst)):
         for _, q in cases:
-            make_cards = partial(_make_cards, text_of, set(queries["positives"][q].as_py()))
-            columns = {
-                f"before: answer at rank {ranks[q]}": make_cards(tops[q]),
-                f"{config.tag}: answer at rank {first[q]}": make_cards(shown[q]),
-            }
+            positives = queries["positives"][q].as_py()
+            columns: dict[str, list[dict[str, Any]]] = {}
+            for system, rank, top in (
+                ("before", ranks[q], tops[q]),
+                (config.tag, first[q], shown[q]),
+            ):
+                cards = columns.setdefault(f"{system}: answer at rank {rank}", [])
+                for name, text in zip(top, text_of.find(top), strict=True):
+                    cards.append({"text": text, "good": name in positives})
             case = {"title": queries["text"][q].as_py(), "columns": columns}
             found.setdefault(title, []).append(case)
     return found
-
-
-def _make_cards(text_of: Texts, right: set[str], names: list[str]) -> list[dict[str, Any]]:
-    cards: list[dict[str, Any]] = []
-    for name, text in zip(names, text_of.find(names), strict=True):
-        cards.append({"text": text, "good": name in right})
-    return cards

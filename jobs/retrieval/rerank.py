@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from annotated_types import Ge
-
 from ratchet.jobs import needs
 from ratchet.jobs.directions import find_direction
 from ratchet.jobs.inference import InferenceConfig, check_inference, check_quantization
@@ -33,6 +31,7 @@ from ratchet.orchestrator.job_interface import (
     Job,
     Needs,
     Parents,
+    PositiveInt,
     Resources,
     Result,
     Unit,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config(InferenceConfig, RerankerSettings):
-    depth: Annotated[int, Ge(1), Unit("documents")] | None = None
+    depth: Annotated[PositiveInt, Unit("documents")] | None = None
     """Number of top documents of each ranking to score. None: all. Mined lists are always scored as a whole."""
 
 
@@ -99,10 +98,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             for path in [*shards, *inputs.lists.glob("*.jsonl")]:
                 shutil.copyfile(path, context.out / path.name)
             gate.write(context.out)
-            counts = {"queries": rows, "pairs": 0, "tokens": 0}
             why = str(gate).removeprefix("no: ")
             return Result(
-                {**counts, "teacher_gate": str(gate)}, note=f"the teacher is not used: {why}"
+                {"queries": rows, "pairs": 0, "tokens": 0, "teacher_gate": str(gate)},
+                note=f"the teacher is not used: {why}",
             )
     # At plan time the model may not have existed.
     check_quantization("rerank", config.quantization, inputs.model)

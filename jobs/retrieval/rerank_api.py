@@ -15,15 +15,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from annotated_types import Ge, Gt
-
 from ratchet.models.reranker.remote import Api, check_url
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, Result, Unit
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    Parents,
+    PositiveFloat,
+    PositiveInt,
+    Progress,
+    Result,
+    Unit,
+)
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ratchet.data.scored_lists import Lists
     from ratchet.models.reranker.remote import RemoteReranker
 
 SMALLEST = 1e-6
@@ -42,11 +48,11 @@ class Config:
     probabilities: bool = True
     """Whether the server returns probabilities (0 to 1). They are then written as logits, log(p / (1 - p)), which the
     distillation losses expect. Ignored for `tei`, which is asked for logits."""
-    depth: Annotated[int, Ge(1), Unit("documents")] | None = None
+    depth: Annotated[PositiveInt, Unit("documents")] | None = None
     """Number of top documents of each ranking to score. None: all. Mined lists are always scored as a whole."""
-    concurrency: Annotated[int, Ge(1), Unit("requests")] = 8
+    concurrency: Annotated[PositiveInt, Unit("requests")] = 8
     """Maximum number of concurrent requests."""
-    timeout: Annotated[float, Gt(0), Unit("seconds")] = 60.0
+    timeout: Annotated[PositiveFloat, Unit("seconds")] = 60.0
     """Maximum time without data from the server. The request is then tried again."""
     key_variable: str = "RERANK_API_KEY"
     """Name of the environment variable with the API key, which is sent as a bearer token."""
@@ -65,59 +71,53 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> None:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    from ratchet.data.scored_lists import Lists, check_lists, describe_teacher, write_flag_embedding
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ratchet.data.scored_lists import (
+        Lists,
+        check_lists,
+        describe_teacher,
+        write_flag_embedding,
+        write_scores,
+    )
     from ratchet.data.tables import list_shards
-    from ratchet.jobs.distributed.shard_map import complete_shards, count_rows
+    from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards, count_rows
+    from ratchet.models.reranker.remote import RemoteReranker
 
     check_lists(inputs.lists)
     shards = list_shards(inputs.lists)
     rows = count_rows(shards, ["id", "text"])
     lists = Lists(inputs.lists, inputs.corpus, config.depth)
-    process = partial(_ask, context, config, lists, rows)
+    key = os.environ.get(config.key_variable, "")
+    server = RemoteReranker(config.url, config.model, config.api, key, config.timeout)
+
+    def process(targets: Mapping[Path, Path], done: int) -> None:
+        for source, target in targets.items():
+            table, texts = lists.read(source)
+            queries = table["text"].to_pylist()
+            answers = Answers(target.with_suffix(".answers.jsonl"), server)
+            scores = []
+            with ThreadPoolExecutor(config.concurrency) as pool:
+                waiting = []
+                for row, (query, passages) in enumerate(zip(queries, texts, strict=True)):
+                    waiting.append(pool.submit(answers.ask, row, query, passages))
+                try:
+                    for future in waiting:
+                        scores.append(future.result())
+                        context.progress(Progress(done + len(answers.known), rows))
+                finally:
+                    pool.shutdown(cancel_futures=True)
+            if config.probabilities and config.api != "tei":
+                scores = [_logit(own) for own in scores]
+            write = partial(write_scores, table=table, scores=scores, tokens=0)
+            commit_shard(context, source, target, write)
+            done += len(table)
+
     counts = complete_shards(context, shards, context.out, process, rows)
     write_flag_embedding(context.out, inputs.corpus)
     accuracy, note = describe_teacher(counts)
     made = {"queries": rows, "pairs": counts["pairs"]}
     return Result({**made, **accuracy, "model": config.model or config.url}, note=note)
-
-
-def _ask(
-    context: Context,
-    config: Config,
-    lists: Lists,
-    rows: int,
-    targets: Mapping[Path, Path],
-    done: int,
-) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    from ratchet.data.scored_lists import write_scores
-    from ratchet.jobs.distributed.shard_map import commit_shard
-    from ratchet.models.reranker.remote import RemoteReranker
-
-    key = os.environ.get(config.key_variable, "")
-    server = RemoteReranker(config.url, config.model, config.api, key, config.timeout)
-    for source, target in targets.items():
-        table, texts = lists.read(source)
-        queries = table["text"].to_pylist()
-        answers = Answers(target.with_suffix(".answers.jsonl"), server)
-        scores = []
-        with ThreadPoolExecutor(config.concurrency) as pool:
-            waiting = []
-            for row, (query, passages) in enumerate(zip(queries, texts, strict=True)):
-                waiting.append(pool.submit(answers.ask, row, query, passages))
-            try:
-                for future in waiting:
-                    scores.append(future.result())
-                    context.progress(Progress(done + len(answers.known), rows))
-            finally:
-                pool.shutdown(cancel_futures=True)
-        if config.probabilities and config.api != "tei":
-            scores = [_logit(own) for own in scores]
-        commit_shard(
-            context, source, target, partial(write_scores, table=table, scores=scores, tokens=0)
-        )
-        done += len(table)
 
 
 def _logit(probability_P: np.ndarray) -> np.ndarray:

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from ratchet.data.rankings import reorder
-from ratchet.data.tables import RANKED, Texts, read_shards, take_texts
+from ratchet.data.tables import RANKED, Texts, check_queries, read_shards, take_texts
 from ratchet.data.triplets import Triplets, pad_rows
 from ratchet.errors import InputError
 from ratchet.jobs.prompt_settings import list_instructions, resolve_reranker_config
 from ratchet.jobs.training.config import find_start
-from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
+from ratchet.jobs.training.evaluation import Evaluation, evaluate_rows
 from ratchet.jobs.training.task import Batch, FinetuneTask
 from ratchet.jobs.training.teacher_gate import find_teacher_temperature
 from ratchet.jobs.training.worker import WorkerInfo, gather_objects
@@ -72,11 +72,9 @@ class RerankerTask(FinetuneTask):
         """The ranking of each held-out query."""
         if inputs.valid and inputs.ranking:
             self.valid = read_shards(inputs.valid)
-            self.lists = read_shards(inputs.ranking, RANKED.names).to_pylist()
-            if [row["id"] for row in self.lists] != self.valid["id"].to_pylist():
-                raise InputError(
-                    f"{inputs.ranking}: a ranking of other queries given; expected those of {inputs.valid}; rank these"
-                )
+            ranking = read_shards(inputs.ranking, RANKED.names)
+            check_queries(inputs.ranking, ranking, self.valid, inputs.valid)
+            self.lists = ranking.to_pylist()
         self.valid_prompts = list_instructions(config, self.valid)
         self.triplets = Triplets(
             read_shards(inputs.mined),
@@ -231,10 +229,8 @@ def evaluate_lists(
     metric: str, valid: pa.Table, ranks: Sequence[Sequence[int]], losses_Q: np.ndarray | None = None
 ) -> Evaluation:
     """Evaluate rankings of the queries in `valid`, given the ranks of each query's positives. losses_Q: see
-    `HeldOutRows.evaluate`."""
+    `evaluate_rows`."""
     # The metrics depend only on the number of relevant documents and on their ranks, so any row numbers do.
     relevant = Relevant.from_lists([list(range(len(own))) for own in ranks])
     flat_R = np.array([rank for own in ranks for rank in own], np.int64)
-    return HeldOutRows(valid).evaluate(
-        metric, flat_R, relevant, "map@25", "r@25", losses_Q=losses_Q
-    )
+    return evaluate_rows(valid, metric, flat_R, relevant, "map@25", "r@25", losses_Q=losses_Q)

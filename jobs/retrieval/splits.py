@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ratchet.data.formats.detection import load_retrieval
 from ratchet.data.formats.example_questions import read_example_questions
@@ -12,7 +12,6 @@ from ratchet.data.retrieval import RetrievalData
 from ratchet.data.retrieval.checks import check_data
 from ratchet.data.retrieval.mixtures import unite
 from ratchet.data.retrieval.splits import Splits, leave_out_labels, split_queries
-from ratchet.data.significance import MIN_VALID_GROUPS
 from ratchet.data.tables import INSTRUCTIONS
 from ratchet.errors import InputError
 
@@ -54,7 +53,7 @@ def split_data(data: RetrievalData, config: Config) -> Splits:
         if query.where:
             source = query.where.rpartition(":")[0]
             break
-    options: dict[str, Any] = {}
+    options = {}
     if data.share != 1:
         options["least_valid"] = 0  # the counts of a sample are multiplied
     splits = split_queries(
@@ -97,14 +96,3 @@ def describe(data: RetrievalData, splits: Splits) -> str:
             note += f", such as {repeated[0].where}"
         notes.append(note)
     return "; ".join(notes)
-
-
-def describe_decision(splits: Splits) -> str:
-    """Return a note on a valid split that is too small to decide what is kept; an empty string for others."""
-    groups = len({query.group for query in splits.get("valid", ())})
-    if 0 < groups < MIN_VALID_GROUPS:
-        return (
-            f"valid has few groups of queries ({groups}): a cross-validation of the training queries decides what is"
-            " kept"
-        )
-    return ""

@@ -11,11 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from annotated_types import Ge, MinLen
+from annotated_types import MinLen
 
 from ratchet.errors import InputError
 from ratchet.jobs.directions import find_direction
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Result, Seed
+from ratchet.orchestrator.job_interface import (
+    MAP_RESOURCES,
+    Context,
+    Job,
+    PositiveInt,
+    Result,
+    Seed,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,9 +35,9 @@ class Config:
     system: Literal["dense", "bm25"] = "dense"
     """What ranks the statements. `dense`: inner products of the vectors. `bm25`: BM25, which is slow
     for more than about 100,000 statements."""
-    k: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (1, 5, 10, 50, 100, 1000)
+    k: Annotated[tuple[PositiveInt, ...], MinLen(1)] = (1, 5, 10, 50, 100, 1000)
     """Cut-offs of the metrics."""
-    max_queries: Annotated[int, Ge(1)] | None = None
+    max_queries: PositiveInt | None = None
     """Maximum number of queries, sampled at random; each still ranks all statements. None: no sampling."""
     seed: Seed = 42
     """Seed of the sample of queries."""
@@ -78,7 +85,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     ranks_R = pc.list_flatten(read_shards(context.out / "ranks")["ranks"]).to_numpy()
     metrics = compute_rank_metrics(ranks_R, relevant, sorted(config.k))
     names = list_metrics(config)
-    shown: dict[str, float | int | str] = {}
+    shown = {}
     for name in names:
         shown[name] = round(metrics.values[name], 6)
     shown |= list_half_widths(metrics.per_query, names, paper_S[rows_Q])
@@ -94,8 +101,7 @@ class Worker:
     def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
         from ratchet.data.formats.papers import number_papers
         from ratchet.data.lexical_baselines import BM25
-        from ratchet.data.tables import list_shards, read_shards
-        from ratchet.jobs.distributed.shard_map import count_rows
+        from ratchet.data.tables import DocumentRows, read_shards
 
         self.config = config
         self.inputs = inputs
@@ -106,18 +112,14 @@ class Worker:
         table = read_shards(inputs.statements, columns)
         self.ids = table["id"].combine_chunks()
         self.paper_S = number_papers(table)
+        self.rows = DocumentRows(table["id"])
         self.rows_Q = choose_queries(config, self.paper_S)
-        self.starts: dict[str, int] = {}
-        """Name of a shard -> row of its first statement."""
-        start = 0
-        for path in list_shards(inputs.statements):
-            self.starts[path.name] = start
-            start += count_rows([path], ["id"])
         if config.system == "bm25":
             self.texts: list[str] = table["text"].to_pylist()
             self.bm25 = BM25(self.texts)
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+        import numpy as np
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -126,9 +128,10 @@ class Worker:
         from ratchet.data.vectors import read_blocks, read_vectors
         from ratchet.models.search.ranks import Relevant, rank_in_blocks, rank_relevant
 
-        names = pq.read_table(source, columns=["id"])["id"].combine_chunks()
-        start = self.starts[source.name]
-        own_Q = self.rows_Q[(self.rows_Q >= start) & (self.rows_Q < start + len(names))]
+        names = pq.read_table(source, columns=["id"])["id"]
+        row_S = self.rows.find(names)
+        is_query_S = np.isin(row_S, self.rows_Q)
+        own_Q = row_S[is_query_S]
         relevant = Relevant(*other_statements(self.paper_S, own_Q))
         if self.config.system == "bm25":
             texts = [self.texts[row] for row in own_Q]
@@ -139,7 +142,8 @@ class Worker:
         else:
             folder = self.inputs.embeddings
             assert folder is not None
-            query_QD = read_vectors(folder / f"{source.stem}.arrow", names)[own_Q - start]
+            vector_SD = read_vectors(folder / f"{source.stem}.arrow", names.combine_chunks())
+            query_QD = vector_SD[is_query_S]
             read = partial(read_blocks, folder, self.ids)
             ranks_R = rank_relevant(query_QD, relevant, read, exclude_Q=own_Q, device=self.device)
         lists = pa.ListArray.from_arrays(pa.array(relevant.indptr, pa.int32()), pa.array(ranks_R))
@@ -151,8 +155,6 @@ def choose_queries(config: Config, paper_S: np.ndarray) -> np.ndarray:
     """Return the rows of the statements that are queries, int64, rising."""
     import numpy as np
 
-    if not len(paper_S):
-        return np.zeros(0, np.int64)
     rows_Q = np.flatnonzero(np.bincount(paper_S)[paper_S] >= 2)
     if config.max_queries is None or config.max_queries >= len(rows_Q):
         return rows_Q

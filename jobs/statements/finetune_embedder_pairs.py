@@ -6,29 +6,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.directions import find_direction
-from ratchet.jobs.model_checks import check_embedder_model, check_target_modules
-from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, resolve_encoding_config
+from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import read_encoding_config
-from ratchet.orchestrator.job_interface import Context, Job, Needs, Parents, Resources, Result, Unit
+from ratchet.models.model_kind import read_object
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    Needs,
+    Parents,
+    PositiveFloat,
+    PositiveInt,
+    Resources,
+    Result,
+    Unit,
+)
 
 
 @dataclass(frozen=True)
 class Config(EncodingSettings, training.RankFinetuneConfig):
     batch_size: Annotated[int, Ge(2), Unit("pairs")] = 1024
     """Pairs per training step, over all workers. The last pairs of an epoch are left out if they fill no batch."""
-    temperature: Annotated[float, Gt(0)] = 0.07
+    temperature: PositiveFloat = 0.07
     """Temperature of the softmax over the similarities."""
     mask_paper: bool = True
     """Mask other statements of the same paper, which would otherwise be negatives."""
-    chunk: Annotated[int, Ge(1), Unit("rows")] = 256
-    """Number of rows in a tile of the similarity matrix. Smaller tiles take less memory."""
-    projection: Annotated[int, Ge(1), Unit("dimensions")] | None = None
+    projection: Annotated[PositiveInt, Unit("dimensions")] | None = None
     """Output dimension of a linear layer after the pooling, which is trained too. None: no new layer."""
     metric: str = "mrr"
     """Metric on `valid` that selects the model to keep: mrr, map, p@K, r@K, map@K, ndcg@K or hit@K."""
@@ -46,40 +54,24 @@ class Inputs:
     """The current best adapter, which is kept if training does not improve on it. None: improve on the base."""
 
 
-def check_settings(config: Config, inputs: Inputs) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
+    """Return a note on the prompts. Raises an error for a batch size above the number of pairs."""
     job = "finetune_embedder_pairs"
     adapts = config.method == "lora"
     training.require(
         job, config, [("method", adapts, "lora, since the theorem recipe merges an adapter")]
     )
-    training.check_config(job, config, inputs.base, inputs.current_best)
-    training.check_retrieval_metric(job, config.metric)
-    if inputs.base is None:
-        return
-    start, adapter = training.find_start(config, inputs)
-    known = (
-        config.start_from == "base" or inputs.current_best is not None
-    )  # else the adapter may bring a template
-    found = resolve_encoding_config(job, config, start, adapter, uses_task=known)
-    check_embedder_model(start, found, adapter)
-    check_target_modules(job, inputs.base, "backbone", config.target_modules)
-    if config.projection is None:
-        return
-    from ratchet.models.embedder.projection import read_dim
-
-    folder = read_encoding_config(inputs.base).projection
-    if folder:
-        dim = read_dim(inputs.base / folder)
-        if dim != config.projection:
-            raise InputError(
-                f"{job}.projection: {config.projection} given; the base already projects to {dim} dimensions; expected"
-                " that number, or none"
-            )
-
-
-def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Return a note on the prompts. Raises an error for a batch size above the number of pairs."""
-    check_settings(config, inputs)
+    training.check_config(job, config, inputs)
+    if inputs.base is not None:
+        training.check_embedder(job, config, inputs)
+        folder = read_encoding_config(inputs.base).projection
+        if config.projection is not None and folder:
+            dim = read_object(inputs.base / folder / "config.json")["out_features"]
+            if dim != config.projection:
+                raise InputError(
+                    f"{job}.projection: {config.projection} given; the base already projects to {dim} dimensions;"
+                    " expected that number, or none"
+                )
     pairs = needs.count(parents, "train", "train/pairs")
     if pairs is not None:
         from ratchet.data.pair_batches import check_pairs
@@ -117,7 +109,7 @@ JOB = Job(
     run=run,
     check=check,
     needs=estimate_needs,
-    max_workers=lambda config: training.count_feedable_workers(config.batch_size),
+    max_workers=training.count_feedable_workers,
     outputs=("adapter", "checkpoint-*"),
     metrics=training.list_training_metrics,
     direction=find_direction,

@@ -29,7 +29,7 @@ from ratchet.jobs.training.embedder_passes import (
     load_encoder,
     save_encoder,
 )
-from ratchet.jobs.training.evaluation import Evaluation, HeldOutRows
+from ratchet.jobs.training.evaluation import Evaluation, evaluate_rows
 from ratchet.jobs.training.task import Batch, FinetuneTask
 from ratchet.jobs.training.worker import WorkerInfo, gather_objects
 from ratchet.models.embedder import projection
@@ -134,7 +134,7 @@ class PairTask(FinetuneTask):
         left_ND = vector_RD[:pairs]
         right_ND = vector_RD[pairs:]
         loss, *gradients = symmetric_info_nce_gradient(
-            left_ND, right_ND, temperature=config.temperature, group_N=group_N, chunk=config.chunk
+            left_ND, right_ND, temperature=config.temperature, group_N=group_N
         )
         return loss, torch.cat(gradients)
 
@@ -149,5 +149,7 @@ class PairTask(FinetuneTask):
         relevant = Relevant(*other_statements(number_papers(self.valid), every))
         ranks_R, losses_Q = self.passes.rank_held_out(all_ND, relevant, own, own_ND, every)
         names = ("mrr", "p@1", "r@10", "r@100")
-        rows = HeldOutRows(self.valid, "paper")
-        return rows.evaluate(self.config.metric, ranks_R, relevant, *names, losses_Q=losses_Q)
+        metric = self.config.metric
+        return evaluate_rows(
+            self.valid, metric, ranks_R, relevant, *names, losses_Q=losses_Q, group="paper"
+        )

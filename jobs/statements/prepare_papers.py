@@ -1,19 +1,30 @@
 """prepare_papers: read papers with their statements, and split them by paper into train/, valid/ and test/.
 
-The files are read twice, with one shard in memory at a time. A text that occurs in several papers is kept in only one.
-`valid` and `test` are Parquet shards for `embed`; `train` is Arrow files that training maps into memory.
+The files are read to choose the statements, and again for each split, with one shard in memory at a time. A text that
+occurs in several papers is kept in only one. `valid` and `test` are Parquet shards for `embed`; `train` is Arrow files
+that training maps into memory.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Gt, Lt
 
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, Result, Seed, Unit
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    Parents,
+    PositiveInt,
+    Progress,
+    Result,
+    Seed,
+    Unit,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +43,7 @@ class Config:
     """Fraction of the remaining papers in the valid split, which selects checkpoints. Ignored if `valid` is given."""
     seed: Seed = 42
     """Seed of the split."""
-    shard_rows: Annotated[int, Ge(1), Unit("rows")] = 16_384
+    shard_rows: Annotated[PositiveInt, Unit("rows")] = 16_384
     """Statements per shard."""
 
 
@@ -67,80 +78,40 @@ def select(config: Config, inputs: Inputs) -> Selection:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    import numpy as np
-
-    from ratchet.data.formats.papers import SPLITS, read_papers
+    from ratchet.data.formats.papers import SPLITS, STATEMENTS
     from ratchet.data.pair_batches import count_pairs
+    from ratchet.data.tables import write_shards
 
     found = select(config, inputs)
-    ends_P = found.ends_P
-    total = len(found.split_P)
-    writers = {}
-    for name in SPLITS:
-        writers[name] = SplitWriter(context.out / name, config.shard_rows, mapped=name == "train")
-    empty = repeated = 0
-    for number, paper in enumerate(read_papers(inputs.papers, inputs.valid, inputs.test)):
-        empty += paper.empty
-        repeated += paper.repeated
-        kept = found.kept_S[ends_P[number] : ends_P[number + 1]]
-        texts = list(itertools.compress(paper.statements, kept))
-        writers[SPLITS[found.split_P[number]]].add(paper.id, texts)
-        if number % 1000 == 999 or number + 1 == total:
-            context.progress(Progress(number + 1, total, "papers"))
-    for writer in writers.values():
-        writer.close()
-    counts = {name: np.array(writer.counts) for name, writer in writers.items()}
-    return Result(
-        {
-            "papers": total,
-            **{f"{name}/statements": int(count.sum()) for name, count in counts.items()},
-            "train/pairs": count_pairs(counts["train"]),
-            "blank_statements": empty,
-            "repeated_statements": repeated,
-            "in_other_papers": found.dropped,
-        },
-        {"splits": [_summarize(name, count) for name, count in counts.items()]},
-        note=found.describe(),
-    )
+    metrics = {"papers": len(found.split_P)}
+    statistics = []
+    for number, name in enumerate(SPLITS):
+        rows = make_rows(inputs, found, number)
+        folder = context.out / name
+        write_shards(folder, rows, STATEMENTS, config.shard_rows, mapped=name == "train")
+        count_P = found.count_P[found.split_P == number]
+        metrics[f"{name}/statements"] = int(count_P.sum())
+        statistics.append(_summarize(name, count_P))
+        context.progress(Progress(number + 1, len(SPLITS), "splits"))
+    metrics |= {
+        "train/pairs": count_pairs(found.count_P[found.split_P == SPLITS.index("train")]),
+        "blank_statements": found.empty,
+        "repeated_statements": found.repeated,
+        "in_other_papers": found.dropped,
+    }
+    return Result(metrics, {"splits": statistics}, note=found.describe())
 
 
-class SplitWriter:
-    """Writes the shards of one split. Holds the rows of one shard and the number of statements of each paper."""
+def make_rows(inputs: Inputs, found: Selection, split: int) -> Iterator[dict[str, str]]:
+    """Yield the statements of a split, an index into SPLITS."""
+    from ratchet.data.formats.papers import read_papers
 
-    def __init__(self, folder: Path, shard_rows: int, *, mapped: bool) -> None:
-        self.folder = folder
-        self.shard_rows = shard_rows
-        self.mapped = mapped
-        self.rows: list[dict[str, Any]] = []
-        self.shards = 0
-        self.counts: list[int] = []
-
-    def add(self, paper: str, texts: list[str]) -> None:
-        self.counts.append(len(texts))
-        self.rows += [
-            {"id": f"{paper}#{n}", "text": text, "paper": paper} for n, text in enumerate(texts)
-        ]
-        while len(self.rows) >= self.shard_rows:
-            self._write()
-
-    def close(self) -> None:
-        if self.rows or not self.shards:
-            self._write()
-
-    def _write(self) -> None:
-        import pyarrow as pa
-
-        from ratchet.data.formats.papers import STATEMENTS
-        from ratchet.data.tables import write_mapped, write_table
-
-        table = pa.Table.from_pylist(self.rows[: self.shard_rows], STATEMENTS)
-        file = self.folder / f"shard-{self.shards:05d}"
-        if self.mapped:
-            write_mapped(file.with_suffix(".arrow"), table)
-        else:
-            write_table(file.with_suffix(".parquet"), table)
-        self.rows = self.rows[self.shard_rows :]
-        self.shards += 1
+    papers = read_papers(inputs.papers, inputs.valid, inputs.test)
+    for number, paper in enumerate(papers):
+        if found.split_P[number] == split:
+            kept = found.kept_S[found.ends_P[number] : found.ends_P[number + 1]]
+            for n, text in enumerate(itertools.compress(paper.statements, kept)):
+                yield {"id": f"{paper.id}#{n}", "text": text, "paper": paper.id}
 
 
 def _summarize(name: str, counts: np.ndarray) -> dict[str, float | int | str]:

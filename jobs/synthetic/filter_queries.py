@@ -8,24 +8,18 @@ in InPars-v2 (Jeronymo et al. 2023).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-from annotated_types import Ge
-
-from ratchet.errors import InputError
-from ratchet.jobs.directions import find_direction
 from ratchet.jobs.synthetic.clean_queries import COUNTS, SHARD_ROWS
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
+from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveInt, Result
 
 
 @dataclass(frozen=True)
 class Config:
-    round_trip_rank: Annotated[int, Ge(1)] = 1
+    round_trip_rank: PositiveInt = 1
     """A query is kept if the embedder ranks its document at this rank or better."""
-    reranker_rank: Annotated[int, Ge(1)] = 1
+    reranker_rank: PositiveInt = 1
     """With `reranked`: a query is kept if its document is at this rank or better after reranking, too."""
 
 
@@ -43,25 +37,30 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return the metrics of the training data, except the longest text: synthetic queries may be longer."""
-    if "train" in parents:
-        known = parents["train"].metrics
-    else:
-        known = {}
-    return Result({name: value for name, value in known.items() if name != "longest_text"})
+    known = dict(parents["train"].metrics) if "train" in parents else {}
+    known.pop("longest_text", None)
+    return Result(known)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    from ratchet.data.tables import read_shards, write_shards
+    from ratchet.data.tables import check_queries, read_shards, write_shards
     from ratchet.jobs.synthetic.clean_queries import COUNTS_FILE
 
-    counts: dict[str, int] = json.loads((inputs.queries / COUNTS_FILE).read_text())
+    counts = json.loads((inputs.queries / COUNTS_FILE).read_text())
     train = read_shards(inputs.train)
-    queries = read_shards(inputs.queries).to_pylist()
-    names = [query["id"] for query in queries]
-    ranks = _read_ranks(inputs.ranking, names)
+    table = read_shards(inputs.queries)
+    queries = table.to_pylist()
+
+    def read_ranks(folder: Path) -> list[int]:
+        """Return the rank of each query's document."""
+        ranking = read_shards(folder, ["id", "ranks"])
+        check_queries(folder, ranking, table, inputs.queries)
+        return [int(ranks[0]) for ranks in ranking["ranks"].to_pylist()]
+
+    ranks = read_ranks(inputs.ranking)
     reranks = [1] * len(queries)
     if inputs.reranked is not None:
-        reranks = _read_ranks(inputs.reranked, names)
+        reranks = read_ranks(inputs.reranked)
     found = [number for number, rank in enumerate(ranks) if rank <= config.round_trip_rank]
     passed = [number for number in found if reranks[number] <= config.reranker_rank]
     first: dict[str, int] = {}
@@ -84,18 +83,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     )
 
 
-def _read_ranks(ranking: Path, names: Sequence[str]) -> list[int]:
-    """Return the rank of each query's document. Raises InputError for a ranking of other queries."""
-    from ratchet.data.tables import read_shards
-
-    table = read_shards(ranking, ["id", "ranks"])
-    if table["id"].to_pylist() != names:
-        raise InputError(
-            f"{ranking}: ranks other queries; expected those of filter_queries.queries in the same order"
-        )
-    return [int(ranks[0]) for ranks in table["ranks"].to_pylist()]
-
-
 JOB = Job(
     "filter_queries",
     config=Config,
@@ -110,5 +97,4 @@ JOB = Job(
         *COUNTS,
         "documents_with_queries",
     ),
-    direction=find_direction,
 )

@@ -9,16 +9,24 @@ from typing import Annotated
 from annotated_types import Ge
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Result, Seed, Unit
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    Parents,
+    PositiveInt,
+    Result,
+    Seed,
+    Unit,
+)
 
 
 @dataclass(frozen=True)
 class Config:
     hidden_size: Annotated[int, Ge(8)] = 256
     """Dimension of the hidden states."""
-    num_hidden_layers: Annotated[int, Ge(1)] = 4
+    num_hidden_layers: PositiveInt = 4
     """Number of layers."""
-    num_attention_heads: Annotated[int, Ge(1)] = 4
+    num_attention_heads: PositiveInt = 4
     """Attention heads per layer."""
     vocab_size: Annotated[int, Ge(300), Unit("tokens")] = 1024
     """Maximum size of the vocabulary."""
@@ -48,14 +56,15 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     rows = read_shards(inputs.samples, ["system", "questions", "targets"]).to_pylist()
     texts = (text for row in rows for text in (row["system"], *row["questions"], *row["targets"]))
-    sizes = {
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_hidden_layers,
-        "num_attention_heads": config.num_attention_heads,
-        "max_position_embeddings": config.max_position_embeddings,
-    }
     parameters = save_decoder(
-        context.out, texts, vocab_size=config.vocab_size, seed=config.seed, **sizes
+        context.out,
+        texts,
+        vocab_size=config.vocab_size,
+        seed=config.seed,
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        max_position_embeddings=config.max_position_embeddings,
     )
     return Result({"parameters": parameters})
 

@@ -9,7 +9,15 @@ from typing import Annotated
 from annotated_types import Ge, Interval, MinLen
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Result, Seed
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    NonNegativeInt,
+    Parents,
+    PositiveInt,
+    Result,
+    Seed,
+)
 
 
 @dataclass(frozen=True)
@@ -18,9 +26,9 @@ class Config:
     """Number of tasks."""
     sizes: Annotated[tuple[Annotated[int, Interval(ge=1, le=5)], ...], MinLen(1)] = (3, 4)
     """How many numbers a task has, drawn uniformly from these sizes."""
-    largest: Annotated[int, Ge(1)] = 99
+    largest: PositiveInt = 99
     """Numbers are drawn from 1 to this."""
-    targets: tuple[Annotated[int, Ge(0)], Annotated[int, Ge(0)]] = (10, 99)
+    targets: tuple[NonNegativeInt, NonNegativeInt] = (10, 99)
     """Smallest and largest target."""
     seed: Seed = 42
     """Seed of the tasks."""

@@ -11,12 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge
-
 from ratchet.errors import InputError
 from ratchet.jobs.answers.chat_options import CHAT_FILE, describe_chat
 from ratchet.models.embedder.encoding_config import check_template
-from ratchet.orchestrator.job_interface import Context, Job, Parents, Result, Seed, Unit
+from ratchet.orchestrator.job_interface import (
+    Context,
+    Job,
+    NonNegativeInt,
+    Parents,
+    PositiveInt,
+    Result,
+    Seed,
+    Unit,
+)
 
 SHARD_ROWS = 128
 """Prompts per shard, the unit of generation, which is repeated if it was not finished by a killed run."""
@@ -26,15 +33,15 @@ SHARD_ROWS = 128
 class Config:
     documents: Literal["unlabelled", "all"] = "unlabelled"
     """`unlabelled`: documents that are not a positive of any training query. `all`: all documents of the corpus."""
-    max_documents: Annotated[int, Ge(1), Unit("documents")] | None = None
+    max_documents: Annotated[PositiveInt, Unit("documents")] | None = None
     """Maximum number of these documents, drawn at random. None: all."""
-    num_examples: Annotated[int, Ge(0)] = 3
+    num_examples: NonNegativeInt = 3
     """Number of examples (a document and one of its training queries) in a prompt. All prompts have the same examples,
     except that a document's own query is left out."""
     prompt_template: str | None = None
     """Template of prompts, with `{document}`, and with `{examples}` if num_examples > 0; `\\n` is a line break. None:
     the template of the task `query-generation`."""
-    max_characters: Annotated[int, Ge(1), Unit("characters")] = 2000
+    max_characters: Annotated[PositiveInt, Unit("characters")] = 2000
     """Maximum length of a document in a prompt. Longer documents are truncated."""
     stop: tuple[str, ...] = ()
     """Additional stop strings: an answer also ends after any of them. `\\n` is a line break."""
@@ -72,18 +79,11 @@ def find_template(config: Config) -> str:
     return template
 
 
-def find_chat(config: Config) -> dict[str, str]:
-    """Return the metric `chat`; see `describe_chat`."""
-    return describe_chat(
-        config, [text.replace("\\n", "\n") for text in config.stop], "prepare_query_generation"
-    )
-
-
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     from ratchet.data.tasks.query_generation import NAME
 
     find_template(config)
-    return Result({"task": NAME, **find_chat(config)})
+    return Result({"task": NAME, **describe_chat(config, JOB.name)})
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -122,7 +122,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         rows.append(sample_to_row(Sample(name, name, "", (turn,), {"document": text})))
     write_shards(context.out, rows, SAMPLES, SHARD_ROWS)
     write_task_name(context.out, NAME)
-    chat = find_chat(config)
+    chat = describe_chat(config, JOB.name)
     if chat:
         (context.out / CHAT_FILE).write_text(chat["chat"] + "\n")
     counts = {

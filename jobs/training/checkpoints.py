@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,25 +70,20 @@ def find_model_damage(context: Context, config: FinetuneConfig, checkpoint: Path
     return ""
 
 
+@dataclass
 class Checkpoints:
     """Writes and restores the checkpoints of one worker."""
 
-    def __init__(
-        self,
-        context: Context,
-        config: FinetuneConfig,
-        worker: WorkerInfo,
-        task: FinetuneTask,
-        engine: Any,
-    ) -> None:
-        self.context = context
-        self.config = config
-        self.worker = worker
-        self.task = task
-        self.engine = engine
-        self.folder = run_folder(context, config, worker.world_size)
+    context: Context
+    config: FinetuneConfig
+    worker: WorkerInfo
+    task: FinetuneTask
+    engine: Any
+
+    def __post_init__(self) -> None:
+        self.folder = run_folder(self.context, self.config, self.worker.world_size)
         # Part of checkpoint names, so that restarted workers never write into a half-written folder.
-        self.start_id = gather_objects(f"{context.attempt}-{os.urandom(3).hex()}")[0]
+        self.start_id = gather_objects(f"{self.context.attempt}-{os.urandom(3).hex()}")[0]
         # Folders of the model that was saved last, until it is moved into a checkpoint, and of the best model.
         self.made = self.folder / f"unfinished-model-{self.start_id}"
         self.best: Path | None = None
@@ -145,7 +141,13 @@ class Checkpoints:
                 shutil.rmtree(unfinished, ignore_errors=True)
         for folder in reversed(gather_objects(list_checkpoints(self.folder))[0]):
             if self._is_intact(folder):
-                return self._load(folder)
+                self.engine.load_checkpoint(str(folder), tag="engine", load_module_strict=False)
+                self.best = None
+                if (folder / "best").exists():
+                    self.best = folder / "best"
+                history = read_history(folder)
+                history.resumed.append(len(history.loss))
+                return history
         return TrainHistory()
 
     def _is_intact(self, folder: Path) -> bool:
@@ -160,13 +162,3 @@ class Checkpoints:
             )
             shutil.rmtree(folder, ignore_errors=True)
         return not found
-
-    def _load(self, folder: Path) -> TrainHistory:
-        self.engine.load_checkpoint(str(folder), tag="engine", load_module_strict=False)
-        history = read_history(folder)
-        if (folder / "best").exists():
-            self.best = folder / "best"
-        else:
-            self.best = None
-        history.resumed.append(len(history.loss))
-        return history

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Interval
+from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs.inference import check_quantization
-from ratchet.models.model_files import check_folder, read_weight_names
+from ratchet.jobs.model_checks import check_embedder_model, check_target_modules
+from ratchet.jobs.prompt_settings import resolve_encoding_config
+from ratchet.models.embedder.encoding_config import EncodingConfig, Example
+from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import read_object
-from ratchet.orchestrator.job_interface import Parents, Seed, Unit
+from ratchet.orchestrator.job_interface import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    Parents,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    Unit,
+)
 
 Distillation = Literal["none", "kl_div", "m3_kd_loss", "margin_mse"]
 """Loss on a teacher's scores; see `ratchet.models.losses.distillation`. `kl_div` and `m3_kd_loss`: as FlagEmbedding."""
@@ -23,26 +35,26 @@ Distillation = Literal["none", "kl_div", "m3_kd_loss", "margin_mse"]
 class OptimizerConfig:
     """Settings of every training job: which weights are trained, and the optimizer."""
 
-    learning_rate: Annotated[float, Gt(0)] = 2e-4
+    learning_rate: PositiveFloat = 2e-4
     """Peak learning rate, reached after the warm-up."""
     method: Literal["lora", "full"] = "lora"
     """`lora`: train an adapter. `full`: train all weights (except the head of a decoder that is finetuned as a
     reranker), and write a whole model."""
-    lora_r: Annotated[int, Ge(1)] = 32
+    lora_r: PositiveInt = 32
     """LoRA rank."""
-    lora_alpha: Annotated[float, Gt(0)] = 64.0
+    lora_alpha: PositiveFloat = 64.0
     """LoRA alpha: the adapter's update is scaled by lora_alpha / lora_r."""
     target_modules: str = "all-linear"
     """Modules that get LoRA layers: `all-linear`, or module names separated by commas."""
     warmup_ratio: Annotated[float, Interval(ge=0, lt=1)] = 0.1
     """Fraction of all training steps in which the learning rate rises linearly to its peak."""
-    warmup_steps: Annotated[int, Ge(0), Unit("training steps")] | None = None
+    warmup_steps: Annotated[NonNegativeInt, Unit("training steps")] | None = None
     """Number of warm-up steps, instead of warmup_ratio. None: warmup_ratio of all training steps."""
     lr_scheduler_type: Literal["cosine", "linear", "constant"] = "cosine"
     """Decay of the learning rate after the warm-up."""
-    weight_decay: Annotated[float, Ge(0)] = 0.01
+    weight_decay: NonNegativeFloat = 0.01
     """Weight decay of AdamW. Biases and the weights of norms are not decayed."""
-    max_grad_norm: Annotated[float, Ge(0)] = 1.0
+    max_grad_norm: NonNegativeFloat = 1.0
     """Gradient norm above which gradients are clipped. 0: no clipping."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Dtype of weights and arithmetic. `auto`: bfloat16 if the hardware multiplies it natively, else float32. Trained
@@ -54,7 +66,7 @@ class OptimizerConfig:
     """Recompute activations in the backward pass. Training is a third slower and needs much less memory."""
     allow_regression: bool = False
     """Return the best new model even if it does not improve on the current best."""
-    save_steps: Annotated[int, Ge(1), Unit("training steps")] | None = None
+    save_steps: Annotated[PositiveInt, Unit("training steps")] | None = None
     """Training steps between the checkpoints to resume from. Each evaluation also writes one. None: about every five
     minutes."""
     seed: Seed = 42
@@ -65,7 +77,7 @@ class OptimizerConfig:
 class FinetuneConfig(OptimizerConfig):
     """Settings of every finetuning job."""
 
-    epochs: Annotated[int, Ge(1)] = 4
+    epochs: PositiveInt = 4
     """Passes over the training data. The model of the evaluation with the best `metric` is kept."""
     lora_dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """Dropout on the inputs of LoRA layers. On CPUs it makes training up to a tenth slower."""
@@ -79,9 +91,9 @@ class FinetuneConfig(OptimizerConfig):
     """Metric on `valid` that selects the model to keep: map@K, r@K, ndcg@K, p@K, hit@K, mrr or map."""
     keep: Literal["best", "all"] = "best"
     """`all`: also keep the model of each evaluation, as checkpoint-epoch-N, or with eval_steps as checkpoint-STEP."""
-    epoch: Annotated[int, Ge(1)] | None = None
+    epoch: PositiveInt | None = None
     """Return the model of this epoch instead of the best one, even if it improves nothing. None: the best model."""
-    eval_steps: Annotated[int, Ge(1), Unit("training steps")] | None = None
+    eval_steps: Annotated[PositiveInt, Unit("training steps")] | None = None
     """Training steps between evaluations on `valid`. None: evaluate after each epoch."""
     zero_stage: Annotated[int, Interval(ge=0, le=3)] = 1
     """DeepSpeed ZeRO stage, which sets what is sharded over workers. 0: nothing (where all weights are trained in
@@ -124,9 +136,9 @@ class RankFinetuneConfig(FinetuneConfig):
 class RetrievalFinetuneConfig(RankFinetuneConfig):
     """Settings of finetuning on queries with positives and negatives."""
 
-    batch_size: Annotated[int, Ge(1), Unit("queries")] = 64
+    batch_size: Annotated[PositiveInt, Unit("queries")] = 64
     """Maximum number of queries per training step, over all workers. All batches of an epoch are of similar size."""
-    num_negatives: Annotated[int, Ge(0)] = 4
+    num_negatives: NonNegativeInt = 4
     """Maximum number of mined negatives per query in a training step, sampled anew in each epoch."""
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """Fraction of the target probability that is spread evenly over all passages. Applies to the loss on the labels
@@ -135,9 +147,9 @@ class RetrievalFinetuneConfig(RankFinetuneConfig):
     """Loss on the teacher scores that `rerank` wrote. `kl_div`: add the KL divergence over the passages of each query
     to the loss on the labels. `margin_mse`: add the squared error of the score margins instead. `m3_kd_loss`: instead
     of the labels, use each passage of a query as its positive, weighted by the teacher's probabilities."""
-    distillation_weight: Annotated[float, Gt(0)] = 1.0
+    distillation_weight: PositiveFloat = 1.0
     """Weight of `kl_div` or `margin_mse`, relative to the loss on the labels."""
-    teacher_temperature: Annotated[float, Gt(0)] | None = None
+    teacher_temperature: PositiveFloat | None = None
     """Temperature that divides the teacher's scores; a higher one gives softer targets. None: a quarter of the mean
     difference between its scores of positives and of negatives, so the mean margin is 4 for teachers of any scale."""
 
@@ -176,12 +188,11 @@ def find_start(config: FinetuneConfig, inputs: Any) -> tuple[Path, Path | None]:
     return (inputs.base, current_best)
 
 
-def check_config(
-    job: str, config: FinetuneConfig, base: Path | None, current_best: Path | None = None
-) -> None:
+def check_config(job: str, config: FinetuneConfig, inputs: Any) -> None:
     """Raise InputError for settings that exclude each other or need an extra that is not installed, and for an
     unusable base or current best."""
-    check_quantization(job, config.quantization, base)
+    check_quantization(job, config.quantization, inputs.base)
+    current_best = inputs.current_best
     full = config.method == "full"
     last = config.epochs if config.unit == "epoch" else 0
     needed = {"none": 0, "optimizer": 1, "parameters": 3}[config.offload]
@@ -214,10 +225,28 @@ def check_config(
     check_adapter(job, config, current_best)
     if current_best is not None and full:
         check_folder(current_best)
-    if base is not None:
-        check_folder(base)
-        check_quantization(job, config.quantization, base)
-        check_target_modules(job, base, config.target_modules)
+    if inputs.base is not None:
+        check_folder(inputs.base)
+    if isinstance(config, RankFinetuneConfig) and not re.fullmatch(
+        r"(map|r|ndcg|p|hit)@[1-9]\d*|mrr|map", config.metric
+    ):
+        raise InputError(
+            f"{job}.metric: {config.metric} given; expected map@25, r@10, mrr or the like"
+        )
+
+
+def check_embedder(
+    job: str, config: Any, inputs: Any, examples: Sequence[Example] | None = None
+) -> EncodingConfig:
+    """Check the embedder that a job trains, and return its encoding config. examples: see `resolve_encoding_config`."""
+    start, adapter = find_start(config, inputs)
+    # Else the adapter may bring a template.
+    is_known = config.start_from == "base" or inputs.current_best is not None
+    found = resolve_encoding_config(job, config, start, adapter, examples, uses_task=is_known)
+    check_embedder_model(start, found, adapter)
+    if config.method == "lora":
+        check_target_modules(job, inputs.base, "backbone", config.target_modules)
+    return found
 
 
 def check_adapter(job: str, config: FinetuneConfig, adapter: Path | None) -> str:
@@ -250,27 +279,6 @@ def check_adapter(job: str, config: FinetuneConfig, adapter: Path | None) -> str
     return ""
 
 
-def check_target_modules(job: str, base: Path, target_modules: str) -> None:
-    """Raise InputError for a module name that the model does not have."""
-    if target_modules == "all-linear":
-        return
-    known = set()
-    for name in read_weight_names(base):
-        known |= {part for part in name.split(".")[:-1] if not part.isdecimal()}
-    for name in target_modules.split(","):
-        if known and name.strip().rpartition(".")[2] not in known:
-            raise InputError(
-                f"{job}.target_modules: '{name.strip()}' given; expected all-linear, or names of {base}:"
-                f" {', '.join(sorted(known))}"
-            )
-
-
-def check_retrieval_metric(job: str, metric: str) -> None:
-    """Raise InputError for an unknown metric."""
-    if not re.fullmatch(r"(map|r|ndcg|p|hit)@[1-9]\d*|mrr|map", metric):
-        raise InputError(f"{job}.metric: {metric} given; expected map@25, r@10, mrr or the like")
-
-
 def require(job: str, config: object, rules: list[tuple[str, bool, str]]) -> None:
     """Raise InputError for the first rule that does not hold. rules: (setting, whether it holds, expected value)."""
     for name, holds, expected in rules:
@@ -278,10 +286,10 @@ def require(job: str, config: object, rules: list[tuple[str, bool, str]]) -> Non
             raise InputError(f"{job}.{name}: {getattr(config, name)} given; expected {expected}")
 
 
-def count_feedable_workers(batch_size: int) -> int:
+def count_feedable_workers(config: Any) -> int:
     """Return the number of workers that get a row in every training step. Batches of an epoch have nearly equal size,
     so each holds at least half of `batch_size` rows."""
-    return max(1, batch_size // 2)
+    return max(1, config.batch_size // 2)
 
 
 def check_no_adapter(job: str, method: str, inputs: Any, parents: Parents) -> None:
@@ -295,9 +303,7 @@ def check_no_adapter(job: str, method: str, inputs: Any, parents: Parents) -> No
 
 def list_training_metrics(config: FinetuneConfig) -> list[str]:
     """Return the names of the metrics that every finetuning job reports."""
-    held_out = []
-    for end in ("", "_start", "_best"):
-        held_out.append(f"valid/{config.metric}{end}")
+    held_out = [f"valid/{config.metric}{end}" for end in ("", "_start", "_best")]
     counts = ("trainable_weights", "weights", "trainable_percent")
     decision = ("p_value", "tested", "tested_on", "improved", "changed")
     return [*held_out, *counts, *decision, "loss", "best_epoch", "best_step"]

@@ -38,9 +38,9 @@ def needs_cross_validation(config: FinetuneConfig, inputs: Any) -> bool:
         return False
     if config.eval_steps is not None or config.kept_steps or config.warmup_steps is not None:
         return False
-    valid_groups = len(np.unique(number_groups(read_shards(inputs.valid))))
-    train_groups = len(np.unique(number_groups(read_shards(inputs.mined))))
-    return valid_groups < MIN_VALID_GROUPS and train_groups >= MIN_TRAIN_GROUPS
+    valid_groups = number_groups(read_shards(inputs.valid)).max(initial=-1) + 1
+    train_groups = number_groups(read_shards(inputs.mined)).max(initial=-1) + 1
+    return bool(valid_groups < MIN_VALID_GROUPS and train_groups >= MIN_TRAIN_GROUPS)
 
 
 def cross_validate(

@@ -30,9 +30,7 @@ def load_encoder(task: FinetuneTask, examples: Sequence[Example] | None = None) 
     start, adapter = find_start(task.config, task.inputs)
     encoding_config = resolve_encoding_config(task.job, task.config, start, adapter, examples)
     folder = find_config_folder(start, adapter)
-    found: encoder.Encoder = task.load(
-        encoder.load, start, encoding_config=encoding_config, config_folder=folder
-    )
+    found = task.load(encoder.load, start, encoding_config=encoding_config, config_folder=folder)
     found.model = task.make_trainable(found.model)
     return found
 

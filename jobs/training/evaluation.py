@@ -38,54 +38,43 @@ class Evaluation:
     metric itself."""
 
 
-class HeldOutRows:
-    """The groups of held-out rows, and which rows have labels that are not in the training data."""
+def evaluate_rows(
+    valid: pa.Table,
+    metric: str,
+    ranks_R: np.ndarray,
+    relevant: Relevant,
+    *names: str,
+    losses_Q: np.ndarray | None = None,
+    group: str = "group",
+) -> Evaluation:
+    """Return the selecting metric and the other metrics `names` of held-out rows, from the ranks of all relevant
+    documents, [R]. The documents have the order of the column `positives`, and its grades, if the rows have some.
 
-    def __init__(self, table: pa.Table, group: str = "group") -> None:
-        """group: the column that names a row's group; see `number_groups`."""
-        self.group_Q = number_groups(table, group)
-        self.unseen_Q: np.ndarray | None = None
-        if "seen" in table.column_names:
-            self.unseen_Q = ~table["seen"].to_numpy(zero_copy_only=False).astype(bool)
-        self.grades_R: np.ndarray | None = None
-        if "grades" in table.column_names:
-            self.grades_R = pc.list_flatten(table["grades"]).to_numpy().astype(np.float64)
-
-    def evaluate(
-        self,
-        metric: str,
-        ranks_R: np.ndarray,
-        relevant: Relevant,
-        *names: str,
-        losses_Q: np.ndarray | None = None,
-    ) -> Evaluation:
-        """Return the selecting metric and the other metrics `names`, from the ranks of all relevant documents, [R]. The
-        documents have the order of the column `positives`, and its grades, if the rows have some.
-
-        losses_Q: the loss of each row (`ratchet.models.search.held_out_loss`), for the metric `eval_loss`."""
-        relevant = replace(relevant, grades=self.grades_R)
-        wanted = list(dict.fromkeys((metric, *names)))
-        ks = sorted({int(name.partition("@")[2]) for name in wanted if "@" in name})
-        found = compute_rank_metrics(ranks_R, relevant, ks or [1])
-        metrics = {name: round(found.values[name], 6) for name in wanted}
-        value_Q = found.per_query[metric]
-        sums = self.sum(value_Q)
-        if "unseen" in sums:
-            metrics[f"unseen/{metric}"] = round(float(np.nanmean(value_Q[self.unseen_Q])), 6)
-        if losses_Q is not None and not np.isnan(losses_Q).all():
-            metrics["eval_loss"] = round(float(np.nanmean(losses_Q)), 6)
-            sums["loss"] = sum_by_group(-losses_Q, self.group_Q).round(6).tolist()
-        return Evaluation(metrics, sums)
-
-    def sum(self, value_Q: np.ndarray) -> dict[str, list[float]]:
-        """Return the sums of a metric over the rows of each group; see `Evaluation.sums`."""
-        values = {"all": value_Q}
-        if self.unseen_Q is not None and 0 < self.unseen_Q.sum() < len(value_Q):
-            values["unseen"] = np.where(self.unseen_Q, value_Q, np.nan)
-        found: dict[str, list[float]] = {}
-        for name, one in values.items():
-            found[name] = sum_by_group(one, self.group_Q).round(6).tolist()
-        return found
+    losses_Q: the loss of each row (`ratchet.models.search.held_out_loss`), for the metric `eval_loss`. group: the
+    column that names a row's group; see `number_groups`."""
+    grades_R = None
+    if "grades" in valid.column_names:
+        grades_R = pc.list_flatten(valid["grades"]).to_numpy().astype(np.float64)
+    relevant = replace(relevant, grades=grades_R)
+    wanted = list(dict.fromkeys((metric, *names)))
+    ks = sorted({int(name.partition("@")[2]) for name in wanted if "@" in name})
+    found = compute_rank_metrics(ranks_R, relevant, ks or [1])
+    metrics = {name: round(found.values[name], 6) for name in wanted}
+    value_Q = found.per_query[metric]
+    values = {"all": value_Q}
+    if "seen" in valid.column_names:
+        unseen_Q = ~valid["seen"].to_numpy(zero_copy_only=False).astype(bool)
+        if 0 < unseen_Q.sum() < len(value_Q):
+            values["unseen"] = np.where(unseen_Q, value_Q, np.nan)
+            metrics[f"unseen/{metric}"] = round(float(np.nanmean(values["unseen"])), 6)
+    if losses_Q is not None and not np.isnan(losses_Q).all():
+        values["loss"] = -losses_Q
+        metrics["eval_loss"] = round(float(np.nanmean(losses_Q)), 6)
+    group_Q = number_groups(valid, group)
+    sums = {}
+    for name, one in values.items():
+        sums[name] = sum_by_group(one, group_Q).round(6).tolist()
+    return Evaluation(metrics, sums)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ the current best adapter (or the base) is kept instead.
 from __future__ import annotations
 
 import filecmp
+import json
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -20,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.jobs.training.checkpoints import checkpoint_folder
 from ratchet.jobs.training.config import FinetuneConfig, check_adapter
-from ratchet.jobs.training.evaluation import Decision, decide
+from ratchet.jobs.training.evaluation import decide
 from ratchet.jobs.training.ray_train import train
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.task import FinetuneTask
@@ -85,15 +86,20 @@ def run_finetuning(
         note += " (cross-validation of the training queries)"
     notes.append(note)
 
-    metrics: dict[str, float | int | str] = {"loss": _round(history.evaluations[-1]["loss"])}
+    metrics: dict[str, Any] = {"loss": _round(history.evaluations[-1]["loss"])}
     if config.metric in history.start:
         metrics |= {
             f"valid/{config.metric}": value,
             f"valid/{config.metric}_start": history.start[config.metric],
             f"valid/{config.metric}_best": best[config.metric],
             "improved": not decision.reason,
-            **_describe_test(config, decision, cross_validated is not None),
         }
+        if decision.p_value is not None:
+            metrics["p_value"] = _round(decision.p_value)
+            metrics["tested"] = "eval_loss" if decision.by_loss else config.metric
+            metrics["tested_on"] = "valid"
+            if cross_validated is not None:
+                metrics["tested_on"] = "folds of the training queries"
         if pool_rows is not None:
             metrics["valid/documents"] = len(pool_rows)
     is_new = kept.startswith(config.unit)
@@ -107,27 +113,13 @@ def run_finetuning(
         "weights": weights,
         "trainable_percent": round(100 * trainable_weights / weights, 4),
     }
-    table = _tabulate(config, history, numbers, kept)
-    result = Result(
-        metrics,
-        {f"{config.unit}s": table},
-        _draw_curves(history),
-        note="; ".join(filter(None, notes)),
-    )
+    tables = {f"{config.unit}s": _tabulate(config, history, numbers, kept)}
+    curves = _draw_curves(history)
+    if hasattr(config, "checkpoints"):  # `compare_checkpoints` reads it
+        found = {"metric": config.metric, "tables": tables, "curves": curves}
+        (context.out / "history.json").write_text(json.dumps(found) + "\n")
+    result = Result(metrics, tables, curves, note="; ".join(filter(None, notes)))
     return result, history
-
-
-def _describe_test(
-    config: FinetuneConfig, decision: Decision, is_cross_validated: bool
-) -> dict[str, float | int | str]:
-    """Return the metrics of the test that decided; empty if there was none."""
-    if decision.p_value is None:
-        return {}
-    return {
-        "p_value": _round(decision.p_value),
-        "tested": "eval_loss" if decision.by_loss else config.metric,
-        "tested_on": "folds of the training queries" if is_cross_validated else "valid",
-    }
 
 
 def _copy_checkpoints(context: Context, config: FinetuneConfig, history: TrainHistory) -> None:

@@ -21,6 +21,6 @@ def gather_objects(value: Any) -> list[Any]:
     """Return every worker's value, by rank. All workers must call it."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return [value]
-    values: list[Any] = [None] * dist.get_world_size()
+    values = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values

@@ -54,11 +54,6 @@ def find(name: str, *folders: Path) -> Path:
     )
 
 
-def read_dim(folder: Path) -> int:
-    """Return the output dimension of a projection folder."""
-    return int(json.loads((folder / "config.json").read_text())["out_features"])
-
-
 def load(folder: Path, in_features: int) -> nn.Linear:
     """Load a projection, frozen, in float32: a folder, or a file of `torch.save` with the state dict of a linear layer.
     Raises ModelError for unreadable weights, an activation function or another input dimension."""

@@ -12,19 +12,32 @@ from ratchet.orchestrator.job_interface.job import (
     Result,
     Source,
 )
-from ratchet.orchestrator.job_interface.settings import Seed, Unit
+from ratchet.orchestrator.job_interface.settings import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    Tokens,
+    Unit,
+)
 
 __all__ = [
     "MAP_RESOURCES",
     "Context",
     "Job",
     "Needs",
+    "NonNegativeFloat",
+    "NonNegativeInt",
     "Parents",
+    "PositiveFloat",
+    "PositiveInt",
     "Progress",
     "Resources",
     "Result",
     "Seed",
     "Source",
+    "Tokens",
     "Unit",
     "append_json",
     "read_json_lines",

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from annotated_types import Interval
+from annotated_types import Ge, Gt, Interval
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -43,6 +43,11 @@ class Unit:
     name: str
 
 
+PositiveInt = Annotated[int, Ge(1)]
+NonNegativeInt = Annotated[int, Ge(0)]
+PositiveFloat = Annotated[float, Gt(0)]
+NonNegativeFloat = Annotated[float, Ge(0)]
+Tokens = Annotated[int, Ge(1), Unit("tokens")]
 Seed = Annotated[int, Interval(ge=0, lt=2**32)]
 """A random seed that all libraries accept: at least 0, below 2**32."""
 

@@ -36,12 +36,19 @@ LONG = dataclasses.replace(FAST, epochs=1, batch_size=2, save_steps=8, learning_
 SHOWN = dataclasses.replace(
     FAST,
     num_examples=3,
-    num_fixed_examples=2,
     example_query_max_length=5,
     example_answer_max_length=5,
     query_template="t0x7 {text} t1x7 ",
     query_max_length=6,
 )
+
+
+def write_examples(folder: Path) -> Path:
+    """Write two few-shot examples."""
+    file = folder / "examples.jsonl"
+    lines = [{"query": f"q{n}x1 q{n}x2", "answer": f"t{n}x1"} for n in (1, 2)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
 
 
 class Lines:

@@ -94,10 +94,6 @@ def answered(
 ) -> list[dict[str, Any]]:
     generate.check(config, given, {})
     generate.JOB.run(context, config, given)
-    used = dataclasses.replace(
-        config, max_prompt_length=generate.find_prompt_length(config, given.model)
-    )
-    assert json.loads((context.out / "sampling.json").read_text()) == dataclasses.asdict(used)
     assert read_task_name(context.out) == "countdown"
     paths = sorted(context.out.glob("*.parquet"))
     assert [path.name for path in paths] == sorted(

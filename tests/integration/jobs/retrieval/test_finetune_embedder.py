@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from embedder_finetuning import FAST, SHOWN, context, losses
+from embedder_finetuning import FAST, SHOWN, context, losses, write_examples
 from step_process import run_step
 
 from ratchet.data.tables import read_shards, write_table
@@ -241,6 +241,7 @@ def test_an_adapter_brings_its_examples_along(
     from ratchet.models.embedder import encoder
     from ratchet.models.embedder.encoding_config import read_encoding_config
 
+    inputs = dataclasses.replace(inputs, examples=write_examples(tmp_path))
     result = run_step(
         implementation.run, context(tmp_path), dataclasses.replace(SHOWN, epochs=2), inputs
     )

@@ -451,11 +451,11 @@ def test_repeated_query_lines_are_one_query(tmp_path: Path) -> None:
 
 def test_ids_with_white_space_stay_one_field_of_trec_files(tmp_path: Path) -> None:
     names = ["question 1", "question  1", "a\u00a0b\n", "plain%20é"]
-    trec.write_run(
-        tmp_path / "run", [(name, [(other, 1.0) for other in names]) for name in names], "t"
-    )
+    lists, ones = [names] * len(names), [[1] * len(names)] * len(names)
+    ranked = pa.table({"id": names, "documents": lists, "scores": ones})
+    trec.write_run(tmp_path / "run", ranked, "t")
     trec.write_qrels(
-        tmp_path / "qrels", [(name, [(other, 1) for other in names]) for name in names]
+        tmp_path / "qrels", pa.table({"id": names, "positives": lists, "grades": ones})
     )
     for file, size in (("run", 6), ("qrels", 4)):
         rows = [line.split() for line in (tmp_path / file).read_text(encoding="utf-8").splitlines()]

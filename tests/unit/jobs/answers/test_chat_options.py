@@ -232,7 +232,8 @@ def prepare(rows: list[list[tuple[str, str]]], folder: Path) -> tuple[Result, Pa
     planned = prepare_tasks.check(config, inputs, {})
     result = prepare_tasks.JOB.run(make_context(folder / "made"), config, inputs)
     shapes = [
-        {name: one.metrics.get(name) for name in prepare_tasks.SHAPE} for one in (planned, result)
+        {name: one.metrics.get(name) for name in ("turns", "system", "special_tokens")}
+        for one in (planned, result)
     ]
     assert shapes[0] == shapes[1]
     return planned, folder / "made"

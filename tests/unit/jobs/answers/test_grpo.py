@@ -45,7 +45,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> grpo.Inputs:
 
 
 def make_task(config: grpo.Config, inputs: grpo.Inputs, folder: Path, **resources: Any) -> GrpoTask:
-    options = grpo.make_options(config, inputs.current_best is not None)
+    options = grpo.make_options(config)
     asked = Resources(workers=1, cpus=1.0, gpus=0.0, **resources)
     return GrpoTask(WorkerInfo(0, 1, "cpu"), options, inputs, asked, folder / "counts.json")
 
@@ -183,9 +183,9 @@ def test_continued_adapter_keeps_its_settings(
     plain = dataclasses.replace(FAST, method="lora")
     own = dataclasses.replace(plain, lora_r=4, lora_alpha=8.0, target_modules="v_proj, q_proj")
     grpo.check(own, given, {})
-    assert check_adapter("grpo", grpo.make_options(own, True), tmp_path) == ""
+    assert check_adapter("grpo", grpo.make_options(own), tmp_path) == ""
     grpo.check(plain, given, {})
-    said = check_adapter("grpo", grpo.make_options(plain, True), tmp_path)
+    said = check_adapter("grpo", grpo.make_options(plain), tmp_path)
     assert said == "continued the adapter with its own lora_r=4, lora_alpha=8.0"
     sft_inputs = sft.Inputs(inputs.base, inputs.train, inputs.valid, current_best=tmp_path)
     for change, named in (

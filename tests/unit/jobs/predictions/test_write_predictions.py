@@ -44,7 +44,7 @@ def write(folder: Path, queries: int, depth: int) -> tuple[list[dict[str, Any]],
 @pytest.mark.parametrize("top", [1, 4, 100])
 def test_each_file_has_the_first_documents_of_each_query(tmp_path: Path, top: int) -> None:
     rows, context = write(tmp_path, 40, 9)
-    config = Config(top=top, columns=("Question,Id", "Ids"), tag="own")
+    config = Config(top=top, columns=("Question,Id", "Ids"))
     found = run(context, config, Inputs(tmp_path / "ranking", tmp_path / "corpus"))
     best = [list(zip(row["documents"], row["scores"], strict=True))[:top] for row in rows]
     assert found.metrics == {"queries": 40, "documents": sum(map(len, best))}
@@ -71,7 +71,7 @@ def test_each_file_has_the_first_documents_of_each_query(tmp_path: Path, top: in
             name.replace(" ", "%20"),
             rank,
             pytest.approx(score, rel=1e-8),
-            "own",
+            "ratchet",
         )
         for row, own in zip(rows, best, strict=True)
         for rank, (name, score) in enumerate(own, 1)

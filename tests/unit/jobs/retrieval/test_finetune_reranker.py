@@ -118,7 +118,7 @@ def test_a_teacher_without_scores_and_other_lists_are_named(inputs: Inputs, tmp_
     with pytest.raises(Exception, match="has no column teacher_positive_scores"):
         made(config, dataclasses.replace(inputs, mined=tmp_path / "mined"))
     write_shards(tmp_path / "ranking", read_shards(inputs.ranking).to_pylist()[:-1], RANKED, 50)
-    with pytest.raises(InputError, match="a ranking of other queries"):
+    with pytest.raises(InputError, match="rows of other queries"):
         made(FAST, dataclasses.replace(inputs, ranking=tmp_path / "ranking"))
     empty = plain.set_column(
         3, "negatives", pa.array([[]] * len(plain), MINED.field("negatives").type)

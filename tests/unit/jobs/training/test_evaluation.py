@@ -12,7 +12,7 @@ from ratchet.data.significance import compute_p_value
 from ratchet.jobs.answers.sft import Config as SftConfig
 from ratchet.jobs.retrieval.finetune_embedder import Config
 from ratchet.jobs.retrieval.reranker_training import evaluate_lists
-from ratchet.jobs.training.evaluation import Decision, HeldOutRows, decide
+from ratchet.jobs.training.evaluation import Decision, decide, evaluate_rows
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
@@ -81,7 +81,7 @@ def test_sums_are_those_of_each_group_and_of_unseen_labels(column: str) -> None:
     ranks_R = np.array([1, 4, 2, 30, 5])
     relevant = Relevant.from_lists([[0]] * 5)
     table = pa.table(rows | ({"seen": seen_Q} if column == "group" else {}))
-    found = HeldOutRows(table, column).evaluate("map@25", ranks_R, relevant, "r@25")
+    found = evaluate_rows(table, "map@25", ranks_R, relevant, "r@25", group=column)
     value_Q = compute_rank_metrics(ranks_R, relevant, (25,)).per_query["map@25"]
     assert found.metrics["map@25"] == pytest.approx(value_Q.mean(), abs=1e-6)
     assert found.metrics["r@25"] == 0.8
@@ -91,7 +91,7 @@ def test_sums_are_those_of_each_group_and_of_unseen_labels(column: str) -> None:
         assert found.sums["unseen"] == pytest.approx([0.0, 0.5, 0.0], abs=1e-6)
     else:
         assert set(found.sums) == {"all"}
-    alone = HeldOutRows(table.drop_columns([column]), column).evaluate("map@25", ranks_R, relevant)
+    alone = evaluate_rows(table.drop_columns([column]), "map@25", ranks_R, relevant, group=column)
     assert alone.sums["all"] == pytest.approx(value_Q.tolist(), abs=1e-6)
 
 
@@ -137,7 +137,7 @@ def test_selecting_metric_uses_grades(grades: list[list[int]] | None) -> None:
     valid = pa.table(columns if grades is None else columns | {"grades": grades})
     ranks_R = np.array([1, 2, 3])
     plain = Relevant(np.array([0, 2, 3]), np.array([0, 1, 2]))
-    found = HeldOutRows(valid).evaluate("ndcg@10", ranks_R, plain).metrics["ndcg@10"]
+    found = evaluate_rows(valid, "ndcg@10", ranks_R, plain).metrics["ndcg@10"]
     expected = compute_rank_metrics(
         ranks_R, Relevant.from_lists([[0, 1], [2]], grades), [10]
     ).values["ndcg@10"]

@@ -146,7 +146,7 @@ def test_a_backbone_gets_a_head_and_merges(
     [
         ("embed_tokens", "target_modules: embed_tokens given"),
         ("input_layernorm", "target_modules: input_layernorm given, which PEFT refuses"),
-        ("lm_head", "target_modules: lm_head given"),
+        ("lm_head", "target_modules: 'lm_head' given"),
     ],
 )
 def test_layers_that_cannot_be_adapted_are_refused(names: str, said: str, tmp_path: Path) -> None:
