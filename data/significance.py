@@ -59,7 +59,7 @@ def list_half_widths(
     per_query: Mapping[str, np.ndarray], names: Sequence[str], group_Q: np.ndarray, prefix: str = ""
 ) -> dict[str, float]:
     """Return `{prefix}NAME/interval` -> half width, to 6 places, for the metrics that exist. NaN is left out."""
-    found: dict[str, float] = {}
+    found = {}
     for name in names:
         if name in per_query:
             width = compute_half_width(per_query[name], group_Q)

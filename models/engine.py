@@ -189,7 +189,7 @@ def _configure_offload(offload: str) -> dict[str, Any]:
         "optimizer": ("offload_optimizer",),
         "parameters": ("offload_optimizer", "offload_param"),
     }
-    found: dict[str, Any] = {}
+    found = {}
     for name in names[offload]:
         found[name] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     return found

@@ -247,7 +247,7 @@ class _Linear(torch.nn.Linear):
     """Float32 weights, cast to the dtype of the input in each pass."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        bias = self.bias
+        bias: torch.Tensor | None = self.bias
         if bias is not None:
             bias = bias.to(input.dtype)
         return functional.linear(input, self.weight.to(input.dtype), bias)

@@ -138,11 +138,11 @@ def build_models(plan: Plan, summary: Summary, run_log: RunLog) -> list[RunModel
     for place in dict.fromkeys([*rows, *best, *kinds]):
         if place not in kinds:
             continue  # its step has no result yet
-        step, part = place
+        step = place[0]
+        part = str(place[1])
         planned = plan.steps[step]
         assert planned.commit is not None
         assert planned.manifest is not None
-        assert part is not None
         label = ""
         metrics: dict[str, float] = {}
         if place in rows:

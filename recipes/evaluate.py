@@ -42,7 +42,7 @@ def evaluate(
         raise InputError(f"models: {','.join(models)} given; expected each once; leave one out")
     asked = prepare_evaluation(data)
     folders = {name: choose_model(name) for name in models if name != BM25}
-    found: dict[str, Step] = {}
+    found = {}
     first: Step | None = None
     for number, name in enumerate(models):
         if name == BM25:

@@ -65,7 +65,7 @@ def squad(
     Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on."""
     model = choose_model(base)
     rows: list[Row] = []
-    best: dict[str, Output] = {}
+    best = {}
     for name, pairs in itertools.product(strategies, max_train or [None]):
         prefix: str = name
         suffix = ""

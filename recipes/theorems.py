@@ -98,7 +98,7 @@ def theorems(
 
 def find_given(**paths: str) -> dict[str, Any]:
     """Return parameter -> Source for the paths that are not empty."""
-    found: dict[str, Any] = {}
+    found = {}
     for name, path in paths.items():
         if path:
             found[name] = Source.find(path, name)

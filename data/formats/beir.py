@@ -49,7 +49,7 @@ def read(folder: Path, *, labelled: bool = True, sampled: bool = False) -> Retri
 
     The name of a qrels file, without a suffix such as `-00000-of-00001`, is the split (dev is valid). The queries of
     all.tsv, of train.tsv alone, and of Parquet files with other names have no split."""
-    known: dict[str, Query] = {}
+    known = {}
     places: dict[str, str] = {}
     unread: set[str] = set()
     for where, row in _read_rows(folder, "queries", unread):
@@ -67,8 +67,8 @@ def read(folder: Path, *, labelled: bool = True, sampled: bool = False) -> Retri
         documents = {document.id for document in corpus}
         notes["documents without text"] = sum(not document.text for document in corpus)
     files = _find_qrels(folder / "qrels")
-    queries: list[Query] = []
-    labelled_ids = set[str]()
+    queries = []
+    labelled_ids = set()
     for name, paths in files.items():
         split = SPLITS[name]
         if list(files) == ["train"]:

@@ -59,7 +59,7 @@ def read(path: Path, *, labelled: bool = True, template: str = "") -> RetrievalD
         if not labelled and (path / "test.csv").exists():
             file = path / "test.csv"
     known = {document.id for document in corpus}
-    queries: list[Query] = []
+    queries = []
     unlabelled = 0
     for where, row in read_csv(file, columns):
         correct = row["CorrectAnswer"]

@@ -16,8 +16,8 @@ QUESTIONS = 800
 def read_example_questions(count: int) -> RetrievalData:
     """Read the first `count` questions. The corpus is all misconceptions. A query is a wrong option of a question, and
     its positive is the misconception behind it."""
-    corpus: list[Document] = []
-    queries: list[Query] = []
+    corpus = []
+    queries = []
     for _, row in read_json_objects(FILE):
         if "misconception" in row:
             corpus.append(Document(row["id"], row["misconception"]))

@@ -179,7 +179,7 @@ def _merge_rows(rows: Sequence[Query], name: str) -> Query:
 
 def _read_rows(path: Path, options: Options, labelled: bool, unread: set[str]) -> Iterator[Query]:
     """Yield a query per row, with texts in the place of the ids of documents."""
-    seen: dict[tuple[str, ...], Options] = {}
+    seen = {}
     first_with: dict[bool, str] = {}
     """Whether a row has scores -> the place of the first such row."""
     template = options.get("template")

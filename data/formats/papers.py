@@ -68,7 +68,7 @@ def _parse_paper(row: dict[str, Any], where: str, split: int, seen: dict[str, st
         raise DataError(
             f"{where}: no {' or '.join(KINDS)}; expected an object with lists of statements; add one"
         )
-    texts: list[str] = []
+    texts = []
     for kind in KINDS:
         own = row.get(kind) or []
         if not isinstance(own, list) or not all(isinstance(text, str) for text in own):

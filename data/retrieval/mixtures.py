@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ratchet.data.retrieval import Document, Query, RetrievalData
+from ratchet.data.retrieval import Query, RetrievalData
 from ratchet.data.retrieval.checks import check_data
 
 Part = tuple[str, RetrievalData, str, Mapping[str, Sequence[str]]]
@@ -23,8 +23,8 @@ def unite(parts: Sequence[Part]) -> RetrievalData:
         return parts[0][1]
     splits = {split for _, _, split, _ in parts}
     notes: Counter[str] = Counter()
-    corpus: list[Document] = []
-    queries: list[Query] = []
+    corpus = []
+    queries = []
     unread: set[str] = set()
     first: dict[str, tuple[int, str]] = {}
     """Text -> the first data set that has it, and its id there."""
@@ -45,7 +45,7 @@ def unite(parts: Sequence[Part]) -> RetrievalData:
                 document_prefix = f"{number}/"
             if data.numbered:
                 query_prefix = f"{number}/"
-        renamed: dict[str, str] = {}
+        renamed = {}
         for document in data.corpus:
             name = document_prefix + document.id
             source, known = first.setdefault(document.text, (number, name))

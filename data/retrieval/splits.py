@@ -72,14 +72,14 @@ def split_queries(
     weights = [1] * len(groups)
     if split_by == "document" or folds > 1:
         weights = [len(own) for own in groups]
-    tests: list[int] = []
+    tests = []
     if folds > 1:
         tests = _draw_fold(order, weights, folds, fold)
     elif "test" not in assigned:
         tests = _draw(order, weights, round(sum(weights) * test_fraction))
     tested = set(tests)
     rest = [group for group in order if group not in tested]
-    valid: list[int] = []
+    valid = []
     if "valid" not in assigned:
         left = sum(weights[group] for group in rest)
         valid = _draw(rest, weights, count_valid(left, validation_fraction, least_valid))
@@ -133,7 +133,7 @@ def leave_out_labels(
     trained: Counter[str] = Counter()
     for query in train:
         trained.update(query.positives)
-    seen: list[tuple[int, int]] = []
+    seen = []
     for number, query in enumerate(held_out):
         cost = sum(trained[name] for name in query.positives)
         if cost:
@@ -163,8 +163,8 @@ def _connect(queries: Sequence[Query]) -> list[Hashable]:
     from scipy.sparse.csgraph import connected_components
 
     columns: dict[str, int] = {}
-    rows: list[int] = []
-    places: list[int] = []
+    rows = []
+    places = []
     for row, query in enumerate(queries):
         for name in query.positives:
             rows.append(row)

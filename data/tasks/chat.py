@@ -58,7 +58,7 @@ def read(path: Path) -> Iterator[Sample]:
 
 def _read_messages(where: str, messages: list[Any]) -> list[str]:
     """Return the texts of a chat: the system message, if there is one, then user and assistant in turn."""
-    texts: list[str] = []
+    texts = []
     roles = []
     for number, message in enumerate(messages):
         place = f"{where}: messages[{number}]"

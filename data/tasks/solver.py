@@ -30,7 +30,7 @@ def find_reachable(numbers: tuple[int, ...], *, fractions: bool = False) -> dict
     """Return non-negative integer -> the first expression found, over all ways to combine all of the sorted `numbers`.
     fractions: allow fractions as intermediate results."""
     found = _combine(tuple(map(Fraction, numbers)) if fractions else numbers, fractions)
-    made: dict[int, str] = {}
+    made = {}
     for n, text in found.items():
         if n == int(n):
             made[int(n)] = text.removeprefix("(").removesuffix(")")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ class Splits:
 def group_samples(task: Task, samples: Iterable[Sample]) -> list[list[Sample]]:
     """Return the samples by group, each question once (if the task has repeats: once with each target)."""
     groups: dict[str, list[Sample]] = {}
-    seen: set[Any] = set()
+    seen = set()
     for sample in samples:
         key = (task.key(sample), sample.turns if task.has_repeats else ())
         if key not in seen:
@@ -96,7 +95,7 @@ def _shuffle_documents(
     for group in groups:
         documents.setdefault(_document(group), []).append(group)
     own = list(documents.values())
-    order: list[list[Sample]] = []
+    order = []
     for i in random.permutation(len(own)):
         order += own[i]
     return order

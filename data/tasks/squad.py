@@ -63,7 +63,7 @@ def score(prediction: str, golds: Sequence[str]) -> dict[str, float]:
 
 def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
     """Verify one answer per turn."""
-    found: list[Verification] = []
+    found = []
     for answer, golds in zip(answers, gold["answers"], strict=True):
         scores = score(answer, golds)
         label = "wrong"

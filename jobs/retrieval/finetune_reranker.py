@@ -6,7 +6,7 @@ The model with the best metric on reranked held-out lists is kept.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Ge
 
@@ -68,7 +68,7 @@ def estimate_needs(
     group = (1 + config.num_negatives) * length
     own = -(-config.batch_size // (resources.workers or 1))
     tokens = min(own, resources.micro_batch_size or GROUPS_PER_PASS) * group
-    kind = "causal" if given.kind == "yes_no" else "classifier"
+    kind: Any = "causal" if given.kind == "yes_no" else "classifier"
     return needs.estimate_training(folder, kind, config, resources, length=length, tokens=tokens)
 
 

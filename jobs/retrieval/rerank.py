@@ -13,7 +13,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ratchet.jobs import needs
 from ratchet.jobs.directions import find_direction
@@ -77,7 +77,7 @@ def estimate_needs(
     if folder is None:
         return None
     reranker_config = resolve_reranker_config(config, folder)
-    kind = "causal" if reranker_config.kind == "yes_no" else "classifier"
+    kind: Any = "causal" if reranker_config.kind == "yes_no" else "classifier"
     length = needs.bound_length(reranker_config.max_length, parents, "corpus", texts=2)
     return needs.estimate_inference(folder, kind, config, inputs, resources, parents, length=length)
 

@@ -116,7 +116,7 @@ class Conversations:
             for text, _ in segments:
                 texts.append(text)
         ids = iter(self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else ())
-        found: list[Tokens] = []
+        found = []
         for segments in split:
             found.append(self._join_segments((next(ids), is_answer) for _, is_answer in segments))
         return found

@@ -134,7 +134,7 @@ def _generate_batch(
             pad_token_id=decoder.conversations.filler,
             **options,
         )
-    found: list[list[int]] = []
+    found = []
     for row in out_BL[:, ids_BL.shape[1] :].tolist():
         found.append(_cut(row, decoder, sampling))
     return found

@@ -85,7 +85,7 @@ class Encoder:
     def embed(self, input_ids_BL: Tensor, attention_mask_BL: Tensor) -> Tensor:
         """Return pooled (and normalised) vectors [B, D], float32, with gradients for weights that require them. Both
         arguments are int64. Padding may be on either side."""
-        options: dict[str, Tensor] = {}
+        options = {}
         # Attention without a mask is faster.
         if not bool(attention_mask_BL.all()):
             options["attention_mask"] = attention_mask_BL

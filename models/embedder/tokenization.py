@@ -108,7 +108,7 @@ class TextTokenizer:
             list(texts), **options, return_offsets_mapping=True, return_attention_mask=False
         )
         pairs = zip(texts, found["offset_mapping"], strict=True)
-        made: list[str] = []
+        made = []
         for text, offsets in pairs:
             made.append(text if len(offsets) < tokens else text[: offsets[-1][1]])
         return made

@@ -101,7 +101,7 @@ def top_logprobs(
     parts = zip(
         np.split(np.concatenate(ids), ends), np.split(np.concatenate(logs), ends), strict=True
     )
-    found: list[TeacherLogprobs] = []
+    found = []
     for part in parts:
         found.append(TeacherLogprobs(*part))
     return found

@@ -51,7 +51,7 @@ def make_pair_row(
 
 def make_shared_rows(first: Sequence[int], seconds: Sequence[Sequence[int]]) -> list[PrefixRow]:
     """Return rows of at most ROW_TOKENS tokens, or one pair, for the pairs of one prefix in their order."""
-    rows: list[PrefixRow] = []
+    rows = []
     ids = list(first)
     ends = list[int]()
     for second in seconds:

@@ -103,7 +103,7 @@ class Reranker:
         prompts: Sequence[str] | None = None,
     ) -> list[PrefixRow]:
         """Return the rows of all pairs, by query and passage. prompts: see `PairTokenizer.tokenize_pairs`."""
-        rows: list[PrefixRow] = []
+        rows = []
         for parts in self.tokens.tokenize_pairs(queries, passages, prompts):
             if self.shares_prefixes and parts:
                 rows += make_shared_rows(parts[0][0], [second for _, second in parts])
@@ -117,7 +117,7 @@ class Reranker:
         given = ids_BL.to(self.device)
         if self.reranker_config.kind == "yes_no":
             return self._score_answers(given, rows)
-        options: dict[str, Tensor] = {}
+        options = {}
         if not bool(mask_BL.all()):
             options["attention_mask"] = mask_BL.to(self.device)
         if rows[0].token_types is not None:
@@ -127,7 +127,7 @@ class Reranker:
 
     def _score_answers(self, ids_BL: Tensor, rows: Sequence[PrefixRow]) -> Tensor:
         # Padding is on the right, which a causal model does not attend to: single pairs need no mask.
-        options: dict[str, Tensor] = {}
+        options = {}
         if any(len(row.ends) > 1 for row in rows):
             options = make_attention_options(
                 self.model, *make_tree_attention(rows, ids_BL.shape[1]), self.device

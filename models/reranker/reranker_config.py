@@ -172,7 +172,7 @@ class PairTokenizer:
             end = self._ids(tail)[:limit]
         else:
             end = []
-        made: list[list[int]] = []
+        made = []
         for row in ids:
             made.append(list(row) if len(row) <= limit else [*row[: limit - len(end)], *end])
         return made

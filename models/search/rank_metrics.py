@@ -30,7 +30,7 @@ class RankMetrics:
 
     def list_by_cutoff(self, kinds: Sequence[str], ks: Sequence[int]) -> list[dict[str, float]]:
         """Return the rows of a table of means: column `k`, and a column per kind in upper case, such as `P` for `p`."""
-        found: list[dict[str, float]] = []
+        found = []
         for k in ks:
             found.append(
                 {"k": k} | {kind.upper(): round(self.values[f"{kind}@{k}"], 6) for kind in kinds}

@@ -181,7 +181,7 @@ def finetune_and_compare(
     for number, name in enumerate(baselines):
         systems.append(System(name, f"baseline-{number}", choose_model(name), baseline=True))
     rows = []
-    found = dict[str, Step]()
+    found = {}
     for task, samples in {"": prepared["test"], **(others or {})}.items():
         options = {"num_completions": num_completions, "allow_other_task": bool(task), **sampling}
         for system in systems:

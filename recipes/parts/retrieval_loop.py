@@ -133,7 +133,7 @@ class RetrievalLoop(Evaluations):
 
     def _make_baselines(self, start: LoopState) -> list[Row]:
         """Return the rows before training, none without held-out queries."""
-        rows: list[Row] = []
+        rows = []
         for shown in self.splits[:1]:
             if self.bm25:
                 rows.append(make_row("BM25", {shown: self.rank_by_words(shown)}, baseline=True))
