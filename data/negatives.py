@@ -86,10 +86,7 @@ def choose_negatives(
     allowed &= first
     ceiling = window.ceiling(positive)
     below = values <= ceiling
-    if window.min_score is None:
-        floor = -np.inf
-    else:
-        floor = window.min_score
+    floor = -np.inf if window.min_score is None else window.min_score
     suspects = rows[allowed & ~below]
     pool = rows[allowed & below & (values >= floor)]
     if len(pool) > window.num_negatives:
@@ -119,10 +116,7 @@ def _fill(
     """Draw up to `count` of the corpus rows `among` (None: all rows), with distinct texts that are not in `taken`.
     Return fewer if there are no more."""
     found = list[int]()
-    if among is None:
-        total = len(texts)
-    else:
-        total = len(among)
+    total = len(texts) if among is None else len(among)
 
     def take(drawn: np.ndarray) -> None:
         for row in (drawn if among is None else among[drawn]).tolist():

@@ -86,10 +86,7 @@ def pad(
     ids = np.full((len(rows), length), pad_id, dtype=np.int64)
     mask = np.zeros((len(rows), length), dtype=np.int64)
     for number, row in enumerate(rows):
-        if side == "left":
-            where = slice(length - len(row), length)
-        else:
-            where = slice(0, len(row))
+        where = slice(length - len(row), length) if side == "left" else slice(0, len(row))
         ids[number, where] = row
         mask[number, where] = 1
     return torch.from_numpy(ids), torch.from_numpy(mask)

@@ -22,10 +22,7 @@ def name_device(gpus: float | None) -> str:
 def resolve_device(device: str) -> torch.device:
     """Return the device of inputs for `cpu`, `cuda`, `auto` (CUDA if available) or `balanced` (the first GPU)."""
     if device == "auto":
-        if torch.cuda.is_available():
-            device = "cuda"
-        else:
-            device = "cpu"
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device("cuda" if device == BALANCED else device)
 
 

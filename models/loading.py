@@ -297,10 +297,7 @@ def make_attention_options(
     token (third axis) attends to another. Eager attention gets the mask as a term of the logits."""
     seen = torch.from_numpy(seen_B1LL).to(device)
     by_hand = model.config._attn_implementation == "eager"  # which adds the mask to the logits
-    if by_hand:
-        mask = torch.where(seen, 0.0, -1e9)
-    else:
-        mask = seen
+    mask = torch.where(seen, 0.0, -1e9) if by_hand else seen
     return {"position_ids": torch.from_numpy(positions_BL).to(device), "attention_mask": mask}
 
 

@@ -77,10 +77,7 @@ def _read_config(base: Path, adapter: Path, projection_file: Path | None) -> Enc
     if projection_file is None:
         return read_encoding_config(find_config_folder(base, adapter))
     pooling: Any
-    if describe_kind(read_config(base)) == "an encoder":
-        pooling = "cls"
-    else:
-        pooling = "last_token"
+    pooling = "cls" if describe_kind(read_config(base)) == "an encoder" else "last_token"
     return EncodingConfig(pooling, max_length=read_encoding_config(base).max_length)
 
 

@@ -40,10 +40,7 @@ def chat(
 
     Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on."""
     file, colon, name = verifier.rpartition(":")
-    if colon:
-        source = Source.find(file, "verifier")
-    else:
-        source = None
+    source = Source.find(file, "verifier") if colon else None
     values: dict[str, Any] = {
         "task": "chat",
         "verifier": name,

@@ -45,10 +45,7 @@ def evaluate(
     found = {}
     first: Step | None = None
     for number, name in enumerate(models):
-        if name == BM25:
-            own = BM25
-        else:
-            own = f"model{number}"
+        own = BM25 if name == BM25 else f"model{number}"
         if name == BM25:
             ranked = step(
                 f"{own}/evaluate",

@@ -60,10 +60,7 @@ def predict(
             f"queries: none given, and run {runs[0].run_id} has no test queries; expected some; give a file"
         )
     readings = [text for one in runs for text in one.settings["prepare"].get("reading") or [""]]
-    if queries:
-        new = prepare_new_queries(queries, "queries", readings)
-    else:
-        new = None
+    new = prepare_new_queries(queries, "queries", readings) if queries else None
     systems: Systems = {}
     for index, (one, iteration) in enumerate(zip(runs, last, strict=True)):
         systems |= find_systems(
@@ -72,10 +69,7 @@ def predict(
     if bm25 is None:
         bm25 = any("bm25/evaluate_valid" in one.step_ids for one in runs)
     if bm25:
-        if valid:
-            held_out = rank_by_bm25(valid, corpus, "valid")
-        else:
-            held_out = None
+        held_out = rank_by_bm25(valid, corpus, "valid") if valid else None
         systems["bm25"] = held_out, rank_by_bm25(new or test, corpus, "queries")
     if valid is None and (bm25 or len(runs) > 1):
         raise InputError(
@@ -129,10 +123,7 @@ def find_systems(
                 run.get("synthetic/filter") or run.step("prepare")["train"],
                 run.step(f"{last}/embed_train"),
             )
-        if reranker:
-            folder = reranker["model"]
-        else:
-            folder = None
+        folder = reranker["model"] if reranker else None
         ranked = {**rank_queries(name, new, corpus, model, vectors, folder, train=train)}
     return list_systems(
         name, ranked, {end: run.get(f"{found}_valid") for end, found in steps.items()}

@@ -101,10 +101,7 @@ def retriever(
     }
     summaries = []
     for fold in range(folds):
-        if folds > 1:
-            folder = f"fold{fold}/"
-        else:
-            folder = ""
+        folder = f"fold{fold}/" if folds > 1 else ""
         prepared = step(f"{folder}prepare", prepare.JOB, **datasets, fold=fold, **split)
         one = RetrievalLoop(
             prepared=prepared,

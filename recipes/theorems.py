@@ -113,10 +113,7 @@ def evaluate(name: str, statements: Output, model: Source | Output, max_length: 
 
 def make_row(label: str, evaluation: Step, finetuned: Step | None = None) -> Row:
     """Return a row of the summary table."""
-    if finetuned:
-        columns = {"loss": finetuned.metric("loss")}
-    else:
-        columns = {}
+    columns = {"loss": finetuned.metric("loss")} if finetuned else {}
     for name in ("mrr", "map", "p@1", "r@10", "r@100", "r@1000"):
         columns[name.upper()] = evaluation.metric(name)
     if finetuned is None:

@@ -12,10 +12,7 @@ def read_examples(path: Path | None) -> tuple[tuple[str, str], ...]:
     """Return (query, answer) of each line; without a file, nothing. Raises DataError naming file and line."""
     found = []
     for where, row in [] if path is None else read_json_objects(path):
-        if "response" in row and "answer" not in row:
-            answer = "response"
-        else:
-            answer = "answer"
+        answer = "response" if "response" in row and "answer" not in row else "answer"
         example = read_field(where, row, "query", str), read_field(where, row, answer, str)
         if not all(text.strip() for text in example):
             raise DataError(

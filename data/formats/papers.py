@@ -42,10 +42,7 @@ class Paper:
 
 def find_files(path: Path) -> list[Path]:
     """Find the .jsonl files of a folder, sorted by name, or return the one file. Raises DataError if there is none."""
-    if path.is_dir():
-        found = sorted(path.glob("[!.]*.jsonl"))
-    else:
-        found = [path]
+    found = sorted(path.glob("[!.]*.jsonl")) if path.is_dir() else [path]
     if not found:
         raise DataError(
             f"{path}: no .jsonl file; expected papers, one per line, with lemmas and theorems; check the path"

@@ -93,10 +93,7 @@ def make_sample(
 
 def read(path: Path) -> Iterator[Sample]:
     """Yield the rows of a file as samples. Raises DataError for an invalid or unsolvable row."""
-    if path.suffix == ".parquet":
-        rows = read_table(path)
-    else:
-        rows = read_json_objects(path)
+    rows = read_table(path) if path.suffix == ".parquet" else read_json_objects(path)
     for number, (where, row) in enumerate(rows):
         numbers = read_field(where, row, "nums", list)
         target = read_field(where, row, "target", int)

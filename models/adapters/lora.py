@@ -43,10 +43,7 @@ def attach(
     target_modules that the model does not have."""
     from peft import LoraConfig, get_peft_model
 
-    if isinstance(target_modules, str):
-        given = target_modules
-    else:
-        given = ",".join(target_modules)
+    given = target_modules if isinstance(target_modules, str) else ",".join(target_modules)
     left_out = list(modules_to_save)
     if (
         task == "FEATURE_EXTRACTION"

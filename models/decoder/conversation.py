@@ -168,10 +168,7 @@ class Conversations:
             if self.tokenizer.decode(labels[:-1]).strip() != answer.strip()
         ]
         if wrong or len(spans) != turns:
-            if wrong:
-                labels = wrong[0]
-            else:
-                labels = spans[0]
+            labels = wrong[0] if wrong else spans[0]
             raise self._refuse(
                 f"makes the labels {self.tokenizer.decode(labels)!r} of the answer {answer!r}; expected the answer and"
                 " one token that ends it; if the template has an argument for it, such as Qwen3's, set"
@@ -236,10 +233,7 @@ class Conversations:
     ) -> list[tuple[str, bool]]:
         """Return the segments (text, whether it is an answer), alternating."""
         messages: list[dict[str, str]]
-        if system:
-            messages = [{"role": "system", "content": system}]
-        else:
-            messages = []
+        messages = [{"role": "system", "content": system}] if system else []
         segments: list[tuple[str, bool]] = []
         done = ""
         texts = [

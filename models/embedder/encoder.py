@@ -216,10 +216,7 @@ def load_tokenizer(base: Path, encoding_config: EncodingConfig) -> Any:
 
 def _takes_positions(model: Any) -> bool:
     """Whether a model takes `position_ids` that count from 0, and does not derive positions from padding tokens."""
-    if hasattr(model, "get_base_model"):
-        plain = model.get_base_model()
-    else:
-        plain = model
+    plain = model.get_base_model() if hasattr(model, "get_base_model") else model
     counts_from_0 = model.config.model_type not in POSITIONS_AFTER_PADDING
     return counts_from_0 and "position_ids" in inspect.signature(plain.forward).parameters
 

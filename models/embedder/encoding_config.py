@@ -97,10 +97,7 @@ class EncodingConfig:
 
     def split_template(self, role: Role) -> tuple[str, str]:
         """Return the text before and after `{text}` in the role's template."""
-        if role == "query":
-            template = self.query_template
-        else:
-            template = self.passage_template
+        template = self.query_template if role == "query" else self.passage_template
         before, _, after = template.partition("{text}")
         return before.replace("{task}", self.task), after.replace("{task}", self.task)
 
@@ -113,10 +110,7 @@ class EncodingConfig:
 
     def format_prompt(self, role: Role) -> str:
         """Return the text in front of `{text}` in the role's template. For queries, few-shot examples come first."""
-        if role == "query":
-            shown = self.format_examples(self.examples)
-        else:
-            shown = ""
+        shown = self.format_examples(self.examples) if role == "query" else ""
         return shown + self.split_template(role)[0]
 
     def write(self, folder: Path) -> None:
@@ -266,10 +260,7 @@ def _pooling(folder: Path, config: dict[str, Any]) -> Literal["cls", "mean", "la
         for name, on in config.items()
         if name.startswith("pooling_mode_") and on
     ]
-    if isinstance(given, str):
-        modes = [given]
-    else:
-        modes = list(given)
+    modes = [given] if isinstance(given, str) else list(given)
     if len(modes) == 1 and modes[0] in POOLINGS:
         return POOLINGS[modes[0]]
     raise ModelError(

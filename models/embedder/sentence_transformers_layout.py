@@ -39,10 +39,7 @@ def _adapt_tokenizer(encoding_config: EncodingConfig, file: Path, config_file: P
     the text), a padding token, and the end-of-sequence token."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent)
     config: dict[str, Any]
-    if config_file.is_file():
-        config = json.loads(config_file.read_text())
-    else:
-        config = {}
+    config = json.loads(config_file.read_text()) if config_file.is_file() else {}
     changes: dict[str, Any] = {"padding_side": "right", "truncation_side": "right"}
     if tokenizer.pad_token_id is None:
         changes["pad_token"] = tokenizer.eos_token

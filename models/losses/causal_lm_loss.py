@@ -60,19 +60,13 @@ def compute_loss(
         for part in decoder.causal.get_output_embeddings().children()
         for weight in part.parameters()
     ]
-    if any(map(is_partitioned, parts)):
-        size = max(1, len(label_T))
-    else:
-        size = CHUNK
+    size = max(1, len(label_T)) if any(map(is_partitioned, parts)) else CHUNK
 
     def add_chunks(logits: Callable[[Tensor], Tensor], hidden_TD: Tensor) -> Tensor:
         total = hidden_TD.new_zeros((), dtype=torch.float32)
         for start in range(0, len(label_T), size):
             part = slice(start, start + size)
-            if given is None:
-                own = None
-            else:
-                own = (given[0][part], given[1][part])
+            own = None if given is None else (given[0][part], given[1][part])
             chunk = (logits, hidden_TD[part], label_T[part], own, ce_weight, temperature)
             total = total + checkpoint(_compute_chunk_loss, *chunk, use_reentrant=False)
         return total

@@ -45,10 +45,7 @@ def cross_entropy(
     normaliser_Q = torch.logsumexp(logits_QP, dim=1)
     loss_Q = normaliser_Q - logits_QP.gather(1, positive_Q[:, None]).squeeze(1)
     if label_smoothing:
-        if mask_QP is None:
-            taking_part_QP = torch.isfinite(logits_QP.detach())
-        else:
-            taking_part_QP = ~mask_QP
+        taking_part_QP = torch.isfinite(logits_QP.detach()) if mask_QP is None else ~mask_QP
         mean_Q = logits_QP.where(taking_part_QP, 0.0).sum(1) / taking_part_QP.sum(1)
         loss_Q = (1 - label_smoothing) * loss_Q + label_smoothing * (normaliser_Q - mean_Q)
     return loss_Q

@@ -262,10 +262,7 @@ def _rows_of_head(model: Any, answers: Sequence[int]) -> tuple[Tensor, Tensor | 
         )
     head.requires_grad_(False)  # else a tied embedding would be trained, but not these rows
     with gather_weights(list(head.parameters())), align_module_device(head):
-        if head.bias is None:
-            bias = None
-        else:
-            bias = head.bias.detach()[answers].float().clone()
+        bias = None if head.bias is None else head.bias.detach()[answers].float().clone()
         return head.weight.detach()[answers].float().clone(), bias
 
 
@@ -284,10 +281,7 @@ def _check_head(reranker: Reranker) -> None:
     rounding = torch.finfo(logits_V.dtype).eps
     logits_V = logits_V.float().to(ours.device)
     answers = logits_V[reranker.tokens.answers]
-    if len(answers) == 1:
-        theirs = answers[0]
-    else:
-        theirs = answers[0] - answers[1]
+    theirs = answers[0] if len(answers) == 1 else answers[0] - answers[1]
     tolerance = 0.05 * float(logits_V.std()) + 1e-3 + rounding * float(answers.abs().max())
     if not torch.allclose(ours[0], theirs, atol=tolerance):
         raise ModelError(

@@ -149,16 +149,10 @@ class PairTokenizer:
         if not texts:
             return []
         own = self.reranker_config
-        if role == "query":
-            template = own.query_template
-        else:
-            template = own.passage_template
+        template = own.query_template if role == "query" else own.passage_template
         head, tail = (part.replace("{prompt}", own.prompt) for part in template.split("{text}", 1))
         # Another prompt may leave a passage more room; `split_pair` cuts it.
-        if role == "query":
-            limit = self.query_limit
-        else:
-            limit = own.max_length
+        limit = self.query_limit if role == "query" else own.max_length
         options = {
             "truncation": True,
             "max_length": limit + bool(tail),
@@ -168,10 +162,7 @@ class PairTokenizer:
             [head + text + tail for text in texts], **options, return_attention_mask=False
         )
         ids = found["input_ids"]
-        if any(len(row) > limit for row in ids):
-            end = self._ids(tail)[:limit]
-        else:
-            end = []
+        end = self._ids(tail)[:limit] if any(len(row) > limit for row in ids) else []
         made = []
         for row in ids:
             made.append(list(row) if len(row) <= limit else [*row[: limit - len(end)], *end])

@@ -57,10 +57,7 @@ def compute_rank_metrics(
         np.arange(len(rank)) - relevant.indptr[query_R] + 1.0
     )  # position among the query's relevant documents
     precision = place / rank
-    if relevant.grades is None:
-        grades_R = np.ones(len(rank))
-    else:
-        grades_R = relevant.grades
+    grades_R = np.ones(len(rank)) if relevant.grades is None else relevant.grades
     grade = grades_R[order]
     ideal = grades_R[np.lexsort((-grades_R, query_R))]
     divisor_Q = np.maximum(count_Q, 1)

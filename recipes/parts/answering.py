@@ -26,10 +26,7 @@ Model = Source | Output
 def prepare_samples(name: str, data: str | Output, test: str, **settings: Any) -> Step:
     """Split a task's file into train, valid and test. test: the official test file; empty: a part of `data`."""
     given: Source | Output
-    if isinstance(data, str):
-        given = Source.find(data)
-    else:
-        given = data
+    given = Source.find(data) if isinstance(data, str) else data
     return step(
         name,
         prepare_tasks.JOB,
@@ -41,10 +38,7 @@ def prepare_samples(name: str, data: str | Output, test: str, **settings: Any) -
 
 def generate_answers(name: str, *, num_completions: int, **values: Any) -> Step:
     """Generate completions: at temperature 0.7, or greedily if `num_completions` is 1."""
-    if num_completions > 1:
-        temperature = 0.7
-    else:
-        temperature = 0.0
+    temperature = 0.7 if num_completions > 1 else 0.0
     return step(
         name, generate.JOB, num_completions=num_completions, temperature=temperature, **values
     )

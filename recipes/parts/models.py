@@ -28,10 +28,7 @@ def make_export(name: str, model: str, *, adapter: bool = False, **settings: Any
         if made.kind == "adapter":
             found = inputs["model"]
         else:
-            if adapter:
-                found = find_model_input(made, "adapter")
-            else:
-                found = None
+            found = find_model_input(made, "adapter") if adapter else None
         if found is not None:
             base = find_model_input(made, "base")
             if base is None:

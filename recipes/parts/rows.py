@@ -17,20 +17,11 @@ def make_row(
 ) -> Row:
     """Return a row of the summary table. evaluations: split -> evaluation; the row shows the first one. If it is empty,
     the row's last step is the merge."""
-    if finetuned:
-        columns = {"loss": finetuned.metric("loss")}
-    else:
-        columns = {}
+    columns = {"loss": finetuned.metric("loss")} if finetuned else {}
     last: Step | None
-    if merged:
-        last = merged.step
-    else:
-        last = None
+    last = merged.step if merged else None
     for split, last in list(evaluations.items())[:1]:
-        if split == "test":
-            end = ""
-        else:
-            end = f" of {split}"
+        end = "" if split == "test" else f" of {split}"
         columns |= {f"{name.upper()}{end}": last.metric(name) for name in ("map@25", "r@25")}
         for group in ("seen", "unseen"):
             columns[f"{group} MAP@25{end}"] = last.metric(

@@ -35,10 +35,7 @@ def add_synthetic_queries(
     )
     queries = step(f"{name}/clean", clean_queries.JOB, completions=completions, train=train)
     vectors = loop.embed(f"{loop.folder}zero_shot", embedder, "corpus")
-    if loop.teacher:
-        reranker = loop.teacher.model
-    else:
-        reranker = None
+    reranker = loop.teacher.model if loop.teacher else None
     ranked = rank_queries(
         name, queries, corpus, embedder, vectors, reranker, loop.depth, loop.examples
     )

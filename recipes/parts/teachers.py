@@ -23,10 +23,7 @@ class Teacher:
 
     def score(self, name: str, mined: Step | Output, corpus: Output) -> Step | Output:
         """Add the teacher's scores to the mined lists."""
-        if self.gate is None:
-            gate = {}
-        else:
-            gate = {"teacher_gate": self.gate}
+        gate = {} if self.gate is None else {"teacher_gate": self.gate}
         return score_lists(name, self.model, mined, corpus, **gate)
 
 
@@ -47,8 +44,5 @@ def choose_reranker(name: str) -> Source | Output | Literal["embedder"] | None:
         return choose_model(name)
     except ModelError as error:
         near = difflib.get_close_matches(name, ("none", "embedder"), n=1)
-        if near:
-            hint = f"; did you mean '{near[0]}'?"
-        else:
-            hint = ""
+        hint = f"; did you mean '{near[0]}'?" if near else ""
         raise ModelError(f"reranker: {error}; none and embedder are possible too{hint}") from None
