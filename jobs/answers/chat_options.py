@@ -30,11 +30,11 @@ SPECIAL = re.compile(
 THOUGHTS = ("", ["Question?"], ["<think>\nThoughts.\n</think>\n\nAnswer."])
 
 
-def describe_chat(config: Any, job: str, stop: Sequence[str] = ()) -> dict[str, str]:
+def describe_chat(config: Any, stop: Sequence[str], job: str = "prepare_tasks") -> dict[str, str]:
     """Return the metric `chat`, the content of `chat.json`, from which plans know the options; empty without options.
 
-    job: name of the job that has the settings. stop: stop strings of the task, before those of the settings. Raises
-    InputError for arguments that are not `name=value`."""
+    stop: stop strings of the task and of the settings. job: name of the job that has the settings. Raises InputError
+    for arguments that are not `name=value`."""
     arguments = config.chat_template_kwargs
     try:
         found = {}
@@ -45,12 +45,10 @@ def describe_chat(config: Any, job: str, stop: Sequence[str] = ()) -> dict[str, 
             f"{job}.chat_template_kwargs: '{','.join(arguments)}' given; expected name=value, such as"
             " enable_thinking=false, with values in JSON"
         ) from None
-    if not found and not config.stop:
-        return {}
-    stops = []
-    if config.stop:
-        stops = [*stop, *(text.replace("\\n", "\n") for text in config.stop)]
-    return {"chat": json.dumps({"template_arguments": found, "stop": stops})}
+    parts = {"template_arguments": found, "stop": list(stop) if config.stop else []}
+    if found or config.stop:
+        return {"chat": json.dumps(parts)}
+    return {}
 
 
 def read_chat(samples: Path) -> tuple[dict[str, Any], tuple[str, ...]]:

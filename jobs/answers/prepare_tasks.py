@@ -74,7 +74,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     from ratchet.data.tasks.splits import describe_repeated
 
     known: dict[str, Any] = {"task": config.task}
-    known |= describe_chat(config, "prepare_tasks", make_task(config, inputs).stop)
+    known |= describe_chat(config, make_task(config, inputs).stop)
     if inputs.data is None:  # another step makes it
         if "data" in parents and "tasks" in parents["data"].metrics:
             known["train"] = parents["data"].metrics["tasks"]
@@ -93,7 +93,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 
 def make_task(config: Config, inputs: Inputs) -> Task:
-    """Return the task with the verifier and the system prompt of the settings."""
+    """Return the task with the verifier, system prompt and stop strings of the settings."""
     from ratchet.data.tasks import chat, get_task
 
     file = inputs.verifier_file
@@ -104,12 +104,13 @@ def make_task(config: Config, inputs: Inputs) -> Task:
     task = get_task(config.task)
     if config.task == "chat":
         task = chat.make_task(config.verifier, read_text(file) if file else "", str(file))
+    stop = (*task.stop, *(text.replace("\\n", "\n") for text in config.stop))
     if config.system is None:
-        return task
+        return replace(task, stop=stop)
     system = config.system.replace("\\n", "\n")
     read = task.read
     return replace(
-        task, read=lambda path: (replace(sample, system=system) for sample in read(path))
+        task, stop=stop, read=lambda path: (replace(sample, system=system) for sample in read(path))
     )
 
 
@@ -144,7 +145,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     splits = split_samples(config, inputs)
     task = make_task(config, inputs)
-    chat = describe_chat(config, "prepare_tasks", task.stop)
+    chat = describe_chat(config, task.stop)
     metrics: dict[str, Any] = {"task": config.task}
     table = []
     everything = []

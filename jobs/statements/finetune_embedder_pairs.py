@@ -36,6 +36,8 @@ class Config(EncodingSettings, training.RankFinetuneConfig):
     """Temperature of the softmax over the similarities."""
     mask_paper: bool = True
     """Mask other statements of the same paper, which would otherwise be negatives."""
+    chunk: Annotated[PositiveInt, Unit("rows")] = 256
+    """Number of rows in a tile of the similarity matrix. Smaller tiles take less memory."""
     projection: Annotated[PositiveInt, Unit("dimensions")] | None = None
     """Output dimension of a linear layer after the pooling, which is trained too. None: no new layer."""
     metric: str = "mrr"

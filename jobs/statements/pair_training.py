@@ -134,7 +134,7 @@ class PairTask(FinetuneTask):
         left_ND = vector_RD[:pairs]
         right_ND = vector_RD[pairs:]
         loss, *gradients = symmetric_info_nce_gradient(
-            left_ND, right_ND, temperature=config.temperature, group_N=group_N
+            left_ND, right_ND, temperature=config.temperature, group_N=group_N, chunk=config.chunk
         )
         return loss, torch.cat(gradients)
 

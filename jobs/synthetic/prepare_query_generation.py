@@ -79,11 +79,18 @@ def find_template(config: Config) -> str:
     return template
 
 
+def find_chat(config: Config) -> dict[str, str]:
+    """Return the metric `chat`; see `describe_chat`."""
+    return describe_chat(
+        config, [text.replace("\\n", "\n") for text in config.stop], "prepare_query_generation"
+    )
+
+
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     from ratchet.data.tasks.query_generation import NAME
 
     find_template(config)
-    return Result({"task": NAME, **describe_chat(config, JOB.name)})
+    return Result({"task": NAME, **find_chat(config)})
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -122,7 +129,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         rows.append(sample_to_row(Sample(name, name, "", (turn,), {"document": text})))
     write_shards(context.out, rows, SAMPLES, SHARD_ROWS)
     write_task_name(context.out, NAME)
-    chat = describe_chat(config, JOB.name)
+    chat = find_chat(config)
     if chat:
         (context.out / CHAT_FILE).write_text(chat["chat"] + "\n")
     counts = {

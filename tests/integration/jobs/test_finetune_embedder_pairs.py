@@ -209,6 +209,7 @@ def test_a_decoder_in_4_bits_learns_with_dropout(
     [
         ({"batch_size": 1}, "batch_size: 1 given; expected >= 2"),
         ({"temperature": 0.0}, "temperature: 0.0 given"),
+        ({"chunk": 0}, "chunk: 0 given"),
         ({"warmup_steps": -1}, "warmup_steps: -1 given"),
         ({"eval_steps": 0}, "eval_steps: 0 given"),
     ],
