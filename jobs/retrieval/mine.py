@@ -14,7 +14,6 @@ from typing import Annotated, Literal
 from annotated_types import Interval
 
 from ratchet.errors import InputError
-from ratchet.jobs import needs
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
     Context,
@@ -82,8 +81,10 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
             f"mine.min_score: {config.min_score:g} given, with max_score={config.max_score:g}; expected at most"
             " max_score, since no document has both; correct one"
         )
-    known = needs.count(parents, "corpus", "documents")
-    if known is not None and start >= max(known, SMALL):
+    known = None
+    if "corpus" in parents:
+        known = parents["corpus"].metrics.get("documents")
+    if isinstance(known, int) and start >= max(known, SMALL):
         raise InputError(
             f"mine.window: {start},{end} given, for {known:,} documents; expected ranks in the corpus, since all"
             " negatives would be drawn at random; lower it"
