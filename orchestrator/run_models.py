@@ -220,11 +220,6 @@ def read_models(store: Store, run_log: RunLog) -> list[RunModel]:
     return [model for model in _read_all(run_log) if model.is_listed and model.exists(store)]
 
 
-def read_best(store: Store, run_log: RunLog) -> list[RunModel]:
-    """Return the models that a run ended with, if they exist."""
-    return [model for model in _read_all(run_log) if model.best_as and model.exists(store)]
-
-
 def _read_all(run_log: RunLog) -> list[RunModel]:
     found: list[RunModel] = []
     for about in (run_log.read("plan.json") or {}).get("models", ()):

@@ -108,13 +108,6 @@ class ProgressReporter:
         self.actor.put.remote(self.step, progress)
 
 
-def start_progress_actor() -> Any:
-    """Start a ProgressActor on this machine."""
-    return ray.remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())(
-        ProgressActor
-    ).remote()
-
-
 def make_this_node_strategy() -> Any:
     """Return the scheduling strategy of actors that only serve this process.
 
