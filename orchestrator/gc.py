@@ -178,7 +178,4 @@ def _is_pinned(folder: Path) -> bool:
 
 
 def _list_trial_runs(folder: Path) -> list[RunLog]:
-    found: list[RunLog] = []
-    for path in folder.glob("trials/*/*"):
-        found.append(RunLog(path))
-    return found
+    return [RunLog(path) for path in folder.glob("trials/*/*")]

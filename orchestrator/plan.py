@@ -163,11 +163,7 @@ class Plan:
 
     def missing(self) -> list[str]:
         """Return the names of the steps without a result."""
-        found: list[str] = []
-        for name, planned in self.steps.items():
-            if planned.commit is None:
-                found.append(name)
-        return found
+        return [name for name, planned in self.steps.items() if planned.commit is None]
 
     def check(self) -> None:
         """Call `check` of each job that is going to run. Raises its errors."""

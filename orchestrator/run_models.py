@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -123,56 +123,48 @@ def build_models(plan: Plan, summary: Summary, run_log: RunLog) -> list[RunModel
     """Return all models in the results of a run: first those with a row, in the order of the table, then the other
     ones that the run ended with, then those of its other steps."""
     about = run_log.read("about.json") or {}
-    rows: dict[tuple[str, str | None], Row] = {}
+    rows: dict[str, Row] = {}
     for row in summary.rows:
-        if row.model:
-            rows.setdefault((row.model.step.name, row.model.part), row)
-    best = {}
-    for name, output in summary.best.items():
-        best[output.step.name, output.part] = name
-    kinds: dict[tuple[str, str | None], str] = {}
-    for planned in plan.steps.values():
-        for part, kind in _list_parts(planned.manifest).items():
-            kinds[planned.step.name, part] = kind
+        rows.setdefault(str(row.model), row)
+    best = {str(output): name for name, output in summary.best.items()}
     found = []
-    for place in dict.fromkeys([*rows, *best, *kinds]):
-        if place not in kinds:
-            continue  # its step has no result yet
-        step = place[0]
-        part = str(place[1])
-        planned = plan.steps[step]
-        assert planned.commit is not None
-        assert planned.manifest is not None
-        label = ""
-        metrics: dict[str, float] = {}
-        if place in rows:
-            label = rows[place].label
-            metrics = _read_columns(plan, rows[place])
-        model = RunModel(
-            run_id=run_log.run_id,
-            recipe=str(about.get("recipe")),
-            started=float(about.get("started", 0.0)),
-            step=step,
-            part=part,
-            step_id=planned.step_id,
-            object=planned.commit.manifest,
-            kind=kinds[place],
-            bytes=sum(file.bytes for file in planned.manifest.of_part(part)),
-            inputs=dict(describe_inputs(planned.step)),
-            base=_find_base(planned.step),
-            row=label,
-            metrics=metrics,
-            best_as=best.get(place, ""),
-            changed=bool(planned.numbers.get("changed", True)),
-        )
-        found.append(model)
-    return found
+    for step, planned in plan.steps.items():
+        if planned.commit is None or planned.manifest is None:
+            continue
+        for part, kind in _list_parts(planned.manifest).items():
+            place = f"{step}[{part}]"
+            model = RunModel(
+                run_id=run_log.run_id,
+                recipe=str(about.get("recipe")),
+                started=float(about.get("started", 0.0)),
+                step=step,
+                part=part,
+                step_id=planned.step_id,
+                object=planned.commit.manifest,
+                kind=kind,
+                bytes=sum(file.bytes for file in planned.manifest.of_part(part)),
+                inputs=dict(describe_inputs(planned.step)),
+                base=_find_base(planned.step),
+                best_as=best.get(place, ""),
+                changed=bool(planned.numbers.get("changed", True)),
+            )
+            if place in rows:
+                columns = _read_columns(plan, rows[place])
+                model = replace(model, row=rows[place].label, metrics=columns)
+            found.append(model)
+    order = [*rows, *best]
+
+    def find_position(model: RunModel) -> int:
+        place = f"{model.step}[{model.part}]"
+        return order.index(place) if place in order else len(order)
+
+    return sorted(found, key=find_position)
 
 
-def _list_parts(manifest: Manifest | None) -> dict[str, str]:
+def _list_parts(manifest: Manifest) -> dict[str, str]:
     """Return the folders with a model in a result -> kind of the model."""
     names: dict[str, set[str]] = {}
-    for file in manifest.files if manifest else ():
+    for file in manifest.files:
         part, _, name = file.path.partition("/")
         if name in SIGNS:
             names.setdefault(part, set()).add(name)
@@ -218,11 +210,6 @@ def list_models(store: Store, run: str = "") -> Iterator[RunModel]:
 def read_models(store: Store, run_log: RunLog) -> list[RunModel]:
     """Return the models of a run that have a row in the table or that the run ended with, if they exist."""
     return [model for model in _read_all(run_log) if model.is_listed and model.exists(store)]
-
-
-def read_best(store: Store, run_log: RunLog) -> list[RunModel]:
-    """Return the models that a run ended with, if they exist."""
-    return [model for model in _read_all(run_log) if model.best_as and model.exists(store)]
 
 
 def _read_all(run_log: RunLog) -> list[RunModel]:

@@ -374,14 +374,10 @@ def _matches(name: str, known: Sequence[str]) -> bool:
 def check_resources(resources: Resources, where: str, job: Job) -> None:
     """Raise RecipeError, beginning with `where`, for unused resources, invalid labels, and min_workers > workers."""
     for name, value in vars(resources).items():
-        if (
-            job.resources is not None
-            and name not in job.resources
-            and value != getattr(Resources(), name)
-        ):
+        if not job.uses(name) and value != getattr(Resources(), name):
             raise RecipeError(
-                f"{where}: {name} given; expected one of {', '.join(job.resources)}, since {job.name} uses no other"
-                " resource; leave it out"
+                f"{where}: {name} given; expected one of {', '.join(job.resources or ())}, since {job.name} uses no"
+                " other resource; leave it out"
             )
     try:
         resources.selector()

@@ -37,10 +37,11 @@ from ratchet.orchestrator.job_interface.job import (
 )
 from ratchet.orchestrator.job_interface.snapshot import freeze_code
 from ratchet.orchestrator.job_interface.worker import (
+    ProgressActor,
     ProgressReporter,
     find_existing_paths,
+    make_this_node_strategy,
     run_job,
-    start_progress_actor,
 )
 from ratchet.orchestrator.step import Step
 
@@ -125,7 +126,8 @@ class Cluster:
                     ) from None
                 finally:
                     signal.signal(signal.SIGTERM, handler)
-        self.progress_actor = start_progress_actor()
+        make_actor = ray.remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())
+        self.progress_actor = make_actor(ProgressActor).remote()
         self.started = True
 
     def _init_ray(self, **options: Any) -> None:

@@ -94,15 +94,7 @@ def read_machines() -> list[Machine] | None:
         for group in spec.get("rayClusterSpec", spec)["workerGroupSpecs"]:
             found.append(_read_group(group))
         return found
-    except (
-        OSError,
-        yaml.YAMLError,
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except Exception as error:  # of reading, of YAML, or of another content
         raise InputError(
             f"RATCHET_CLUSTER {path}: {type(error).__name__}: {error}; expected the file that created this"
             " cluster (available_node_types of `ray up`, or a RayJob); correct or unset the variable on the head"

@@ -122,10 +122,7 @@ def write_value(value: Any) -> str:
 
 def write_lines(values: Mapping[str, Any]) -> list[str]:
     """Return Python values as the `name=value` lines of the command."""
-    found: list[str] = []
-    for name, value in values.items():
-        found.append(f"{name}={write_value(value)}")
-    return found
+    return [f"{name}={write_value(value)}" for name, value in values.items()]
 
 
 def suggest(given: str, known: Iterable[str]) -> str:

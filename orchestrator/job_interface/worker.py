@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,19 +67,19 @@ def check_worker(context: Context, paths: Iterable[Path]) -> None:
 
 def find_existing_paths(*given: Any) -> tuple[Path, ...]:
     """Return the existing paths in `given` (paths, or nested tuples, lists, dicts and dataclasses of paths)."""
-    return tuple(path for path in _paths(given) if path.exists())
-
-
-def _paths(value: Any) -> Iterator[Path]:
-    if isinstance(value, Path):
-        yield value
-    elif isinstance(value, dict):
-        yield from _paths(tuple(value.values()))
-    elif isinstance(value, tuple | list):
-        for one in value:
-            yield from _paths(one)
-    elif is_dataclass(value) and not isinstance(value, type):
-        yield from _paths(tuple(getattr(value, field.name) for field in fields(value)))
+    found: list[Path] = []
+    queue = list(given)
+    while queue:
+        value = queue.pop(0)
+        if isinstance(value, Path) and value.exists():
+            found.append(value)
+        elif isinstance(value, tuple | list):
+            queue += value
+        elif isinstance(value, dict):
+            queue += value.values()
+        elif is_dataclass(value) and not isinstance(value, type):
+            queue += vars(value).values()
+    return tuple(found)
 
 
 class ProgressActor:
@@ -106,13 +106,6 @@ class ProgressReporter:
 
     def __call__(self, progress: Progress) -> None:
         self.actor.put.remote(self.step, progress)
-
-
-def start_progress_actor() -> Any:
-    """Start a ProgressActor on this machine."""
-    return ray.remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())(
-        ProgressActor
-    ).remote()
 
 
 def make_this_node_strategy() -> Any:

@@ -114,10 +114,7 @@ def find_settings(name: str) -> Path:
 
 def read_settings(path: Path) -> list[str]:
     """Read a YAML file of `name: value` lines as `name=value` lines. Raises RecipeError with file and line."""
-    found: list[str] = []
-    for name, value, _ in read_lines(path):
-        found.append(f"{name}={value}")
-    return found
+    return [f"{name}={value}" for name, value, _ in read_lines(path)]
 
 
 def read_lines(path: Path) -> list[tuple[str, str, str]]:
@@ -176,10 +173,7 @@ def names() -> list[str]:
 
 def job_names() -> list[str]:
     """Return the names `jobs/NAME` of Ratchet's jobs. Each job is also a recipe of one step."""
-    found: list[str] = []
-    for name in single_job.list_jobs():
-        found.append(f"jobs/{name}")
-    return found
+    return [f"jobs/{name}" for name in single_job.list_jobs()]
 
 
 def find(name: str) -> Recipe:
@@ -353,23 +347,16 @@ def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
             f"{line}: no step matches '{pattern}'; `ratchet plan` lists the steps{suggest(pattern, known)}"
         )
     if name in {f.name for f in fields(Resources)}:  # a resource is set only for steps that use it
-        matched = [
-            s for s in matched if s.job.resources is None or name in s.job.resources
-        ] or matched
+        matched = [s for s in matched if s.job.uses(name)] or matched
     changed: dict[str, Step] = {}
     for s in matched:
-        if any(f.name == name for f in fields(s.job.config)):
-            part = "config"
-        else:
-            part = "resources"
+        part = "config" if hasattr(s.config, name) else "resources"
         before = getattr(s, part)
         hints = get_type_hints(type(before), include_extras=True)
         if name not in hints:
-            slots = dict.fromkeys(
-                f.name for kind in (s.job.config, Resources) for f in fields(kind)
-            )
+            known = [f.name for f in (*fields(s.job.config), *fields(Resources))]
             raise RecipeError(
-                f"{line}: step {s.name} has no setting '{name}'; {expect_one_of(slots, name)}"
+                f"{line}: step {s.name} has no setting '{name}'; {expect_one_of(known, name)}"
             )
         value = convert(text, hints[name], line)
         changed[s.name] = replace(s, **{part: replace(before, **{name: value})})

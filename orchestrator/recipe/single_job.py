@@ -24,15 +24,11 @@ MODELS = {"model", "models", "base", "student"}
 @cache
 def list_jobs() -> dict[str, str]:
     """Return job name -> dotted name of the module that declares it. These are the modules in `jobs` with a `JOB`."""
-    paths = sorted(Path(ratchet.__file__).parent.glob("jobs/*/*.py"))
-    found = {}
-    for path in paths:
+    found: dict[str, str] = {}
+    for path in sorted(Path(ratchet.__file__).parent.glob("jobs/*/*.py")):
         if "\nJOB = " in path.read_text(encoding="utf-8"):
-            found[path.stem] = path
-    made: dict[str, str] = {}
-    for name, path in found.items():
-        made[name] = f"ratchet.jobs.{path.parent.name}.{name}"
-    return made
+            found[path.stem] = f"ratchet.jobs.{path.parent.name}.{path.stem}"
+    return found
 
 
 def load_job(module: str) -> Job:

@@ -18,6 +18,7 @@ from rich.text import Text
 from ratchet.orchestrator.job_interface.clean_output import CleanConsole, clean
 
 _TIMES = re.compile(r"(^|[_ ])(time|duration|seconds|secs?)$|(?<!per)[_ ]s$", re.IGNORECASE)
+"""Title of a column that holds seconds (`time`, `seconds`, `train_s`; not `tokens_per_s`)."""
 NOTHING = "–"
 """Text for a missing value."""
 
@@ -93,11 +94,6 @@ def format_local_time(timestamp: float | None) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(timestamp))
 
 
-def is_time(column: str) -> bool:
-    """Return whether a column of this name holds seconds (`time`, `seconds`, `train_s`; not `tokens_per_s`)."""
-    return bool(_TIMES.search(column))
-
-
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -108,7 +104,7 @@ def format_value(value: Any, column: str = "") -> str:
         return NOTHING
     if not is_number(value):
         return format_setting(value)
-    if is_time(column):
+    if _TIMES.search(column):
         return format_duration(float(value))
     if isinstance(value, int):
         return f"{value:,}"

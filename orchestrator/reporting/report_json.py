@@ -32,7 +32,10 @@ def write(data: RunReport) -> str:
     for label, row in data.rows.items():
         rows[label] = {}
         for name, cell in row.items():
-            rows[label][name] = _write_cell(cell)
+            rows[label][name] = None if cell is None else {"value": float(cell)}
+            deviation = getattr(cell, "deviation", None)
+            if deviation is not None:
+                rows[label][name]["interval"] = deviation
     about = asdict(replace(data, rows={}))
     return json.dumps({"schema": SCHEMA, **about, "rows": rows}, indent=1)
 
@@ -54,12 +57,3 @@ def read(run_log: RunLog) -> RunReport | None:
         }
     known: RunReport = TypeAdapter(RunReport).validate_python({**found, "rows": {}})
     return replace(known, rows=rows)
-
-
-def _write_cell(cell: float | None) -> dict[str, float] | None:
-    if cell is None:
-        return None
-    deviation = getattr(cell, "deviation", None)
-    if deviation is None:
-        return {"value": float(cell)}
-    return {"value": float(cell), "interval": deviation}

@@ -13,7 +13,7 @@ from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.reporting.formatting import Estimate, collect_columns
 from ratchet.orchestrator.reporting.run_data import WORDS, RunReport, StepReport
-from ratchet.orchestrator.run_models import read_best
+from ratchet.orchestrator.run_models import read_models
 from ratchet.orchestrator.step import Metric, Output, Row, Summary
 
 if TYPE_CHECKING:  # it imports Ray
@@ -127,7 +127,9 @@ def _list_directions(summary: Summary) -> dict[str, int]:
 def _list_best(run: Run) -> dict[str, str]:
     """Return title -> command that exports the model, for the models that the run ended with."""
     titles = {}
-    for one in read_best(run.plan.store, run.run_log):
+    for one in read_models(run.plan.store, run.run_log):
+        if not one.best_as:
+            continue
         kind = f"best {one.best_as}" if one.changed else f"unchanged base, offered as {one.best_as}"
         title = f"{kind}: {one.name}  {one.format_metric()}"
         titles[title] = f"ratchet export {one.name} FOLDER"

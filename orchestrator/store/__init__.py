@@ -273,7 +273,9 @@ class Store:
         canonical_json(result, "result")  # raises for NaN and for what is not plain data
         remove_empty_folders(staging)
         manifest = Manifest.build(staging, json.loads(json.dumps(asdict(result))))
-        (staging / NAME).write_bytes(manifest.to_bytes())
+        # Metrics and columns keep the job's order, which the address ignores.
+        text = json.dumps(manifest.document, ensure_ascii=False, indent=1)
+        (staging / NAME).write_text(text, encoding="utf-8")
         make_read_only(staging)
         sync_tree(staging)
         self._place(staging, manifest)

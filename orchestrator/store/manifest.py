@@ -98,10 +98,6 @@ class Manifest:
             "result": self.result,
         }
 
-    def to_bytes(self) -> bytes:
-        """Return the content of MANIFEST.json. Metrics and columns keep the job's order, which the address ignores."""
-        return json.dumps(self.document, ensure_ascii=False, indent=1).encode()
-
     @property
     def digest(self) -> str:
         """The artifact's address: SHA-256 (hex) of the manifest's canonical JSON."""

@@ -10,7 +10,7 @@
 A trial is an ordinary run. Its steps have their usual fingerprints, so steps that trials have in common are computed
 once, and results of earlier runs and sweeps are reused. Each command has a folder `sweeps/<id>/` in the store with
 
-    about.json           command and inputs
+    about.json           command
     trials.json          the trials in the order in which they were first started
     trials/<key>/        the runs of a trial: a run log per seed
     report.html, .md     and winner.yaml, if a trial finished

@@ -20,6 +20,7 @@ from ratchet.orchestrator.execution.cluster import Cluster, check_cluster_addres
 from ratchet.orchestrator.execution.executor import versions
 from ratchet.orchestrator.execution.live_view import LiveView
 from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
+from ratchet.orchestrator.job_interface.settings import write_lines
 from ratchet.orchestrator.recipe import list_modules
 from ratchet.orchestrator.reporting.formatting import judge_difference, print_table
 from ratchet.orchestrator.reporting.report import write_report
@@ -27,7 +28,6 @@ from ratchet.orchestrator.reporting.sweep_data import SweepReport, Trial, build_
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import OpenRun
 from ratchet.orchestrator.sweeps.plan import SweepPlan, plan_sweep
-from ratchet.orchestrator.sweeps.space import format_settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +79,11 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
         ) as cluster:
             trials, finished = _run_trials(sweep, arguments, cluster, store)
         report = build_sweep_report(sweep, trials, command)
-        _print_report(report)
+        print_table(build_trials(report))
+        for number, trial in enumerate(report.trials, 1):
+            if trial.reason:
+                print_error(f"trial {number} failed: {trial.reason}")
+        print_clean(report.conclusion)
         if report.winner_command:
             print_clean(f"winner: {report.winner_command}")
         print_clean(f"report: {write_report(folder, report)[0]}")
@@ -87,15 +91,6 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
     if not finished:
         print_clean("give the same command again to continue: finished steps are not run again")
     return Sweep(folder, report, not finished)
-
-
-def _print_report(report: SweepReport) -> None:
-    """Print the table of trials, the failures, and the comparison with the defaults."""
-    print_table(build_trials(report))
-    for number, trial in enumerate(report.trials, 1):
-        if trial.reason:
-            print_error(f"trial {number} failed: {trial.reason}")
-    print_clean(report.conclusion)
 
 
 def _run_trials(
@@ -174,7 +169,7 @@ def compare_with_defaults(best: Trial, default: Trial | None, metric: str) -> st
 def write_winner(sweep: SweepPlan, best: Trial) -> Path:
     """Write winner.yaml, for `ratchet run RECIPE --settings FILE`, into the sweep's folder; return its path."""
     settings: dict[str, str] = {}
-    for line in (*sweep.lines, *format_settings(best.settings)):
+    for line in (*sweep.lines, *write_lines(best.settings)):
         name, _, value = line.partition("=")
         settings.pop(name, None)  # the last of overlapping patterns counts, so it must stay last
         settings[name] = value

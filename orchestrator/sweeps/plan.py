@@ -92,7 +92,6 @@ def plan_sweep(
     for step in needed:
         if step.name in {*touched, objective.step} and hasattr(step.config, "seed"):
             seeded.append(step.name)
-    started = {"command": command, "inputs": {step.name: describe_inputs(step) for step in needed}}
     finished = {}
     for step in reached:
         if step.finished:
@@ -106,7 +105,7 @@ def plan_sweep(
         finished,
         objective,
         tuple(seeded),
-        RunLog.begin(store, found.name, started, folder="sweeps"),
+        RunLog.begin(store, found.name, {"command": command}, folder="sweeps"),
         tuple(planned.warnings),
     )
 

@@ -112,14 +112,6 @@ class Space:
             yield point
 
 
-def format_settings(point: Point) -> list[str]:
-    """Format the settings of a point as `name=value` texts for `--set`."""
-    found: list[str] = []
-    for name, value in point.items():
-        found.append(f"{name}={value}")
-    return found
-
-
 def compute_key(point: Point) -> str:
     """Return the key of a trial: a digest of its settings."""
     return digest(dict(point))[:12]

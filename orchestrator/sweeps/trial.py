@@ -23,6 +23,7 @@ from ratchet.orchestrator.atomic_file import make_folder
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.run import Run
 from ratchet.orchestrator.job_interface.job import Progress
+from ratchet.orchestrator.job_interface.settings import write_lines
 from ratchet.orchestrator.job_interface.worker import ProgressReporter
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Settings, build
@@ -31,7 +32,7 @@ from ratchet.orchestrator.step import Step, Summary
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import OpenRun
 from ratchet.orchestrator.sweeps.plan import SweepPlan, select_needed_steps
-from ratchet.orchestrator.sweeps.space import Point, compute_key, format_settings
+from ratchet.orchestrator.sweeps.space import Point, compute_key
 
 STOP_TIMEOUT = 60.0
 """Seconds to wait for the steps of a trial that is stopped."""
@@ -58,7 +59,7 @@ class TrialSpec:
     def build(self, point: Point, seed: int, store: Store) -> list[Step]:
         """Build the steps of a trial for seed number `seed` (0: the recipe's own seed)."""
         sweep = self.sweep
-        lines = [*sweep.lines, *format_settings(point)]
+        lines = [*sweep.lines, *write_lines(point)]
         steps, _, _ = build(sweep.recipe, Settings.read(lines), store)
         if seed:
             for step in steps:
@@ -143,7 +144,9 @@ class TrialRun(RunListener):
             sweep.run_log.folder / "trials" / compute_key(self.settings) / f"seed-{seed}"
         )
         # This name is shown to other drivers that wait for a step of this run.
-        run_log.run_id = f"{sweep.run_log.run_id} with {', '.join(format_settings(self.settings)) or 'the defaults'}"
+        run_log.run_id = (
+            f"{sweep.run_log.run_id} with {', '.join(write_lines(self.settings)) or 'the defaults'}"
+        )
         make_folder(run_log.folder)
         with OpenRun(store) as open_run, closing(Cluster()) as cluster:
             plan = Plan(steps, store)

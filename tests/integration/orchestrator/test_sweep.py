@@ -34,7 +34,7 @@ def test_trials_share_steps(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> 
         "0.3",
     ]
     assert [trial["value"] for trial in sweeps.trials()] == pytest.approx([1.5, 0.3, 2.1, 0.9])
-    assert "--set fit.rate=0.7" in output
+    assert "winner.yaml" in output
     folder = sweeps.folder_of_sweep()
     assert "trial 3 (winner) (a high rate)" in (folder / "report.md").read_text()
     assert "trial 3" in (folder / "report.md").read_text()

@@ -105,7 +105,7 @@ def test_errors_say_what_was_expected(text: str, annotation: Any, message: str) 
 
 
 def test_integers_become_floats_where_the_field_is_one() -> None:
-    config = validate(Config, {"lr": 1, "ks": (1, 10), "max_length": 16})
+    config = validate(Config, {"lr": 1, "ks": (1, 10), "max_length": 16}, "job")
     assert config == Config(lr=1.0, ks=(1, 10), max_length=16)
     assert type(config.lr) is float
 

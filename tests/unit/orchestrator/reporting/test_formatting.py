@@ -5,12 +5,7 @@ from __future__ import annotations
 import math
 
 from ratchet.orchestrator.job_interface.clean_output import clean
-from ratchet.orchestrator.reporting.formatting import (
-    format_duration,
-    format_value,
-    is_time,
-    shorten,
-)
+from ratchet.orchestrator.reporting.formatting import format_duration, format_value, shorten
 
 
 def test_texts_for_people():
@@ -39,7 +34,8 @@ def test_texts_for_people():
     ]
     assert format_value(61.0, "time") == "1 m 01 s"
     assert [
-        is_time(c) for c in ("time", "train_s", "tokens_per_s", "seconds", "runtime", "times")
+        format_value(61.0, c) == "1 m 01 s"
+        for c in ("time", "train_s", "tokens_per_s", "seconds", "runtime", "times")
     ] == [True, True, False, True, False, False]
     assert shorten("iter0/finetune_embedder", 12) == "iter0…bedder"
     assert shorten("short", 12) == "short"
