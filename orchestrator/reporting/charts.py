@@ -86,20 +86,22 @@ def draw_lines(chart: Chart) -> Markup:
             legend = axes.legend(fontsize=8, frameon=False)
             if len(curves) > len(COLOURS):
                 legend.set_title(f"and {len(curves) - len(COLOURS):,} more, in grey")
-        title = f"{chart.y_label} against {chart.x_label or 'position'}"
-        file = io.StringIO()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the page has a font for glyphs that matplotlib lacks
-            figure.savefig(
-                file, format="svg", transparent=True, bbox_inches="tight", metadata=NO_METADATA
-            )
-        text = file.getvalue()
-        text = text[text.index("<svg") :]
-        text = re.sub(
-            r' id="[\w.]+_\d+"', "", text
-        )  # repeated in each drawing, and not referred to
-        for drawn, shown in REPLACED.items():
-            text = text.replace(drawn, shown)
-        return Markup(
-            text.replace("<svg", Markup('<svg role="img" aria-label="{}"').format(clean(title)), 1)
+        return _render(figure, f"{chart.y_label} against {chart.x_label or 'position'}")
+
+
+def _render(figure: Figure, title: str) -> Markup:
+    """Return a drawing as an SVG element that can stand in a page."""
+    file = io.StringIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the page has a font for glyphs that matplotlib lacks
+        figure.savefig(
+            file, format="svg", transparent=True, bbox_inches="tight", metadata=NO_METADATA
         )
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r' id="[\w.]+_\d+"', "", text)  # repeated in each drawing, and not referred to
+    for drawn, shown in REPLACED.items():
+        text = text.replace(drawn, shown)
+    return Markup(
+        text.replace("<svg", Markup('<svg role="img" aria-label="{}"').format(clean(title)), 1)
+    )

@@ -168,6 +168,14 @@ class Bucket(Backend):
                     lambda file: self._send(folder / file.path, f"{prefix}/{file.path}"), missing
                 )
             )
+        if missing:
+            sizes = self._sizes(prefix)
+        for file in manifest.files:
+            found = sizes.get(f"{prefix}/{file.path}")
+            if found != file.bytes:
+                raise UnreachableError(
+                    f"{self.where}/{prefix}/{file.path}: {found} bytes after upload; expected {file.bytes}"
+                )
         self._send(folder / NAME, f"{prefix}/{NAME}")
         if marks:
             with self.report_unreachable(prefix):
