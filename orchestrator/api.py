@@ -188,7 +188,7 @@ def plan(
     given = recipe.Settings.read(write_lines({**parameters, **(settings or {})}), seeds)
     made = Plan(recipe.build(recipe.find(name), given, opened)[0], opened)
     made.check()
-    found: dict[str, str] = {}
+    found = {}
     for step, planned in made.steps.items():
         found[step] = planned.state
     return found

@@ -56,7 +56,7 @@ class Planned:
     def numbers(self) -> dict[str, float]:
         """The metrics of the result that are numbers."""
         metrics = self.result.get("metrics", {})
-        found: dict[str, float] = {}
+        found = {}
         for name, value in metrics.items():
             if isinstance(value, int | float):
                 found[name] = float(value)
@@ -181,7 +181,7 @@ class Plan:
 
     def parent_results(self, name: str) -> dict[str, Result]:
         """Return input field -> the known part of the result of the step that makes this input."""
-        found: dict[str, Result] = {}
+        found = {}
         for key, ref in self.steps[name].step.inputs.items():
             if isinstance(ref, Output) and ref.step.name in self.results:
                 found[key] = self.results[ref.step.name]
@@ -196,7 +196,7 @@ class Plan:
             missing = sorted(
                 parent for parent in self.parents[name] if self.steps[parent].commit is None
             )
-            found: list[str] = []
+            found = []
             for parent in missing:
                 found.append(f"depends on {parent}, which would run")
             return found
@@ -210,7 +210,7 @@ class Plan:
     def describe(self, before: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return name, job, state (done, to run, open), step id and reasons why it is not done, of each step. before:
         as for `explain`."""
-        found: list[dict[str, Any]] = []
+        found = []
         for name, planned in self.steps.items():
             about = {"step": name, "job": planned.step.job.name, "state": planned.state}
             found.append(
@@ -248,7 +248,7 @@ class Plan:
 
 def describe_inputs(step: Step) -> list[tuple[str, str]]:
     """Return (field, description) of each input: `STEP[PART]`, or the label or file name of a source."""
-    found: list[tuple[str, str]] = []
+    found = []
     for key, ref in step.references():
         found.append((key, str(ref) if isinstance(ref, Output) else (ref.label or ref.path.name)))
     return found

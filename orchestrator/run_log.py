@@ -122,7 +122,7 @@ class RunLog:
 def list_all_runs(store: Store, folder: str = "runs") -> list[RunLog]:
     """Return all runs or sweeps, newest first, including those without an about.json. folder: `runs` or `sweeps`."""
     store.pull(folder)
-    found: list[RunLog] = []
+    found = []
     root = store.local(folder)
     for path in sorted(root.glob("*"), reverse=True):
         if path.is_dir():

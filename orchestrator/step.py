@@ -107,7 +107,7 @@ class Step:
 
     @property
     def parents(self) -> list[Step]:
-        found: list[Step] = []
+        found = []
         for _, ref in self.references():
             if isinstance(ref, Output):
                 found.append(ref.step)
@@ -188,7 +188,7 @@ class Row:
     @property
     def metrics(self) -> list[tuple[str, Metric]]:
         """(title of the column, metric) of all metrics in the row."""
-        found: list[tuple[str, Metric]] = []
+        found = []
         for title, cell in self.columns.items():
             for metric in [cell] if isinstance(cell, Metric) else cell:
                 found.append((title, metric))
@@ -236,7 +236,7 @@ def average(summaries: Sequence[Summary]) -> Summary:
     rows = []
     for same in zip(*(summary.rows for summary in summaries), strict=True):
         columns: dict[str, list[Metric]] = {}
-        steps: list[Step] = []
+        steps = []
         for row in same:
             steps += row.steps
             for title, metric in row.metrics:
@@ -343,7 +343,7 @@ def list_goals(summary: Summary) -> list[Step]:
         *summary.best.values(),
         *summary.results.values(),
     ]
-    goals: list[Step] = []
+    goals = []
     for row in summary.rows:
         goals += [metric.step for _, metric in row.metrics]
         outputs.append(row.model)

@@ -13,7 +13,7 @@ from types import FrameType
 def interrupt_on_termination() -> Iterator[list[int]]:
     """Handle the first SIGTERM inside the block as SIGINT, and ignore later ones. Yields the list of received signals.
     Main thread only."""
-    received: list[int] = []
+    received = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         received.append(number)

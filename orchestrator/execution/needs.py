@@ -68,7 +68,7 @@ def _read_limits(name: str) -> list[float]:
     """Return the numbers in a file of the control group of this container; none without one. No limit is infinity."""
     path = CONTROL_GROUPS / name
     texts = path.read_text().split() if path.is_file() else []
-    found: list[float] = []
+    found = []
     for text in texts:
         found.append(float(text) if text.isdecimal() else math.inf)
     return found
@@ -82,7 +82,7 @@ def read_machines() -> list[Machine] | None:
     if not given:
         return None
     path = Path(os.path.expanduser(given))
-    found: list[Machine] = []
+    found = []
     try:
         content: Any = yaml.safe_load(path.read_text())
         if "available_node_types" in content:
@@ -128,7 +128,7 @@ def _read_group(group: dict[str, Any]) -> Machine:
 
 def estimate(plan: Plan, machines: Sequence[Machine]) -> dict[str, StepNeeds]:
     """Return step name -> needs, for the steps that would run and whose jobs estimate them. Call `plan.check` first."""
-    found: dict[str, StepNeeds] = {}
+    found = {}
     for name in plan.missing():
         needs = _estimate_step(plan, plan.steps[name].step, machines)
         if needs is not None:
@@ -218,7 +218,7 @@ def _fits(own: StepNeeds, machines: Sequence[Machine]) -> bool:
 def _find_fitting(plan: Plan, step: Step, machines: Sequence[Machine]) -> list[str]:
     """Return one setting with which a step fits, else the shortest list of the first settings; empty if none helps."""
     own = _estimate_step(plan, step, machines)
-    lines: list[str] = []
+    lines = []
     for line in own.needs.remedies if own else ():
         with suppress(RatchetError):  # not a setting of this job
             if choose_workers(machines, apply_setting(step, line).place(machines)):

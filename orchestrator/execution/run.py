@@ -103,7 +103,7 @@ class Run:
         self.run_log.event("end", None, failures=self.failures, interrupted=self.interrupted)
 
     def _loop(self, executor: Executor, pool: ThreadPoolExecutor) -> None:
-        running: dict[Future[Commit], str] = {}
+        running = {}
         while not finished(self.status):
             if self.stop.is_set():
                 raise KeyboardInterrupt
@@ -146,7 +146,7 @@ class Run:
     def _select_metrics(self, name: str) -> dict[str, float]:
         """Return the metrics of a step to show: those in the recipe's table, or all if none is in it."""
         numbers = self.plan.steps[name].numbers
-        shown: dict[str, float] = {}
+        shown = {}
         for row in self.summary.rows:
             for _, metric in row.metrics:
                 if metric.step.name == name and metric.name in numbers:

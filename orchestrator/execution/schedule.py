@@ -56,7 +56,7 @@ def to_start(
 def to_skip(status: Mapping[str, Status], parents: Mapping[str, Collection[str]]) -> dict[str, str]:
     """Return step that cannot run -> its failed or skipped parent. status: parents before children."""
     lost = {name for name, state in status.items() if state in (Status.FAILED, Status.SKIPPED)}
-    skipped: dict[str, str] = {}
+    skipped = {}
     for name, state in status.items():
         if state in (Status.PENDING, Status.READY):
             because = next((parent for parent in parents[name] if parent in lost), None)

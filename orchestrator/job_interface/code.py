@@ -77,11 +77,11 @@ def follow_imports(modules: tuple[str, ...]) -> Code:
     modules: dotted names. Raises RecipeError for a module that has no file.
     """
     followed = tuple({name.split(".")[0] for name in modules})
-    digests: dict[str, str] = {}
-    files: dict[str, Path] = {}
-    libraries: set[str] = set()
-    warnings: set[str] = set()
-    visited: set[str] = set()
+    digests = {}
+    files = {}
+    libraries = set()
+    warnings = set()
+    visited = set()
     queue = [(name, f"job in module {name}") for name in modules]
     while queue:
         name, importer = queue.pop()
@@ -162,7 +162,7 @@ def _parse_module(module: Module, content: bytes) -> _ModuleCode:
         return _ModuleCode(_hash(content), (), ())
     tree = ast.parse(content, filename=str(module.path))
     nodes = list(ast.walk(tree))
-    imported: dict[tuple[str, bool], None] = {}
+    imported = {}
     for node in nodes:
         imported.update(dict.fromkeys(_list_imports(node, module.package)))
     why = "cannot be followed; changes of what it reads or runs would not be noticed"

@@ -28,7 +28,7 @@ def hash_files(folder: Path) -> dict[str, dict[str, Any]]:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     with ThreadPoolExecutor(THREADS) as pool:
         found = list(pool.map(_sync_and_hash, paths))
-    made: dict[str, dict[str, Any]] = {}
+    made = {}
     for path, digest in zip(paths, found, strict=True):
         made[path.relative_to(folder).as_posix()] = digest
     return made

@@ -59,7 +59,7 @@ class Resources:
 
     def selector(self) -> dict[str, str]:
         """Return label name -> value. Raises InputError for a label other than `name=value`, and for repeated names."""
-        found: dict[str, str] = {}
+        found = {}
         for label in self.labels:
             name, _, value = label.partition("=")
             if not name or not value or name in found:

@@ -50,7 +50,7 @@ def list_nodes() -> dict[str, Machine]:
     """Return Ray's node id -> machine, for the current machines."""
     import ray  # takes a second, and plans do not need it
 
-    found: dict[str, Machine] = {}
+    found = {}
     for node in ray.nodes():
         if node["Alive"]:
             found[node["NodeID"]] = _machine(node["Resources"], node["Labels"])
@@ -68,7 +68,7 @@ def _machine(resources: Mapping[str, float], labels: Mapping[str, str]) -> Machi
 def make_ray_options(resources: Resources) -> dict[str, Any]:
     """Return Ray's options of a task or actor for memory, accelerator type and labels."""
     options = {"memory": int(resources.memory * 1e9), "accelerator_type": resources.accelerator}
-    found: dict[str, Any] = {}
+    found = {}
     for name, value in {**options, "label_selector": resources.selector()}.items():
         if value:
             found[name] = value

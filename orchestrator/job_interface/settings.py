@@ -143,7 +143,7 @@ def describe_settings(owner: Callable[..., Any]) -> list[Setting]:
     be empty."""
     hints = get_type_hints(owner, include_extras=True)
     docs = field_docs(owner) if isinstance(owner, type) else {}
-    found: list[Setting] = []
+    found = []
     for name, parameter in inspect.signature(owner).parameters.items():
         for item in getattr(hints[name], "__metadata__", ()):
             if isinstance(item, FieldInfo):
@@ -155,7 +155,7 @@ def describe_settings(owner: Callable[..., Any]) -> list[Setting]:
 
 def field_docs(kind: type) -> dict[str, str]:
     """Return field -> the docstring under it in the source, on one line, including inherited fields."""
-    docs: dict[str, str] = {}
+    docs = {}
     for parent in reversed(kind.__mro__):
         if not dataclasses.is_dataclass(parent):
             continue

@@ -67,7 +67,7 @@ def check_worker(context: Context, paths: Iterable[Path]) -> None:
 
 def find_existing_paths(*given: Any) -> tuple[Path, ...]:
     """Return the existing paths in `given` (paths, or nested tuples, lists, dicts and dataclasses of paths)."""
-    found: list[Path] = []
+    found = []
     queue = list(given)
     while queue:
         value = queue.pop(0)

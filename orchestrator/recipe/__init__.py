@@ -83,8 +83,8 @@ class Settings:
     @classmethod
     def read(cls, lines: Sequence[str], seeds: int = 1) -> Settings:
         """Parse lines. Raises RecipeError for secrets, and for lines other than `name=value` or `steps.field=value`."""
-        parameters: dict[str, str] = {}
-        steps: list[tuple[str, str, str]] = []
+        parameters = {}
+        steps = []
         for line in lines:
             left, equals, value = line.partition("=")
             if contains_secret(value):
@@ -240,7 +240,7 @@ def build(
     """
     parameters = _parameters(recipe, settings.parameters)
     summaries = []
-    made = list[str]()
+    made = []
     for values in _list_seeds(recipe, parameters, settings.seeds):
         prefix = f"seed{values['seed']}/" if settings.seeds > 1 else ""
         with record_names(prefix) as names, use_store(store):
@@ -296,7 +296,7 @@ def list_modules(recipe: Recipe, steps: Iterable[Step]) -> list[str]:
 def match_steps(steps: Sequence[Step], pattern: str) -> list[Step]:
     """Return the steps that the pattern in `--set pattern.field=value` selects, by step name or job name. With several
     seeds, a step name without its seed selects the step of every seed."""
-    found: list[Step] = []
+    found = []
     for s in steps:
         without_seed = re.sub(r"^seed\d+/", "", s.name)
         if s.job.name == pattern or fnmatch.filter([s.name, without_seed], pattern):
@@ -312,7 +312,7 @@ def _list_seeds(recipe: Recipe, parameters: Mapping[str, Any], seeds: int) -> li
             f"--seeds {seeds}: recipe {recipe.name} has no parameter seed; expected one, such as seed: Seed = 42; leave"
             " --seeds out"
         )
-    found: list[dict[str, Any]] = []
+    found = []
     for number in range(seeds):
         found.append({**parameters, "seed": parameters["seed"] + number})
     return found
@@ -348,7 +348,7 @@ def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
         )
     if name in {f.name for f in fields(Resources)}:  # a resource is set only for steps that use it
         matched = [s for s in matched if s.job.uses(name)] or matched
-    changed: dict[str, Step] = {}
+    changed = {}
     for s in matched:
         part = "config" if hasattr(s.config, name) else "resources"
         before = getattr(s, part)

@@ -24,7 +24,7 @@ MODELS = {"model", "models", "base", "student"}
 @cache
 def list_jobs() -> dict[str, str]:
     """Return job name -> dotted name of the module that declares it. These are the modules in `jobs` with a `JOB`."""
-    found: dict[str, str] = {}
+    found = {}
     for path in sorted(Path(ratchet.__file__).parent.glob("jobs/*/*.py")):
         if "\nJOB = " in path.read_text(encoding="utf-8"):
             found[path.stem] = f"ratchet.jobs.{path.parent.name}.{path.stem}"

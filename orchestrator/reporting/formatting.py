@@ -188,7 +188,7 @@ def find_best(values: Sequence[Any], direction: int) -> set[int]:
     best = max(known.values(), default=0)
     if not direction or best == min(known.values(), default=0):
         return set()
-    found: set[int] = set()
+    found = set()
     for i, value in known.items():
         if value == best:
             found.add(i)
@@ -201,7 +201,7 @@ def is_finite(value: Any) -> bool:
 
 def collect_columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return all column names, in the order of their first appearance."""
-    names: dict[str, None] = {}
+    names = {}
     for row in rows:
         names.update(dict.fromkeys(row))
     return list(names)

@@ -49,7 +49,7 @@ def read(run_log: RunLog) -> RunReport | None:
         raise DamagedError(
             f"{run_log.folder / NAME}: another schema; expected {SCHEMA}; give the run's command again"
         )
-    rows: dict[str, dict[str, float | None]] = {}
+    rows = {}
     for label, row in found["rows"].items():
         rows[label] = {
             name: cell and Estimate(cell["value"], cell.get("interval"))

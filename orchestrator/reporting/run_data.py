@@ -86,7 +86,7 @@ class RunReport:
 
 def count_steps(steps: Sequence[StepReport]) -> list[str]:
     """Return the number of steps per status as texts: `3 steps run`."""
-    found: list[str] = []
+    found = []
     for status, word in WORDS.items():
         count = sum(step.status == status for step in steps)
         if count:
@@ -213,7 +213,7 @@ class Case:
     @property
     def ranks(self) -> list[int | None]:
         """Rank (from 1) of the first correct answer in each column; None if no correct answer is shown."""
-        found: list[int | None] = []
+        found = []
         for answers in self.columns.values():
             found.append(next((rank for rank, (_, good) in enumerate(answers, 1) if good), None))
         return found

@@ -284,7 +284,7 @@ class Bucket(Backend):
                 yield from page
 
     def _sizes(self, prefix: str) -> dict[str, int]:
-        found: dict[str, int] = {}
+        found = {}
         for meta in self.list_objects(prefix):
             found[meta["path"]] = meta["size"]
         return found

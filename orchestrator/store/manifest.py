@@ -123,7 +123,7 @@ class Manifest:
     def of_part(self, part: str | None) -> list[File]:
         """Return the file `part`, or the files below the folder `part`; None: all files."""
         prefix = "" if part is None else part.rstrip("/") + "/"
-        found: list[File] = []
+        found = []
         for file in self.files:
             if file.path.startswith(prefix) or file.path == part:
                 found.append(file)
@@ -132,7 +132,7 @@ class Manifest:
     def missing(self, folder: Path, part: str | None = None) -> list[File]:
         """Return the files of `part` (None: all) that are missing in `folder`, or have another size there."""
         inside = self.of_part(part)
-        found: list[File] = []
+        found = []
         for f in inside:
             if not (folder / f.path).exists() or (folder / f.path).stat().st_size != f.bytes:
                 found.append(f)
@@ -239,8 +239,8 @@ def refuse_newer(where: str, what: str, given: Any, known: int, by: str = "") ->
 def list_below(start: Path, root: Path) -> tuple[dict[str, int], list[str]]:
     """Return path relative to `root` -> bytes of the files below `start`, and the folders below it. `start` may also be
     a file, or be missing."""
-    sizes: dict[str, int] = {}
-    folders: list[str] = []
+    sizes = {}
+    folders = []
     skip = len(str(root)) + 1
     if start.is_file():
         sizes[str(start)[skip:]] = start.stat().st_size

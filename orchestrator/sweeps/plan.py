@@ -58,8 +58,8 @@ def plan_sweep(
         )
     lines = (*space.fixed, *lines)
     steps, summary, _ = recipe.build(found, recipe.Settings.read(list(lines)), store)
-    variants: dict[Dimension, list[list[Step]]] = {}
-    changed: dict[Dimension, set[str]] = {}
+    variants = {}
+    changed = {}
     for dimension in space.dimensions:
         variants[dimension] = [
             _vary(found, lines, dimension, value, store) for value in dimension.values
