@@ -68,9 +68,12 @@ def to_options(lines: list[str]) -> list[str]:
     return [word for line in lines for word in ("--set", line)]
 
 
+QUICK = ("misconceptions-icl", "theorems", "squad")
+"""The plans of the other published runs take over ten seconds each."""
+
+
 @pytest.mark.parametrize(
-    "run",
-    [pytest.param(one, marks=pytest.mark.soak if one.endswith("-cv") else ()) for one in RUNS],
+    "run", [pytest.param(one, marks=() if one in QUICK else pytest.mark.soak) for one in RUNS]
 )
 def test_published_runs_fit_on_eight_gpus_of_80_gb(
     run: str,
@@ -110,11 +113,12 @@ def test_zero_3_shards_what_full_finetuning_keeps(models: dict[str, Path]) -> No
 @pytest.mark.parametrize(
     ("model", "gpu", "line", "answer"),
     [
-        (
+        pytest.param(
             "32B",
             "H100:80",
             "",
             r"step zero_shot/embed_\w+: needs about 6\d\.\d GB|step iter0/finetune_embedder: needs about .*",
+            marks=pytest.mark.soak,
         ),
         (
             "7B",
@@ -122,7 +126,13 @@ def test_zero_3_shards_what_full_finetuning_keeps(models: dict[str, Path]) -> No
             "finetune_embedder.batch_size=256",
             r"add --set finetune_embedder\.micro_batch_size=1",
         ),
-        ("14B", "A100:40", "", r"add --set finetune_embedder\.micro_batch_size=1\n"),
+        pytest.param(
+            "14B",
+            "A100:40",
+            "",
+            r"add --set finetune_embedder\.micro_batch_size=1\n",
+            marks=pytest.mark.soak,
+        ),
         ("32B", "T4:16", "", r"use a smaller model, or larger machines|add --set embed"),
     ],
 )
