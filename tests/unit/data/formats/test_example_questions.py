@@ -14,7 +14,7 @@ def test_the_file_holds_the_questions_and_is_small() -> None:
     assert FILE.stat().st_size < 300_000
 
 
-def test_the_first_questions_are_read_and_use_each_misconception_about_equally_often() -> None:
+def test_the_first_questions_use_misconceptions_equally_often() -> None:
     data = read_example_questions(320)
     assert data.queries == read_example_questions(QUESTIONS).queries[:960]
     counts = Counter(query.positives[0] for query in data.queries)
