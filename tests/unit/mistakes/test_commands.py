@@ -10,7 +10,7 @@ from mistakes import Mistake, answers, check, parametrize
 
 from ratchet.orchestrator.cli.parser import Parser, parse
 
-ALL = "run, sweep, submit, plan, recipes, status, models, evaluate, export, embed, search, promote, report, diff, "
+ALL = "run, sweep, plan, recipes, status, models, evaluate, export, embed, search, promote, report, diff, "
 ALL += "gc, verify"
 RECIPES = "chat, countdown, embed, evaluate, export, gsm8k, misconceptions, predict, quickstart, retriever, search, "
 RECIPES += "squad, theorems"
@@ -24,7 +24,6 @@ COMMANDS = answers(
             ("RUN", "run"),
             ("runs", "run"),
             ("swep", "sweep"),
-            ("submitt", "submit"),
             ("plna", "plan"),
             ("explain", "plan"),
             ("recipe", "recipes"),
@@ -53,7 +52,6 @@ OPTIONS = answers(
             ("run quickstart", "--repiar", "--repair"),
             ("sweep quickstart --space x --metric y", "--trails", "--trials"),
             ("sweep quickstart --space x --metric y", "--sede", "--seed"),
-            ("submit quickstart", "--no-wiat", "--no-wait"),
             ("gc", "--yess", "--yes"),
             ("gc", "--kep", "--keep"),
             ("status", "--jsn", "--json"),
@@ -88,7 +86,6 @@ OPTIONS = answers(
         for command, missing in (
             ("run", "recipe"),
             ("plan", "recipe"),
-            ("submit", "recipe"),
             ("sweep", "recipe, --space, --metric"),
             ("sweep quickstart --space x", "--metric"),
             ("sweep quickstart --metric x", "--space"),
