@@ -162,7 +162,6 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "models": store_commands.print_models,
     "promote": _promote,
     "report": store_commands.print_report,
-    "diff": store_commands.print_diff,
     "gc": store_commands.collect_garbage,
     "verify": store_commands.verify_store,
 }

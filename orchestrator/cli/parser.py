@@ -106,12 +106,6 @@ take a model.
 
 """
 
-DIFF = """\
-Shows the parameters and the numbers of the final tables that differ and, for each step with another step id, which
-settings, inputs, code and libraries changed. A difference of two numbers is `more than noise` if it is larger than
-sqrt(s^2 + t^2), where s and t are the half widths of their intervals, or their standard deviations over seeds or folds.
-"""
-
 GC = """\
 `gc` always keeps the results of the newest --keep finished runs, of all runs after the oldest of these, of the newest
 --keep sweeps, of runs whose folder holds a file named `pinned`, and of runs that may still be running. It also keeps
@@ -207,11 +201,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
     sub = add_command("report", "show the report of a run, and the path of report.html")
     sub.add_argument("run", nargs="?", default="", help="id of a run, or its beginning (default: the newest run)")
-
-    sub = add_command("diff", "show what differs between two runs", epilog=DIFF)
-    sub.add_argument("before", metavar="RUN", help="id of a run, or its beginning")
-    sub.add_argument("after", metavar="RUN", help="id of another run, or its beginning")
-    sub.add_argument("--json", action="store_true", help="print all differences as JSON")
 
     _add_gc(add_command("gc", "list results that no kept run needs, and remove them with --yes", epilog=GC))
     add_command("verify", "read every byte of every result, and check that it is unchanged", epilog=VERIFY)
