@@ -5,7 +5,7 @@ recipe          finds recipes, applies `--set`, and builds steps
 step            the functions and classes that recipes are written with
 plan            which steps have a result, and why others have none
 fingerprint     identifies a step; canonical_json encodes equal values as equal bytes
-execution       runs on Ray: scheduling, leases, retries, submission to a cluster
+execution       runs on Ray: scheduling, leases, retries
 store           results by content: commits, leases, manifests, buckets, garbage collection
 run_log         the files of a run
 sweeps          hyperparameter searches

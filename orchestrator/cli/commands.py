@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import pkgutil
 import sys
 import textwrap
@@ -25,13 +24,11 @@ from ratchet.orchestrator.execution.needs import StepNeeds
 from ratchet.orchestrator.finished_run import find_run_model, use_store
 from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.job_interface.settings import describe_settings, write_lines
-from ratchet.orchestrator.job_interface.snapshot import Snapshot
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting import report_json
 from ratchet.orchestrator.reporting.formatting import pluralize
 from ratchet.orchestrator.run_log import read_last_step_ids
 from ratchet.orchestrator.run_models import check_name, promote_model
-from ratchet.orchestrator.secrets import contains_secret, is_secret_variable
 from ratchet.orchestrator.store import Store
 
 
@@ -87,42 +84,6 @@ def _sweep(arguments: argparse.Namespace) -> int:
     if done.data.winner:
         return 0
     return 1
-
-
-def _submit(arguments: argparse.Namespace) -> int:
-    with end_at_once():
-        from ratchet.orchestrator.execution.submit import submit
-
-    if not arguments.store:
-        raise InputError(
-            "submit --store: not given; expected a folder that all machines of the cluster share"
-        )
-    options = ["--store", arguments.store, "--seeds", str(arguments.seeds)]
-    options += [part for line in arguments.set for part in ("--set", line)]
-    if arguments.settings is not None:
-        options += ["--settings", arguments.settings.name]
-    environment = {}
-    for name in arguments.env:
-        environment[name] = os.environ.get(name, "")
-        if name not in os.environ:
-            raise InputError(
-                f"submit --env {name}: not set here; expected an environment variable; export it first"
-            )
-        if is_secret_variable(name) or contains_secret(environment[name]):
-            raise InputError(
-                f"submit --env {name}: looks like a secret; expected none, since jobs show their variables;"
-                " put it into a file on the cluster, or give its machines a role (docs/cluster.md)"
-            )
-    found = recipe.find(arguments.recipe)
-    return submit(
-        f"./{found.name}.py" if arguments.recipe.endswith(".py") else arguments.recipe,
-        options,
-        Snapshot.take([found.module]),
-        [arguments.settings] if arguments.settings else [],
-        address=arguments.address,
-        environment=environment,
-        wait=not arguments.no_wait,
-    )
 
 
 def _plan(arguments: argparse.Namespace) -> None:
@@ -195,14 +156,12 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "run": _run,
     **dict.fromkeys(RECIPE_COMMANDS, _run),
     "sweep": _sweep,
-    "submit": _submit,
     "plan": _plan,
     "recipes": _recipes,
     "status": store_commands.print_status,
     "models": store_commands.print_models,
     "promote": _promote,
     "report": store_commands.print_report,
-    "diff": store_commands.print_diff,
     "gc": store_commands.collect_garbage,
     "verify": store_commands.verify_store,
 }

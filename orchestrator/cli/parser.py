@@ -86,17 +86,6 @@ trials have in common are computed once. Given again, the command runs all trial
 
 """
 
-SUBMIT = """\
-examples:
-  ray up cluster.yaml; ray dashboard cluster.yaml
-  ratchet submit misconceptions --store /mnt/ratchet/store --address http://127.0.0.1:8265 --set data=/mnt/ratchet/eedi
-
-The code and the --settings file are uploaded, and `ratchet run` is started on the cluster. Data and results are not
-uploaded; files that look like secrets are refused. Paths in settings are paths on the cluster. The job continues if the
-connection is lost; the same command follows it again. The exit status is that of the job.
-
-"""
-
 MODELS = """\
 A model is named RUN:NAME. RUN is the id of a run, or its beginning. For the models that the run ended with, marked as
 best, NAME is `embedder`, `reranker` or the like; for other models it is the name of the step. RUN alone means the first
@@ -115,12 +104,6 @@ The model is exported with its model card (see `ratchet export`), and promoted/N
 `gc` keeps the export while it has the name. promoted/NAME.json describes the model. Recipes accept NAME wherever they
 take a model.
 
-"""
-
-DIFF = """\
-Shows the parameters and the numbers of the final tables that differ and, for each step with another step id, which
-settings, inputs, code and libraries changed. A difference of two numbers is `more than noise` if it is larger than
-sqrt(s^2 + t^2), where s and t are the half widths of their intervals, or their standard deviations over seeds or folds.
 """
 
 GC = """\
@@ -182,8 +165,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="new folder to copy the result to; for jobs, and for recipes that write a model, vectors or an index")
     sub = add_command("sweep", "search for good settings of a recipe with Ray Tune", epilog=SWEEP + SETTINGS)
     _add_sweep(add_recipe(sub))
-    sub = add_command("submit", "run a recipe on a cluster, as a Ray job", epilog=SUBMIT + SETTINGS)
-    _add_submit(add_seeds(add_recipe(sub)))
     sub = add_command("plan", "show which steps would run; start nothing", epilog=PLAN + SETTINGS)
     add_seeds(add_recipe(sub))
     sub.add_argument("--explain", action="store_true",
@@ -220,11 +201,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
     sub = add_command("report", "show the report of a run, and the path of report.html")
     sub.add_argument("run", nargs="?", default="", help="id of a run, or its beginning (default: the newest run)")
-
-    sub = add_command("diff", "show what differs between two runs", epilog=DIFF)
-    sub.add_argument("before", metavar="RUN", help="id of a run, or its beginning")
-    sub.add_argument("after", metavar="RUN", help="id of another run, or its beginning")
-    sub.add_argument("--json", action="store_true", help="print all differences as JSON")
 
     _add_gc(add_command("gc", "list results that no kept run needs, and remove them with --yes", epilog=GC))
     add_command("verify", "read every byte of every result, and check that it is unchanged", epilog=VERIFY)
@@ -263,16 +239,6 @@ def _add_sweep(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--max-concurrent", type=number(int, 1), metavar="N",
         help="maximum number of trials at once (default: as many as the cluster can place)")
     _add_address(sub)
-
-
-def _add_submit(sub: argparse.ArgumentParser) -> None:
-    sub.set_defaults(store=os.environ.get("RATCHET_STORE"))
-    sub.add_argument("--address",
-        help="address of the cluster's dashboard, such as http://127.0.0.1:8265 (default: the environment variable"
-        " RAY_ADDRESS)")
-    sub.add_argument("--no-wait", action="store_true", help="return after the job is started; do not follow its log")
-    sub.add_argument("--env", action="append", default=[], metavar="NAME",
-        help="environment variable to pass to the job, such as WANDB_PROJECT; no secrets; may be repeated")
 
 
 def _add_gc(sub: argparse.ArgumentParser) -> None:

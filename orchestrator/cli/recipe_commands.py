@@ -63,8 +63,6 @@ def _add_export(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--name", metavar="VALUE", help="name in the model card, such as a hub id (default: name of DIR)")
     sub.add_argument("--license", metavar="VALUE",
         help="the license in the model card, an identifier of the hub such as apache-2.0 (default: unknown)")
-    sub.add_argument("--push", metavar="OWNER/NAME", help="also upload the folder to the Hugging Face hub")
-    sub.add_argument("--public", action="store_true", help="with --push: make a new repository public, not private")
 
 
 def _add_embed(sub: argparse.ArgumentParser) -> None:
@@ -110,14 +108,14 @@ examples:
   ratchet export 20261124-2311 my-embedder          the model that the run ended with
   ratchet export 20261124-2311:reranker my-reranker --license apache-2.0
   ratchet export 20261124-2311:sft my-adapter --adapter
-  ratchet export 20261124-2311 my-embedder --name me/my-embedder --push me/my-embedder
+  ratchet export 20261124-2311 my-embedder --name me/my-embedder      the name that the hub gives it
 
 sentence-transformers, transformers, FlagEmbedding and PEFT load the folder if they support this kind of model. Those
 that are installed are checked: if one of them gives other results than Ratchet, the command fails and writes nothing.
 
 """,
         add_arguments=_add_export,
-        after="ratchet.jobs.export.hub:deliver",
+        after="ratchet.jobs.export.servers:print_servers",
     ),
     "embed": RecipeCommand(
         help="embed your texts with a model: vectors as Arrow files and as .npy",

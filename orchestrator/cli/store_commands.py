@@ -1,4 +1,4 @@
-"""The commands on a store: status, models, report, diff, gc and verify."""
+"""The commands on a store: status, models, report, gc and verify."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.reporting.formatting import (
     NOTHING,
     build_table,
-    format_duration,
     format_local_time,
     pluralize,
     print_table,
 )
-from ratchet.orchestrator.reporting.run_diff import compare_runs
 from ratchet.orchestrator.run_log import RunLog, find_run_log, list_all_runs, list_run_logs
 from ratchet.orchestrator.run_models import list_models
 from ratchet.orchestrator.store import Store
@@ -137,25 +135,6 @@ def print_report(arguments: argparse.Namespace) -> None:
         )
     print_clean(path.read_text())
     print_clean(f"report: {run_log.folder / 'report.html'}")
-
-
-def print_diff(arguments: argparse.Namespace) -> None:
-    """Print what differs between two runs."""
-    store = Store.view(arguments.store)
-    found = compare_runs(
-        store, find_run_log(store, arguments.before), find_run_log(store, arguments.after)
-    )
-    if arguments.json:
-        print_clean(json.dumps(asdict(found), indent=1))
-        return
-    print_clean(f"before: {found.runs[0]}, {format_duration(found.seconds[0])}")
-    print_clean(f"after:  {found.runs[1]}, {format_duration(found.seconds[1])}")
-    for name, (old, new) in found.parameters.items():
-        print_clean(f"parameter {name}: {old!r} -> {new!r}")
-    print_table(build_table([number for number in found.numbers if number["difference"]]))
-    for name, changes in found.steps.items():
-        print_clean("\n    ".join([f"step {name}", *changes]))
-    print_clean(f"{pluralize(found.equal_steps, 'step')} with the same step id")
 
 
 def collect_garbage(arguments: argparse.Namespace) -> None:

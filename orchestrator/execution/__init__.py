@@ -1,1 +1,1 @@
-"""Execution of a plan: Ray, scheduling, leases, commits, retries, and submission to a cluster."""
+"""Execution of a plan: Ray, scheduling, leases, commits and retries."""

@@ -2,7 +2,7 @@
 
 The snapshot is the working directory of Ray's runtime environment: Ray sends it to every machine and puts it first on
 the import path. Results are therefore not affected by edits during the run, or by other versions on a machine.
-Jobs of `ratchet submit` and the trials of a sweep already run from a snapshot, and take no new one.
+The trials of a sweep already run from a snapshot, and take no new one.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from mistakes import Mistake, answers, check, parametrize
 pytestmark = pytest.mark.slow
 
 HEAD = "expected host:port of the head of a running Ray cluster, such as 10.0.0.1:6379"
-DASHBOARD = "expected the address of a cluster's dashboard, such as http://127.0.0.1:8265"
 SPACE = {"space.yaml": "finetune_embedder.epochs: choice(1, 2)\n"}
 
 RUN = answers(
@@ -30,12 +29,13 @@ RUN = answers(
             ("my host:6379", "my host:6379"),
             ("redis://127.0.0.1:6379", "redis://127.0.0.1:6379"),
             ("127.0.0.1;6379", "127.0.0.1;6379"),
+            ("[::1:6379", r"\[::1:6379"),
         )
     ),
     *(
         (
             f"run quickstart --address {given}",
-            rf"address {given}: the address of a dashboard, .*; use `ratchet submit`.*",
+            rf"address {given}: the address of a dashboard, .*; start .*: `ray job submit --address {given} .*`",
         )
         for given in ("http://127.0.0.1:8265", "https://head:8265")
     ),
@@ -71,34 +71,6 @@ SWEEP = [
     )
 ]
 
-SUBMIT = answers(
-    *(
-        (
-            f"submit quickstart --store x --address {given}",
-            rf"submit --address {given}: {what}; {DASHBOARD}",
-        )
-        for given, what in (
-            ("nonsense", "not a URL"),
-            ("127.0.0.1:6379", "not a URL"),
-            ("htp://127.0.0.1:8265", "not a URL"),
-            ("ray://127.0.0.1:10001", "an address of Ray Client"),
-        )
-    ),
-    (
-        "submit quickstart --store x --address 10.0.0.1:6379",
-        r"submit .*; `ratchet run` takes host:port",
-    ),
-    (
-        "submit quickstart --store x --address http://",
-        rf"address http://: no host and port; {DASHBOARD}; correct it",
-    ),
-    (
-        "submit quickstart --store x --address http://127.0.0.1:1",
-        rf"address http://127.0.0.1:1: .*; {DASHBOARD}",
-    ),
-    ("submit quickstart --store x --env NOT_SET", r"submit --env NOT_SET: not set here"),
-)
-
 
 @pytest.fixture(autouse=True)
 def in_a_process_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +78,7 @@ def in_a_process_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
 
 
-@parametrize(RUN, SWEEP, SUBMIT)
+@parametrize(RUN, SWEEP)
 def test_a_mistake_is_answered_in_one_line_and_leaves_no_run(
     mistake: Mistake,
     tmp_path: Path,

@@ -10,7 +10,9 @@ from mistakes import Mistake, answers, check, parametrize
 
 from ratchet.orchestrator.cli.parser import Parser, parse
 
-ALL = "run, sweep, submit, plan, recipes, status, models, evaluate, export, embed, search, promote, report, diff, "
+ALL = (
+    "run, sweep, plan, recipes, status, models, evaluate, export, embed, search, promote, report, "
+)
 ALL += "gc, verify"
 RECIPES = "chat, countdown, embed, evaluate, export, gsm8k, misconceptions, predict, quickstart, retriever, search, "
 RECIPES += "squad, theorems"
@@ -24,7 +26,6 @@ COMMANDS = answers(
             ("RUN", "run"),
             ("runs", "run"),
             ("swep", "sweep"),
-            ("submitt", "submit"),
             ("plna", "plan"),
             ("explain", "plan"),
             ("recipe", "recipes"),
@@ -53,7 +54,6 @@ OPTIONS = answers(
             ("run quickstart", "--repiar", "--repair"),
             ("sweep quickstart --space x --metric y", "--trails", "--trials"),
             ("sweep quickstart --space x --metric y", "--sede", "--seed"),
-            ("submit quickstart", "--no-wiat", "--no-wait"),
             ("gc", "--yess", "--yes"),
             ("gc", "--kep", "--keep"),
             ("status", "--jsn", "--json"),
@@ -88,7 +88,6 @@ OPTIONS = answers(
         for command, missing in (
             ("run", "recipe"),
             ("plan", "recipe"),
-            ("submit", "recipe"),
             ("sweep", "recipe, --space, --metric"),
             ("sweep quickstart --space x", "--metric"),
             ("sweep quickstart --metric x", "--space"),

@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 
 from ratchet.orchestrator.job_interface.clean_output import clean
-from ratchet.orchestrator.reporting.formatting import format_duration, format_value, shorten
+from ratchet.orchestrator.reporting.formatting import (
+    Estimate,
+    format_duration,
+    format_value,
+    judge_difference,
+    shorten,
+)
 
 
 def test_texts_for_people():
@@ -40,3 +46,10 @@ def test_texts_for_people():
     assert shorten("iter0/finetune_embedder", 12) == "iter0…bedder"
     assert shorten("short", 12) == "short"
     assert clean("a\x1b]0;title\x07b\x1b[1;31mc\r\nd\ud800") == "abc\nd?"
+
+
+def test_a_difference_is_judged_by_both_deviations() -> None:
+    assert judge_difference(Estimate(0.5, 0.03), Estimate(0.54, 0.04)) == "within noise"
+    assert judge_difference(Estimate(0.5, 0.03), Estimate(0.56, 0.04)) == "more than noise"
+    assert judge_difference(Estimate(0.5, 0.03), Estimate(0.449, 0.04)) == "more than noise"
+    assert judge_difference(0.5, Estimate(0.6, 0.01)) == ""
