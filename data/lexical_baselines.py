@@ -40,9 +40,7 @@ def _split_characters(found: re.Match[str]) -> str:
 
 
 def _tokenize(texts: Sequence[str], **options: Any) -> Any:
-    split = []
-    for text in texts:
-        split.append(WITHOUT_SPACES.sub(_split_characters, text))
+    split = [WITHOUT_SPACES.sub(_split_characters, text) for text in texts]
     pattern = rf"[\w{MARKS}]{{2,}}"
     return bm25s.tokenize(
         split, token_pattern=pattern, stopwords=None, show_progress=False, **options

@@ -173,10 +173,7 @@ def hash_queries(queries: pa.Table) -> np.ndarray:
 
 def take_texts(texts: pa.ChunkedArray, rows: Sequence[int] | np.ndarray) -> list[str]:
     """Return the texts of rows, one by one: Arrow's `take` would copy all into one array, and fails above 2 GB."""
-    found = []
-    for row in np.asarray(rows, np.int64).tolist():
-        found.append(texts[row].as_py())
-    return found
+    return [texts[row].as_py() for row in np.asarray(rows, np.int64).tolist()]
 
 
 def embeddings_schema(dim: int, dtype: str = "float32") -> pa.Schema:

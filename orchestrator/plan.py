@@ -196,10 +196,7 @@ class Plan:
             missing = sorted(
                 parent for parent in self.parents[name] if self.steps[parent].commit is None
             )
-            found = []
-            for parent in missing:
-                found.append(f"depends on {parent}, which would run")
-            return found
+            return [f"depends on {parent}, which would run" for parent in missing]
         earlier = self.store.lookup(before[name]) if name in before else None
         if earlier is None:
             return ["no earlier run in this store finished it"]

@@ -107,11 +107,7 @@ class Step:
 
     @property
     def parents(self) -> list[Step]:
-        found = []
-        for _, ref in self.references():
-            if isinstance(ref, Output):
-                found.append(ref.step)
-        return found
+        return [ref.step for _, ref in self.references() if isinstance(ref, Output)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -83,10 +83,7 @@ def _parse_paper(row: dict[str, Any], where: str, split: int, seen: dict[str, st
             " remove one"
         )
     seen[name] = where
-    kept = []
-    for text in texts:
-        if text.strip():
-            kept.append(text.strip())
+    kept = [text.strip() for text in texts if text.strip()]
     different = tuple(dict.fromkeys(kept))
     empty = len(texts) - len(kept)
     repeated = len(kept) - len(different)

@@ -170,9 +170,7 @@ def build_table(
     columns = []
     for name in collect_columns(rows):
         values = [row.get(name) for row in rows]
-        texts = []
-        for value in values:
-            texts.append(format_value(value, name))
+        texts = [format_value(value, name) for value in values]
         numeric = all(value is None or is_number(value) for value in values)
         direction = (directions or {}).get(name, 0)
         columns.append(Column(name, texts, numeric, direction, find_best(values, direction)))

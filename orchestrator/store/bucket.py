@@ -153,10 +153,7 @@ class Bucket(Backend):
         reported. The manifest is always sent, which restarts the grace period of `gc`."""
         prefix = f"objects/{manifest.digest}"
         sizes = self._sizes(prefix)
-        marks = []
-        for key in sizes:
-            if key.startswith(f"{prefix}/{DAMAGED}"):
-                marks.append(key)
+        marks = [key for key in sizes if key.startswith(f"{prefix}/{DAMAGED}")]
         missing = [
             file
             for file in manifest.files

@@ -110,9 +110,7 @@ class Manifest:
         file or folder.
         """
         start = 0 if part is None else len(part.rstrip("/")) + 1
-        inside = []
-        for file in self.of_part(part):
-            inside.append([file.path[start:], file.sha256])
+        inside = [[file.path[start:], file.sha256] for file in self.of_part(part)]
         if part is not None and not inside:
             parts = sorted({file.path.split("/")[0] for file in self.files})
             raise StoreError(

@@ -95,10 +95,7 @@ class Space:
 
     def _draw_all(self, seed: int) -> Iterator[Point]:
         """Yield points with possible duplicates, endlessly unless all dimensions are grids."""
-        grids = []
-        for dimension in self.dimensions:
-            if dimension.kind == "grid":
-                grids.append(dimension)
+        grids = [dimension for dimension in self.dimensions if dimension.kind == "grid"]
         combinations = itertools.product(*(grid.values for grid in grids))
         only_grids = len(grids) == len(self.dimensions)
         for trial, values in enumerate(
