@@ -35,50 +35,71 @@ POSITION_TABLES = (".position_embeddings.weight", "wpe.weight", ".embed_position
 """Ends of the names of the weights that are position embeddings."""
 
 TOKENIZER_FILES = (
-    *(
-        "tokenizer*",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "vocab.*",
-        "merges.txt",
-        "*.model",
-    ),
-    *("chat_template*", "additional_chat_templates/*", "*.jinja", "generation_config.json"),
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+    "chat_template*",
+    "additional_chat_templates/*",
+    "*.jinja",
+    "generation_config.json",
 )
 """Globs of tokenizer and generation files."""
 
 DOCUMENTATION = (
-    *("README*", "LICENSE*", "NOTICE*", "CITATION*", "*.md", "*.pdf", "*.bib"),
-    *("*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp", "*.ipynb"),
-    *("data_config.json", "train_script.py", "*_results.json", "eval_results*"),
+    "README*",
+    "LICENSE*",
+    "NOTICE*",
+    "CITATION*",
+    "*.md",
+    "*.pdf",
+    "*.bib",
+    "*.png",
+    "*.jpg",
+    "*.jpeg",
+    "*.gif",
+    "*.svg",
+    "*.webp",
+    "*.ipynb",
+    "data_config.json",
+    "train_script.py",
+    "*_results.json",
+    "eval_results*",
 )
 
 OTHER_FORMATS = (
-    *(
-        "pytorch_model*",
-        "tf_model*",
-        "flax_model*",
-        "rust_model*",
-        "*.msgpack",
-        "*.h5",
-        "*.onnx",
-        "*.gguf",
-        "*.nemo",
-    ),
-    *("onnx/*", "openvino/*", "coreml/*", "original/*", "consolidated*"),
+    "pytorch_model*",
+    "tf_model*",
+    "flax_model*",
+    "rust_model*",
+    "*.msgpack",
+    "*.h5",
+    "*.onnx",
+    "*.gguf",
+    "*.nemo",
+    "onnx/*",
+    "openvino/*",
+    "coreml/*",
+    "original/*",
+    "consolidated*",
 )
 """The same weights in formats that are never loaded. Modules' files, as `2_Dense/pytorch_model.bin`, do not match."""
 
 TRAINING_STATE = (
-    *(
-        "optimizer*",
-        "scheduler.pt",
-        "scaler.pt",
-        "rng_state*.pth",
-        "trainer_state.json",
-        "training_args.bin",
-    ),
-    *("latest", "zero_to_fp32.py", "global_step*", "checkpoint-*", "runs", "events.out.tfevents*"),
+    "optimizer*",
+    "scheduler.pt",
+    "scaler.pt",
+    "rng_state*.pth",
+    "trainer_state.json",
+    "training_args.bin",
+    "latest",
+    "zero_to_fp32.py",
+    "global_step*",
+    "checkpoint-*",
+    "runs",
+    "events.out.tfevents*",
 )
 """What transformers' Trainer and DeepSpeed leave beside a model, as files and as folders."""
 

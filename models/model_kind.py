@@ -22,16 +22,19 @@ NO_TEXT = re.compile("CLIP|Image|Vision|ViT|Audio|Speech|Wav2Vec")
 """Parts of the names of classes that do not read text."""
 POSITIONS_AFTER_PADDING = frozenset(
     (
-        *(
-            "roberta",
-            "xlm-roberta",
-            "xlm-roberta-xl",
-            "roberta-prelayernorm",
-            "camembert",
-            "mpnet",
-            "longformer",
-        ),
-        *("data2vec-text", "ibert", "xmod", "luke", "markuplm", "esm"),
+        "roberta",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "roberta-prelayernorm",
+        "camembert",
+        "mpnet",
+        "longformer",
+        "data2vec-text",
+        "ibert",
+        "xmod",
+        "luke",
+        "markuplm",
+        "esm",
     )
 )
 """The `model_type` of models whose positions begin after that of the padding token."""

@@ -22,13 +22,12 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, TrainerCallback
 
 from ratchet.data.tables import read_shards
-from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, Task, row_to_sample, write_task_name
+from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, Task, row_to_sample
 from ratchet.errors import InputError
-from ratchet.jobs.answers.held_out_answers import HeldOutAnswers, load_decoder
+from ratchet.jobs.answers.held_out_answers import AnswerTask
 from ratchet.jobs.answers.lengths import GRPO_PROMPT
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.schedule import learning_rate_at
-from ratchet.jobs.training.task import FinetuneTask
 from ratchet.jobs.training.trainer import Trainer, seed_generators
 from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models.decoder.sampling import Sampling, generate
@@ -125,7 +124,7 @@ class GrpoTrainer(Trainer, TrainerCallback):
         self._save()  # the trainer has written its part
 
 
-class GrpoTask(FinetuneTask):
+class GrpoTask(AnswerTask):
     """Trains a causal language model on its own answers."""
 
     job = "grpo"
@@ -142,13 +141,10 @@ class GrpoTask(FinetuneTask):
         counts: Path,
     ) -> None:
         """counts: JSON file that gets the numbers of samples."""
-        super().__init__(worker, config, inputs, resources)
         dtype = config.dtype
         if config.method == "full":
             dtype = "float32"  # bfloat16 is used by autocast only
-        self.decoder = load_decoder(self, dtype)
-        self.model = self.decoder.model
-        self.answers = HeldOutAnswers(self, self.decoder)
+        super().__init__(worker, config, inputs, resources, dtype)
         self.steps = [config.steps]
         self.table = read_shards(inputs.train, SAMPLES.names)
         parts = (map(row_to_sample, part.to_pylist()) for part in self.table.to_batches(1024))
@@ -177,12 +173,8 @@ class GrpoTask(FinetuneTask):
         return [tokens.ids for tokens in rows]
 
     def evaluate(self) -> Evaluation:
-        correct, questions = self.answers.verify()
+        correct, questions = self.verify_answers()
         return Evaluation({"accuracy": round(correct / questions, 6)})
-
-    def save(self, folder: Path) -> None:
-        super().save(folder)
-        write_task_name(folder, self.answers.task.name, **self.answers.task.source)
 
     def make_trainer(
         self, folder: Path, optimizers: tuple[Any, Any], callback: TrainerCallback
@@ -260,7 +252,7 @@ class GrpoTask(FinetuneTask):
         sampling = Sampling(
             config.temperature,
             max_new_tokens=config.max_new_tokens,
-            stop=self.answers.stop,
+            stop=self.stop,
             seed=config.seed,
         )
         ids = self._tokenize(map(self._find_sample, prompts))
@@ -280,7 +272,7 @@ class GrpoTask(FinetuneTask):
         decode = self.decoder.conversations.decode
         found: list[float | None] = []
         for draw, ids in zip(prompts, completion_ids, strict=True):
-            found.append(compute_reward(self.answers.task, self._find_sample(draw), decode(ids)))
+            found.append(compute_reward(self.task, self._find_sample(draw), decode(ids)))
         return found
 
 
