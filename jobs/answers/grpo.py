@@ -139,8 +139,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     training.check_config("grpo", make_options(config), inputs)
     if inputs.base is not None:
         check_decoder_model(inputs.base)
-        if config.method == "lora":
-            check_target_modules("grpo", inputs.base, "causal", config.target_modules)
+        check_target_modules("grpo", inputs.base, "causal", config)
         length = GRPO_PROMPT.resolve(config, inputs.base) + config.max_new_tokens
         check_length("grpo: max_prompt_length + max_new_tokens", inputs.base, length)
     if inputs.train is not None:

@@ -114,8 +114,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
         check_decoder_model(inputs.base)
         decoder.check_head(inputs.base)
-        if config.method == "lora":
-            check_target_modules("sft", inputs.base, "causal", config.target_modules)
+        check_target_modules("sft", inputs.base, "causal", config)
         check_length("sft.max_length", inputs.base, SAMPLE.resolve(config, inputs.base))
     check_chat(inputs, parents, trains=True)
     samples = needs.count(parents, "train", "train")

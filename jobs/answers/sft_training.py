@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from ratchet.data.tasks.answers import TEACHER_LOGPROBS
 from ratchet.data.tasks.task import SAMPLES
 from ratchet.data.triplets import distribute, split_epoch
 from ratchet.errors import InputError
-from ratchet.jobs.answers.chat_options import check_answers
+from ratchet.jobs.answers.chat_options import TALK, check_answers
 from ratchet.jobs.answers.held_out_answers import AnswerTask
 from ratchet.jobs.answers.lengths import SAMPLE
 from ratchet.jobs.training.evaluation import Evaluation
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from ratchet.jobs.answers.sft import Config, Inputs
 
 
-TALK = itemgetter("system", "questions", "targets")
-"""Returns the arguments of `Conversations.tokenize_samples` from a row of SAMPLES."""
 TOKENS = pa.schema(
     {
         "id": pa.string(),

@@ -7,7 +7,6 @@ vocabulary, distill its answers (`rejection_sample`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +14,7 @@ from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.answers.chat_options import check_chat, load_decoder, read_chat
+from ratchet.jobs.answers.chat_options import TALK, check_chat, load_decoder, read_chat
 from ratchet.jobs.answers.lengths import SAMPLE
 from ratchet.jobs.inference import InferenceConfig, check_inference
 from ratchet.jobs.model_checks import check_decoder_model, check_length
@@ -33,9 +32,6 @@ from ratchet.orchestrator.job_interface import (
 
 if TYPE_CHECKING:
     from ratchet.jobs.distributed.shard_map import ReportProgress
-
-TALK = itemgetter("system", "questions", "targets")
-"""Returns the arguments of `Conversations.tokenize_samples` from a row of SAMPLES."""
 
 
 @dataclass(frozen=True)

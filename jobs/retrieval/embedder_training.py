@@ -10,21 +10,19 @@ twice (gradient caching, `ratchet.models.losses.grad_cache`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
 
-from ratchet.data.formats.examples import read_examples
 from ratchet.data.tables import DocumentRows, read_shards, take_texts
 from ratchet.data.triplets import TripletBatch, Triplets, find_corpus_rows, find_own_rows, pad_rows
 from ratchet.jobs.prompt_settings import list_instructions
+from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs, list_examples
 from ratchet.jobs.training.embedder_passes import CachedTexts, EmbeddingTask
 from ratchet.jobs.training.evaluation import Evaluation, evaluate_rows
 from ratchet.jobs.training.task import Batch
@@ -41,9 +39,6 @@ from ratchet.models.losses.distillation import distillation_loss
 from ratchet.models.pass_size import CPU_GRAPH
 from ratchet.models.search.ranks import Relevant
 from ratchet.orchestrator.job_interface import Resources
-
-if TYPE_CHECKING:
-    from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
 
 
 @dataclass(frozen=True)
@@ -95,7 +90,7 @@ class EmbedderTask(EmbeddingTask):
         self.teacher_temperature = find_teacher_temperature(config, self.triplets)
         self.tasks = list_instructions(config, self.triplets.queries)
         self.steps = self.count_steps(len(self.triplets), self.triplets.num_batches)
-        self.load_encoder(self._list_examples())
+        self.load_encoder(list_examples(config, inputs))
         self.prepared: dict[tuple[int, int], Future[WorkerBatch]] = {}
         self.thread = ThreadPoolExecutor(1)
 
@@ -111,13 +106,6 @@ class EmbedderTask(EmbeddingTask):
             return super().loss(microbatch)
         vector_RD = self.embed(microbatch.ids_R, np.arange(len(microbatch.ids_R)))
         return self._compute_loss(microbatch, vector_RD)
-
-    def _list_examples(self) -> Sequence[Example] | None:
-        """Return the few-shot examples to save for inference. None: queries have no examples."""
-        examples = read_examples(self.inputs.examples)
-        if self.config.num_examples or examples:
-            return examples
-        return None
 
     def _fits(self, ids_R: list[list[int]]) -> bool:
         """Return whether the activations of all texts fit in memory, so that one pass embeds them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import read_size
 from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts
 from ratchet.jobs.training import config as training
-from ratchet.models.embedder.encoding_config import read_encoding_config
+from ratchet.models.embedder.encoding_config import Example, read_encoding_config
 from ratchet.models.model_kind import read_object
 from ratchet.models.pass_size import CPU_GRAPH
 from ratchet.orchestrator.job_interface import (
@@ -101,11 +102,7 @@ def check_base(job: str, config: Config, inputs: Inputs) -> None:
                 f"{job}.matryoshka_dims: {','.join(map(str, dims))} given; expected rising numbers below the {size}"
                 " dimensions of the vectors, which are always trained; change them"
             )
-    examples = read_examples(inputs.examples)
-    if examples or config.num_examples:
-        found = training.check_embedder(job, config, inputs, examples)
-    else:
-        found = training.check_embedder(job, config, inputs)
+    found = training.check_embedder(job, config, inputs, list_examples(config, inputs))
     each = found.example_query_max_length + found.example_answer_max_length
     left = found.max_length - config.num_examples * (each + TEMPLATE_TOKENS) - TEMPLATE_TOKENS
     if config.num_examples and left < (config.query_max_length or 1):
@@ -114,6 +111,14 @@ def check_base(job: str, config: Config, inputs: Inputs) -> None:
             f" {found.max_length}; that leaves {max(0, left)} for the query, expected"
             f" {config.query_max_length or 'some'}; raise max_length, or lower num_examples or the lengths of examples"
         )
+
+
+def list_examples(config: Config, inputs: Inputs) -> Sequence[Example] | None:
+    """Return the few-shot examples to save for inference. None: queries have no examples."""
+    examples = read_examples(inputs.examples)
+    if config.num_examples or examples:
+        return examples
+    return None
 
 
 def estimate_needs(

@@ -6,7 +6,7 @@ The model with the best metric on reranked held-out lists is kept.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Ge
 
@@ -46,14 +46,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     if inputs.base is not None:
         given = resolve_reranker_config(config, inputs.base)
         check_reranker_model(inputs.base, given)
-        if config.method == "lora":
-            answers = given.kind == "yes_no"
-            check_target_modules(
-                "finetune_reranker",
-                inputs.base,
-                "causal" if answers else "classifier",
-                config.target_modules,
-            )
+        check_target_modules("finetune_reranker", inputs.base, given.model_kind, config)
     return needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)
 
 
@@ -68,8 +61,9 @@ def estimate_needs(
     group = (1 + config.num_negatives) * length
     own = -(-config.batch_size // (resources.workers or 1))
     tokens = min(own, resources.micro_batch_size or GROUPS_PER_PASS) * group
-    kind: Any = "causal" if given.kind == "yes_no" else "classifier"
-    return needs.estimate_training(folder, kind, config, resources, length=length, tokens=tokens)
+    return needs.estimate_training(
+        folder, given.model_kind, config, resources, length=length, tokens=tokens
+    )
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from ratchet.jobs import needs
 from ratchet.jobs.directions import find_direction
@@ -77,9 +77,10 @@ def estimate_needs(
     if folder is None:
         return None
     reranker_config = resolve_reranker_config(config, folder)
-    kind: Any = "causal" if reranker_config.kind == "yes_no" else "classifier"
     length = needs.bound_length(reranker_config.max_length, parents, "corpus", texts=2)
-    return needs.estimate_inference(folder, kind, config, inputs, resources, parents, length=length)
+    return needs.estimate_inference(
+        folder, reranker_config.model_kind, config, inputs, resources, parents, length=length
+    )
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

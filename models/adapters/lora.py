@@ -31,19 +31,21 @@ def attach(
     lora_r: int,
     lora_alpha: float,
     lora_dropout: float,
-    target_modules: str | list[str],
+    target_modules: str,
     seed: int,
     modules_to_save: Sequence[str] = (),
     task: str = "FEATURE_EXTRACTION",
 ) -> PeftModel:
     """Add a new adapter and freeze the other weights. The model's output is unchanged until it is trained (B = 0).
 
-    target_modules: `all-linear`, or names of layers. modules_to_save: layers whose full weights are trained and saved,
-    such as a new head. task: PEFT's `task_type`, by which `AutoPeftModel...` finds the class. Raises ModelError for
-    target_modules that the model does not have."""
+    target_modules: `all-linear`, or names of layers separated by commas. modules_to_save: layers whose full weights are
+    trained and saved, such as a new head. task: PEFT's `task_type`, by which `AutoPeftModel...` finds the class. Raises
+    ModelError for target_modules that the model does not have."""
     from peft import LoraConfig, get_peft_model
 
-    given = target_modules if isinstance(target_modules, str) else ",".join(target_modules)
+    names: str | list[str] = target_modules
+    if target_modules != "all-linear":
+        names = [name.strip() for name in target_modules.split(",")]
     left_out = list(modules_to_save)
     if (
         task == "FEATURE_EXTRACTION"
@@ -53,7 +55,7 @@ def attach(
         r=lora_r,
         lora_alpha=lora_alpha,  # type: ignore[arg-type]  # PEFT divides by the rank: it need not be whole
         lora_dropout=lora_dropout,
-        target_modules=target_modules,
+        target_modules=names,
         bias="none",
         task_type=task,
         modules_to_save=list(modules_to_save) or None,
@@ -66,19 +68,9 @@ def attach(
     except ValueError as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(
-            f"target_modules: {given} given, which PEFT refuses ({reason}); expected linear layers of the model that it"
-            " adapts; name others, or set method=full"
+            f"target_modules: {target_modules} given, which PEFT refuses ({reason}); expected linear layers of the"
+            " model that it adapts; name others, or set method=full"
         ) from None
-
-
-def split_names(target_modules: str) -> str | list[str]:
-    """Return the setting `target_modules` as PEFT takes it: `all-linear`, or a list of names."""
-    if target_modules == "all-linear":
-        return target_modules
-    found = []
-    for name in target_modules.split(","):
-        found.append(name.strip())
-    return found
 
 
 def save(model: PeftModel, folder: Path) -> None:

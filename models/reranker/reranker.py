@@ -9,7 +9,6 @@ multiplied, and only by the answers' rows of the head. Pairs of a query share th
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,8 +57,11 @@ class Reranker:
         self.device = next(model.parameters()).device
         self.filler: int = tokenizer.pad_token_id
         if reranker_config.kind == "cross_encoder":
-            set_filler(model.config, tokenizer)
-            self.filler = model.config.get_text_config().pad_token_id
+            own = model.config.get_text_config()
+            if own.pad_token_id not in range(own.vocab_size):
+                # Decoders with a classification head are scored at the last token that is not padding.
+                own.pad_token_id = tokenizer.pad_token_id
+            self.filler = own.pad_token_id
         self.shares_prefixes = reranker_config.kind == "yes_no" and can_share_prefix(
             model, reranker_config.max_length
         )
@@ -72,13 +74,7 @@ class Reranker:
 
     def with_config(self, reranker_config: RerankerConfig) -> Reranker:
         """Return a reranker of the same model with another reranker config."""
-        other = copy.copy(self)
-        other.tokens = PairTokenizer(self.tokens.tokenizer, reranker_config)
-        other.reranker_config = reranker_config
-        if self.head is not None:
-            other.head = _rows_of_head(self.model, other.tokens.answers)
-            other.shares_prefixes = can_share_prefix(self.model, reranker_config.max_length)
-        return other
+        return Reranker(self.model, self.tokens.tokenizer, reranker_config)
 
     def save(self, base: Path, folder: Path) -> None:
         """Write a model folder, with the tokenizer of its base."""
@@ -223,14 +219,6 @@ def load(
     if decoder and not any(map(is_partitioned, model.parameters())):
         _check_head(reranker)
     return reranker
-
-
-def set_filler(config: Any, tokenizer: Any) -> None:
-    """Set the tokenizer's padding token if a classifier's config has none: decoders with a classification head are
-    scored at the last token that is not padding."""
-    own = config.get_text_config()
-    if own.pad_token_id not in range(own.vocab_size):
-        own.pad_token_id = tokenizer.pad_token_id
 
 
 def can_score(base: Path) -> bool:

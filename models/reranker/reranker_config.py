@@ -20,7 +20,7 @@ from ratchet.errors import ModelError
 from ratchet.models import presets
 from ratchet.models.embedder.encoding_config import MAX_LENGTH, Role, check_template
 from ratchet.models.model_files import RERANKER_CONFIG_FILE, count_learned_positions
-from ratchet.models.model_kind import count_positions, read_config, read_dataclass
+from ratchet.models.model_kind import count_positions, describe_kind, read_config, read_dataclass
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,11 @@ class RerankerConfig:
                 f" which is {self.max_length}"
             )
 
+    @property
+    def model_kind(self) -> Literal["causal", "classifier"]:
+        """The kind of model, as in `ratchet.models.footprint`."""
+        return "causal" if self.kind == "yes_no" else "classifier"
+
     def write(self, folder: Path) -> None:
         """Write `reranker_config.json`."""
         (folder / RERANKER_CONFIG_FILE).write_text(
@@ -78,15 +83,10 @@ def read_reranker_config(folder: Path) -> RerankerConfig:
     own = folder / RERANKER_CONFIG_FILE
     if own.is_file():
         return read_dataclass(own, RerankerConfig)
+    check_outputs(folder)
     config = read_config(folder)
-    architectures = " ".join(config.get("architectures") or [])
-    outputs = len(config.get("id2label") or range(config.get("num_labels", 2)))  # 2 is not written
-    if "SequenceClassification" in architectures and outputs != 1:
-        raise ModelError(
-            f"model {folder}: a classifier of {outputs} classes; expected one output; give another model"
-        )
     positions = count_learned_positions(folder) or count_positions(config)
-    if "CausalLM" in architectures:
+    if describe_kind(config) == "a decoder":
         plain = YES_NO
     else:
         plain = RerankerConfig("cross_encoder", min(512, positions or 512))
@@ -95,6 +95,16 @@ def read_reranker_config(folder: Path) -> RerankerConfig:
         return plain
     longest = min(preset.values["max_length"], positions or MAX_LENGTH)
     return RerankerConfig(**{**preset.values, "max_length": longest})
+
+
+def check_outputs(folder: Path) -> None:
+    """Raise ModelError for a sequence classifier of several outputs."""
+    config = read_config(folder)
+    outputs = len(config.get("id2label") or range(config.get("num_labels", 2)))  # 2 is not written
+    if describe_kind(config) == "a reranker" and outputs != 1:
+        raise ModelError(
+            f"model {folder}: a classifier of {outputs} classes; expected one output; give another model"
+        )
 
 
 class PairTokenizer:
