@@ -29,7 +29,6 @@ from ratchet.orchestrator.job_interface import (
     Parents,
     PositiveFloat,
     PositiveInt,
-    Resources,
     Result,
     Tokens,
     Unit,
@@ -133,16 +132,12 @@ def list_metrics(config: Config) -> list[str]:
     ]
 
 
-def estimate_needs(
-    config: Config, inputs: Inputs, resources: Resources, parents: Parents
-) -> Needs | None:
-    folder = needs.find_model_folder("base", inputs, parents)
-    length = SAMPLE.resolve(config, folder)
-    tokens = needs.graph_tokens(resources, config.batch_size, length)
+@needs.of_model("base")
+def estimate_needs(step: needs.ModelStep) -> Needs | None:
+    length = SAMPLE.resolve(step.config, step.folder)
+    tokens = step.graph_tokens(step.config.batch_size, length)
     labels = min(tokens, LABELS)
-    return needs.estimate_training(
-        folder, "causal", config, resources, length=length, tokens=tokens, labels=labels
-    )
+    return step.estimate_training("causal", length=length, tokens=tokens, labels=labels)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -24,7 +24,6 @@ from ratchet.orchestrator.job_interface import (
     Job,
     Needs,
     Parents,
-    Resources,
     Result,
     Tokens,
     Unit,
@@ -70,14 +69,9 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return Result(note=SAMPLE.describe(config, inputs.model))
 
 
-def estimate_needs(
-    config: Config, inputs: Inputs, resources: Resources, parents: Parents
-) -> Needs | None:
-    folder = needs.find_model_folder("model", inputs, parents)
-    length = SAMPLE.resolve(config, folder)
-    return needs.estimate_inference(
-        folder, "causal", config, inputs, resources, parents, length=length
-    )
+@needs.of_model("model")
+def estimate_needs(step: needs.ModelStep) -> Needs | None:
+    return step.estimate_inference("causal", length=SAMPLE.resolve(step.config, step.folder))
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

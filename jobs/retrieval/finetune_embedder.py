@@ -27,7 +27,6 @@ from ratchet.orchestrator.job_interface import (
     Parents,
     PositiveFloat,
     PositiveInt,
-    Resources,
     Result,
     Unit,
 )
@@ -121,23 +120,19 @@ def list_examples(config: Config, inputs: Inputs) -> Sequence[Example] | None:
     return None
 
 
-def estimate_needs(
-    config: Config, inputs: Inputs, resources: Resources, parents: Parents
-) -> Needs | None:
-    folder = needs.find_model_folder("base", inputs, parents)
-    if folder is None:
-        return None
+@needs.of_model("base")
+def estimate_needs(step: needs.ModelStep) -> Needs | None:
+    config = step.config
+    folder = step.folder
     limit = config.max_length or read_encoding_config(folder).max_length
-    if config.num_examples or inputs.examples:
+    if config.num_examples or step.inputs.examples:
         length = limit
     else:
-        length = needs.bound_length(limit, parents, "corpus")
+        length = step.bound_length(limit, "corpus")
     texts = config.batch_size * (2 + config.num_negatives)
     kept = CPU_GRAPH // (read_size(folder, "num_hidden_layers") * read_size(folder, "hidden_size"))
-    tokens = needs.graph_tokens(resources, texts, length, on_cpu=kept)
-    return needs.estimate_training(
-        folder, "backbone", config, resources, length=length, tokens=tokens, vectors=texts
-    )
+    tokens = step.graph_tokens(texts, length, on_cpu=kept)
+    return step.estimate_training("backbone", length=length, tokens=tokens, vectors=texts)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -23,7 +23,6 @@ from ratchet.orchestrator.job_interface import (
     Needs,
     Parents,
     PositiveInt,
-    Resources,
     Result,
     Unit,
 )
@@ -50,20 +49,16 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)
 
 
-def estimate_needs(
-    config: Config, inputs: Inputs, resources: Resources, parents: Parents
-) -> Needs | None:
-    folder = needs.find_model_folder("base", inputs, parents)
-    if folder is None:
-        return None
-    given = resolve_reranker_config(config, folder)
-    length = needs.bound_length(given.max_length, parents, "corpus", texts=2)
+@needs.of_model("base")
+def estimate_needs(step: needs.ModelStep) -> Needs | None:
+    config = step.config
+    resources = step.resources
+    given = resolve_reranker_config(config, step.folder)
+    length = step.bound_length(given.max_length, "corpus", texts=2)
     group = (1 + config.num_negatives) * length
     own = -(-config.batch_size // (resources.workers or 1))
     tokens = min(own, resources.micro_batch_size or GROUPS_PER_PASS) * group
-    return needs.estimate_training(
-        folder, given.model_kind, config, resources, length=length, tokens=tokens
-    )
+    return step.estimate_training(given.model_kind, length=length, tokens=tokens)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -32,7 +32,6 @@ from ratchet.orchestrator.job_interface import (
     Needs,
     Parents,
     PositiveInt,
-    Resources,
     Result,
     Unit,
 )
@@ -70,17 +69,11 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return describe_prompts(config, inputs, parents)
 
 
-def estimate_needs(
-    config: Config, inputs: Inputs, resources: Resources, parents: Parents
-) -> Needs | None:
-    folder = needs.find_model_folder("model", inputs, parents)
-    if folder is None:
-        return None
-    reranker_config = resolve_reranker_config(config, folder)
-    length = needs.bound_length(reranker_config.max_length, parents, "corpus", texts=2)
-    return needs.estimate_inference(
-        folder, reranker_config.model_kind, config, inputs, resources, parents, length=length
-    )
+@needs.of_model("model")
+def estimate_needs(step: needs.ModelStep) -> Needs | None:
+    reranker_config = resolve_reranker_config(step.config, step.folder)
+    length = step.bound_length(reranker_config.max_length, "corpus", texts=2)
+    return step.estimate_inference(reranker_config.model_kind, length=length)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
