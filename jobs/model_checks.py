@@ -15,8 +15,8 @@ from ratchet.models.model_files import (
     check_folder,
     count_learned_positions,
     find_config_folder,
+    find_weights,
     read_token_ids,
-    read_weight_names,
 )
 from ratchet.models.model_kind import (
     POSITIONS_AFTER_PADDING,
@@ -100,7 +100,7 @@ def check_target_modules(job: str, base: Path, kind: Kind, config: Any) -> None:
         return
     if names != "all-linear":
         known = set()
-        for name in read_weight_names(base):
+        for name in find_weights(base):
             known |= {part for part in name.split(".")[:-1] if not part.isdecimal()}
         for name in names.split(","):
             if known and name.strip().rpartition(".")[2] not in known:
@@ -156,7 +156,7 @@ def _is_usual(folder: Path) -> bool:
             value = value.get("content")
         if name.endswith("_token") and isinstance(value, str):
             tokens[name] = value
-    ids = read_token_ids(file)
+    ids = read_token_ids(file, file.stat().st_mtime_ns)
     if not (tokens.keys() >= set(SPECIAL) and ids.keys() >= set(tokens.values())):
         return False
     counts_from_padding = config["model_type"] in POSITIONS_AFTER_PADDING

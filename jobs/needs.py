@@ -134,18 +134,15 @@ class ModelStep:
         return Needs(**found, remedies=LESS_TRAINING) if found else None
 
 
-Estimate = Callable[[Any, Any, Resources, Parents], Needs | None]
-"""The function `needs` of a job."""
+Estimate = Callable[..., Needs | None]
 
 
-def of_model(
-    field: Literal["model", "base"],
-) -> Callable[[Callable[[ModelStep], Needs | None]], Estimate]:
+def of_model(field: Literal["model", "base"]) -> Callable[[Estimate], Estimate]:
     """Return a decorator that makes a function of a ModelStep the function `needs` of a job. field: the input with the
     model, which `base` trains. Raises InputError for a number of GPUs that a worker cannot use. The needs are None if
     the architecture is not known yet."""
 
-    def decorate(estimate: Callable[[ModelStep], Needs | None]) -> Estimate:
+    def decorate(estimate: Estimate) -> Estimate:
         def estimate_step(
             config: Any, inputs: Any, resources: Resources, parents: Parents
         ) -> Needs | None:

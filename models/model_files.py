@@ -268,7 +268,7 @@ def read_header(path: Path) -> tuple[int, dict[str, Any]]:
 def check_quantizable(where: str, folder: Path) -> None:
     """Raise ModelError, beginning with `where`, for a mixture of experts that is to be loaded in 4 bits: its experts
     would not be."""
-    for name in read_weight_names(folder):
+    for name in find_weights(folder):
         if ".experts." in name or ".block_sparse_moe." in name:
             raise ModelError(
                 f"{where}: nf4 given, for a mixture of experts ({folder}); expected none, since bitsandbytes quantizes"
@@ -284,11 +284,6 @@ def find_weights(folder: Path) -> dict[str, str]:
     return found
 
 
-def read_weight_names(folder: Path) -> list[str]:
-    """Return the names of a model's weights, from the headers of its safetensors files."""
-    return list(find_weights(folder))
-
-
 def read_main_dtype(folder: Path) -> str:
     """Return the dtype, in the spelling of torch, in which most of a folder's weights are stored."""
     sizes: Counter[str] = Counter()
@@ -300,14 +295,10 @@ def read_main_dtype(folder: Path) -> str:
     return {"BF16": "bfloat16", "F16": "float16"}.get(stored, "float32")
 
 
-def read_token_ids(file: Path) -> dict[str, int]:
-    """Return token -> id of a tokenizer.json. Raises ModelError for a file that is no JSON object."""
-    return _read_token_ids(file, file.stat().st_mtime_ns)
-
-
 @lru_cache(maxsize=32)
-def _read_token_ids(file: Path, _: int) -> dict[str, int]:
-    """The second argument, the file's modification time, is part of the cache key."""
+def read_token_ids(file: Path, _: int) -> dict[str, int]:
+    """Return token -> id of a tokenizer.json. Raises ModelError for a file that is no JSON object. The second argument,
+    the time of the file's last change, is part of the cache key."""
     tokenizer = read_object(file)
     vocabulary = tokenizer.get("model", {}).get("vocab") or {}
     if not isinstance(vocabulary, dict):  # a list of tokens with their scores

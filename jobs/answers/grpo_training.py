@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from transformers import PrinterCallback, TrainerCallback
 from ratchet.data.tables import read_shards
 from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, Task, row_to_sample
 from ratchet.errors import InputError
+from ratchet.jobs.answers.grpo import Inputs, Options
 from ratchet.jobs.answers.held_out_answers import AnswerTask
 from ratchet.jobs.answers.lengths import GRPO_PROMPT
 from ratchet.jobs.training.evaluation import Evaluation
@@ -34,9 +35,6 @@ from ratchet.models.decoder.sampling import Sampling, generate
 from ratchet.models.engine import group_weights
 from ratchet.models.loading import silence_transformers, train_in_float32
 from ratchet.orchestrator.job_interface import Resources
-
-if TYPE_CHECKING:
-    from ratchet.jobs.answers.grpo import Inputs, Options
 
 
 class TrainerState:
@@ -110,13 +108,10 @@ class GrpoTrainer(Trainer, TrainerCallback):
         loss = float(logs["loss"])
         rate = self._learning_rate(len(self.history.loss))
         self._check_finite(loss)
-        self._record(
-            self.seen - before,
-            loss,
-            rate,
-            float(logs["grad_norm"]),
-            **self.task.describe_step(logs),
-        )
+        found = {"reward": logs["reward"], "completion length": logs["completions/mean_length"]}
+        if self.task.config.kl_weight:
+            found["KL divergence"] = logs["kl"]
+        self._record(self.seen - before, loss, rate, float(logs["grad_norm"]), **found)
         due = self._is_save_due(len(self.history.loss))
         control.should_save = self._end_step() or due
 
@@ -230,13 +225,6 @@ class GrpoTask(AnswerTask):
                 self.model.set_adapter(name)
                 train_in_float32(self.model)
         return trainer
-
-    def describe_step(self, logs: Mapping[str, float]) -> dict[str, float]:
-        """Return additional values of a training step from the trainer's logs."""
-        found = {"reward": logs["reward"], "completion length": logs["completions/mean_length"]}
-        if self.config.kl_weight:
-            found["KL divergence"] = logs["kl"]
-        return found
 
     def _rows_per_pass(self, rows: int) -> int:
         """Return the largest divisor of `rows`, the completions of a training step, that fits into a forward pass."""

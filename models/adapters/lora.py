@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 
 from ratchet.errors import ModelError
-from ratchet.models.model_files import read_header, read_weight_names
+from ratchet.models.model_files import find_weights, read_header
 from ratchet.models.model_kind import read_object
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def check_fits(base: Path, folder: Path) -> None:
     with fitting(folder):
         names = read_header(folder / WEIGHTS)[1]
     check_base_is_kept(folder)
-    stored = [f".{name}" for name in read_weight_names(base)]
+    stored = [f".{name}" for name in find_weights(base)]
     for name in names:
         layer, adapts, _ = name.removeprefix("base_model.model").partition(".lora_A")
         weight = f"{layer}.weight"

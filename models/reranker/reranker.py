@@ -197,20 +197,20 @@ def load(
     """
     reranker_config = reranker_config or read_reranker_config(find_config_folder(base, adapter))
     decoder = reranker_config.kind == "yes_no"
+    kind: Any = transformers.AutoModelForCausalLM
+    settings = None
+    if not decoder:
+        kind = transformers.AutoModelForSequenceClassification
+        settings = {"num_labels": 1}
+
+    def may_lack(name: str) -> bool:
+        in_head = name.split(".")[0] in HEADS or "pooler" in name
+        return in_head and not decoder and (training or adapter is not None)
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model, missing = open_model(
-            transformers.AutoModelForCausalLM
-            if decoder
-            else transformers.AutoModelForSequenceClassification,
-            base,
-            adapter,
-            training=training,
-            may_lack=lambda name: (
-                not decoder and (training or adapter is not None) and _of_head(name)
-            ),
-            settings=None if decoder else {"num_labels": 1},
-            **options,
+            kind, base, adapter, training=training, may_lack=may_lack, settings=settings, **options
         )
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     reranker = Reranker(model, tokenizer, reranker_config)
@@ -252,10 +252,6 @@ def _rows_of_head(model: Any, answers: Sequence[int]) -> tuple[Tensor, Tensor | 
     with gather_weights(list(head.parameters())), align_module_device(head):
         bias = None if head.bias is None else head.bias.detach()[answers].float().clone()
         return head.weight.detach()[answers].float().clone(), bias
-
-
-def _of_head(name: str) -> bool:
-    return name.split(".")[0] in HEADS or "pooler" in name
 
 
 @torch.inference_mode()
