@@ -33,9 +33,7 @@ def try_adapter(base: Path, kind: Kind, target_modules: str, changed: int) -> No
         model,
         lora_r=1,
         lora_alpha=1,
-        lora_dropout=0.0,
         target_modules=target_modules,
-        seed=0,
         modules_to_save=heads,
         task=TASKS[kind],
     )

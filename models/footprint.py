@@ -231,8 +231,7 @@ def measure(
         loaded += weights
         temporary = 2 * largest  # a layer in bfloat16
     if training and lora_r:
-        adapter: dict[str, Any] = {"lora_r": lora_r, "target_modules": target_modules}
-        model = lora.attach(model, lora_alpha=1, lora_dropout=0.0, seed=0, **adapter)
+        model = lora.attach(model, lora_r=lora_r, lora_alpha=1, target_modules=target_modules)
         train_in_float32(model)
     if training and gradient_checkpointing:
         options = {"use_reentrant": False, "preserve_rng_state": False}

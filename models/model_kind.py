@@ -94,6 +94,11 @@ def read_json(file: Path) -> Any:
         ) from None
 
 
+def write_json(file: Path, value: dict[str, Any]) -> None:
+    """Write a file of a model folder. Equal values are equal bytes."""
+    file.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n")
+
+
 def read_dataclass(file: Path, kind: type[Kind]) -> Kind:
     """Return a dataclass from its fields in a JSON file of a model folder. Raises ModelError for unknown and missing
     fields, and for values of another type."""

@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from transformers import PrinterCallback, TrainerCallback
 from ratchet.data.tables import read_shards
 from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, Task, row_to_sample
 from ratchet.errors import InputError
-from ratchet.jobs.answers.grpo import Inputs, Options
 from ratchet.jobs.answers.held_out_answers import AnswerTask
 from ratchet.jobs.answers.lengths import GRPO_PROMPT
 from ratchet.jobs.training.evaluation import Evaluation
@@ -35,6 +34,9 @@ from ratchet.models.decoder.sampling import Sampling, generate
 from ratchet.models.engine import group_weights
 from ratchet.models.loading import silence_transformers, train_in_float32
 from ratchet.orchestrator.job_interface import Resources
+
+if TYPE_CHECKING:
+    from ratchet.jobs.answers.grpo import Inputs, Options
 
 
 class TrainerState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,6 @@ from ratchet.errors import InputError
 from ratchet.jobs.answers.chat_options import TALK, check_answers
 from ratchet.jobs.answers.held_out_answers import AnswerTask
 from ratchet.jobs.answers.lengths import SAMPLE
-from ratchet.jobs.answers.sft import Config, Inputs
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.task import Batch
 from ratchet.jobs.training.worker import WorkerInfo, gather_objects
@@ -32,6 +32,10 @@ from ratchet.models.losses import causal_lm_loss
 from ratchet.models.losses.causal_lm_loss import TeacherLogprobs
 from ratchet.models.zero3_sync import Zero3Sync
 from ratchet.orchestrator.job_interface import Resources
+
+if TYPE_CHECKING:
+    from ratchet.jobs.answers.sft import Config, Inputs
+
 
 TOKENS = pa.schema(
     {

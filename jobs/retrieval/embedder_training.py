@@ -13,6 +13,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +22,7 @@ from torch import Tensor
 
 from ratchet.data.tables import DocumentRows, read_shards, take_texts
 from ratchet.data.triplets import TripletBatch, Triplets, find_corpus_rows, find_own_rows, pad_rows
-from ratchet.jobs.prompt_settings import list_instructions
-from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs, list_examples
+from ratchet.jobs.prompt_settings import list_examples, list_instructions
 from ratchet.jobs.training.embedder_passes import CachedTexts, EmbeddingTask
 from ratchet.jobs.training.evaluation import Evaluation, evaluate_rows
 from ratchet.jobs.training.task import Batch
@@ -39,6 +39,9 @@ from ratchet.models.losses.distillation import distillation_loss
 from ratchet.models.pass_size import CPU_GRAPH
 from ratchet.models.search.ranks import Relevant
 from ratchet.orchestrator.job_interface import Resources
+
+if TYPE_CHECKING:
+    from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
 
 
 @dataclass(frozen=True)

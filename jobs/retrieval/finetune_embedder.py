@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from ratchet.data.formats.examples import read_examples
 from ratchet.errors import DataError, InputError
 from ratchet.jobs import needs
 from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import read_size
-from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts
+from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, list_examples
 from ratchet.jobs.training import config as training
-from ratchet.models.embedder.encoding_config import Example, read_encoding_config
+from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_kind import read_object
 from ratchet.models.pass_size import CPU_GRAPH
 from ratchet.orchestrator.job_interface import (
@@ -110,14 +108,6 @@ def check_base(job: str, config: Config, inputs: Inputs) -> None:
             f" {found.max_length}; that leaves {max(0, left)} for the query, expected"
             f" {config.query_max_length or 'some'}; raise max_length, or lower num_examples or the lengths of examples"
         )
-
-
-def list_examples(config: Config, inputs: Inputs) -> Sequence[Example] | None:
-    """Return the few-shot examples to save for inference. None: queries have no examples."""
-    examples = read_examples(inputs.examples)
-    if config.num_examples or examples:
-        return examples
-    return None
 
 
 @needs.of_model("base")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +21,12 @@ from ratchet.data.triplets import KnownPositives, find_corpus_rows, find_own_row
 from ratchet.data.vectors import read_blocks, read_vectors
 from ratchet.errors import InputError
 from ratchet.jobs.distributed.shard_map import ReportProgress
-from ratchet.jobs.retrieval.mine import Config, Inputs
 from ratchet.models.search.ranks import Relevant, score_relevant
 from ratchet.models.search.top_k import top_k
+
+if TYPE_CHECKING:
+    from ratchet.jobs.retrieval.mine import Config, Inputs
+
 
 MINED = pa.schema(
     [

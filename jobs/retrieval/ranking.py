@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,11 +32,14 @@ from ratchet.data.tables import (
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import read_blocks, read_vectors
 from ratchet.jobs.distributed.shard_map import ReportProgress
-from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
 from ratchet.models.search.nearest_queries import vote
 from ratchet.models.search.rank_metrics import RankMetrics
 from ratchet.models.search.ranks import Relevant, rank_and_search, rank_in_blocks
 from ratchet.models.search.top_k import top_k
+
+if TYPE_CHECKING:
+    from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
+
 
 WITH_INTERVAL = ("map@25", "r@25", "ndcg@10", "mrr", "map")
 """Metrics whose 95 % confidence interval is reported too, as its half width, such as `map@25/interval`."""

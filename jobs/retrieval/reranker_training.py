@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,6 @@ from ratchet.data.tables import RANKED, Texts, check_queries, read_shards, take_
 from ratchet.data.triplets import Triplets, pad_rows
 from ratchet.errors import InputError
 from ratchet.jobs.prompt_settings import list_instructions, resolve_reranker_config
-from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
 from ratchet.jobs.training.config import find_start
 from ratchet.jobs.training.evaluation import Evaluation, evaluate_rows
 from ratchet.jobs.training.task import Batch, FinetuneTask
@@ -38,6 +37,9 @@ from ratchet.models.search.held_out_loss import compute_list_losses
 from ratchet.models.search.ranks import Relevant
 from ratchet.models.zero3_sync import Zero3Sync
 from ratchet.orchestrator.job_interface import Resources
+
+if TYPE_CHECKING:
+    from ratchet.jobs.retrieval.finetune_reranker import Config, Inputs
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,7 +23,6 @@ from ratchet.data.formats.papers import STATEMENTS, number_papers, other_stateme
 from ratchet.data.pair_batches import PairBatch, PairSampler
 from ratchet.data.tables import open_mapped, read_shards, take_texts
 from ratchet.errors import InputError
-from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs
 from ratchet.jobs.training.embedder_passes import EmbeddingTask
 from ratchet.jobs.training.evaluation import Evaluation, evaluate_rows
 from ratchet.jobs.training.task import Batch
@@ -33,6 +33,9 @@ from ratchet.models.embedder.encoding_config import EncodingConfig, read_encodin
 from ratchet.models.losses.tiled_contrastive_loss import symmetric_info_nce_gradient
 from ratchet.models.search.ranks import Relevant
 from ratchet.orchestrator.job_interface import Resources
+
+if TYPE_CHECKING:
+    from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs
 
 
 class PairTask(EmbeddingTask):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from safetensors import SafetensorError
 
 from ratchet.errors import ModelError
 from ratchet.models.model_files import find_weights, read_header
-from ratchet.models.model_kind import read_object
+from ratchet.models.model_kind import read_object, write_json
 
 if TYPE_CHECKING:
     from peft import PeftModel  # seconds of imports, which models without adapters do not need
@@ -30,9 +29,9 @@ def attach(
     *,
     lora_r: int,
     lora_alpha: float,
-    lora_dropout: float,
+    lora_dropout: float = 0.0,
     target_modules: str,
-    seed: int,
+    seed: int = 0,
     modules_to_save: Sequence[str] = (),
     task: str = "FEATURE_EXTRACTION",
 ) -> PeftModel:
@@ -87,12 +86,12 @@ def save(model: PeftModel, folder: Path) -> None:
     (folder / "README.md").unlink(missing_ok=True)
     # PEFT writes sets of names in an order that depends on the process, and the path of the base. Both are normalized,
     # so that equal adapters are equal bytes.
-    config = json.loads((folder / CONFIG).read_text())
+    config = read_object(folder / CONFIG)
     config["base_model_name_or_path"] = None
     for name in ("target_modules", "modules_to_save", "exclude_modules"):
         if isinstance(config.get(name), list):
             config[name] = sorted(config[name])
-    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    write_json(folder / CONFIG, config)
 
 
 def load(

@@ -8,7 +8,6 @@ Queries and passages are tokenized separately and joined as ids, so that each te
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +19,13 @@ from ratchet.errors import ModelError
 from ratchet.models import presets
 from ratchet.models.embedder.encoding_config import MAX_LENGTH, Role, check_template
 from ratchet.models.model_files import RERANKER_CONFIG_FILE, count_learned_positions
-from ratchet.models.model_kind import count_positions, describe_kind, read_config, read_dataclass
+from ratchet.models.model_kind import (
+    count_positions,
+    describe_kind,
+    read_config,
+    read_dataclass,
+    write_json,
+)
 
 
 @dataclass(frozen=True)
@@ -68,9 +73,7 @@ class RerankerConfig:
 
     def write(self, folder: Path) -> None:
         """Write `reranker_config.json`."""
-        (folder / RERANKER_CONFIG_FILE).write_text(
-            json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
-        )
+        write_json(folder / RERANKER_CONFIG_FILE, asdict(self))
 
 
 YES_NO = RerankerConfig(**presets.YES_NO)
@@ -120,17 +123,14 @@ class PairTokenizer:
         if reranker_config.kind == "yes_no":
             start = tokenizer.bos_token_id
             # Tokenizers without a BOS token often name the padding token so.
+            self.before = []
             if start is not None and start != tokenizer.pad_token_id:
-                self.before = [start]
-            else:
-                self.before = []
+                self.before.append(start)
             self.before += self._ids(reranker_config.prefix)
             self.between = self._ids(reranker_config.separator)
-            in_query = "{prompt}" in reranker_config.query_template
-            if in_query:
-                self.after = []
-            else:
-                self.after = [*self.between, *self._ids(reranker_config.prompt)]
+            self.after = []
+            if "{prompt}" not in reranker_config.query_template:
+                self.after += self.between + self._ids(reranker_config.prompt)
             self.after += self._ids(reranker_config.suffix)
             self.types: tuple[int, int] | None = None
             self.answers = [
