@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ratchet.errors import InputError, ModelError
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
@@ -15,8 +15,8 @@ from ratchet.models.model_files import (
     check_folder,
     count_learned_positions,
     find_config_folder,
+    find_weights,
     read_token_ids,
-    read_weight_names,
 )
 from ratchet.models.model_kind import (
     POSITIONS_AFTER_PADDING,
@@ -26,8 +26,15 @@ from ratchet.models.model_kind import (
     read_config,
     read_optional,
 )
-from ratchet.models.reranker.reranker_config import RerankerConfig, read_reranker_config
+from ratchet.models.reranker.reranker_config import (
+    RerankerConfig,
+    check_outputs,
+    read_reranker_config,
+)
 from ratchet.models.roles import find_usage
+
+if TYPE_CHECKING:  # it imports torch
+    from ratchet.models.footprint import Kind
 
 USUAL = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "electra")
 """The `model_type` of encoders whose files can show by themselves that transformers opens them."""
@@ -67,8 +74,9 @@ def check_embedder_model(
 
 def check_reranker_model(folder: Path, reranker_config: RerankerConfig) -> None:
     """Raise ModelError for a whole folder that cannot be loaded as a reranker with this reranker config."""
+    if reranker_config.kind == "cross_encoder":
+        check_outputs(folder)
     if reranker_config.kind == "cross_encoder" and _is_usual(folder):
-        _check_classes(folder, len(read_config(folder).get("id2label") or (0, 1)))
         check_length("reranker_config.max_length", folder, reranker_config.max_length)
     else:
         _check_reranker(folder, _find_last_change(folder), reranker_config)
@@ -84,16 +92,15 @@ def check_decoder_model(folder: Path) -> None:
     _open(folder, _find_last_change(folder))
 
 
-def check_target_modules(
-    job: str, base: Path, kind: Literal["backbone", "causal", "classifier"], names: str
-) -> None:
+def check_target_modules(job: str, base: Path, kind: Kind, config: Any) -> None:
     """Raise InputError for the name of a layer that the model does not have, and ModelError for layers of which an
-    adapter could not be trained, or not be merged after its training. names: the setting `target_modules`."""
-    if names == "all-linear" and _is_usual(base):
+    adapter could not be trained, or not be merged after its training. config: has `method` and `target_modules`."""
+    names = config.target_modules
+    if config.method == "full" or (names == "all-linear" and _is_usual(base)):
         return
     if names != "all-linear":
         known = set()
-        for name in read_weight_names(base):
+        for name in find_weights(base):
             known |= {part for part in name.split(".")[:-1] if not part.isdecimal()}
         for name in names.split(","):
             if known and name.strip().rpartition(".")[2] not in known:
@@ -149,7 +156,7 @@ def _is_usual(folder: Path) -> bool:
             value = value.get("content")
         if name.endswith("_token") and isinstance(value, str):
             tokens[name] = value
-    ids = read_token_ids(file)
+    ids = read_token_ids(file, file.stat().st_mtime_ns)
     if not (tokens.keys() >= set(SPECIAL) and ids.keys() >= set(tokens.values())):
         return False
     counts_from_padding = config["model_type"] in POSITIONS_AFTER_PADDING
@@ -231,13 +238,6 @@ def _check_embedder(
         projection.load(layer, config.get_text_config().hidden_size)
 
 
-def _check_classes(folder: Path, classes: int) -> None:
-    if describe_kind(read_config(folder)) == "a reranker" and classes != 1:
-        raise ModelError(
-            f"model {folder}: a classifier of {classes} classes; expected one output; give another model"
-        )
-
-
 def _check_padding(folder: Path, config: Any, tokenizer: Any) -> None:
     """Raise ModelError for a decoder as a classifier whose config names no padding token, and whose tokenizer pads with
     the token that ends a pair: the token before it would be scored."""
@@ -272,7 +272,6 @@ def _check_reranker(folder: Path, changed: int, reranker_config: RerankerConfig)
     else:
         known = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
         what = "sequence classifier"
-        _check_classes(folder, config.num_labels)
         _check_padding(folder, config, tokenizer)
     if type(config) not in known:
         raise ModelError(

@@ -5,9 +5,10 @@ Lengths are the largest ones that the settings allow, so the memory is an upper 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ratchet.errors import InputError
 from ratchet.models.pass_size import CPU_TOKENS, size_passes
@@ -49,25 +50,6 @@ def find_model_folder(field: str, inputs: Any, parents: Parents) -> Path | None:
     return None
 
 
-def bound_length(limit: int, parents: Parents, field: str, texts: int = 1) -> int:
-    """Return the maximum tokens of a row of `texts` texts: `limit`, or less if the longest text of the data is known.
-    A text has at most as many tokens as characters."""
-    longest = count(parents, field, "longest_text")
-    if longest is None:
-        return limit
-    return min(limit, texts * longest + TEMPLATE)
-
-
-def graph_tokens(resources: Resources, texts: int, length: int, *, on_cpu: int = CPU_TOKENS) -> int:
-    """Return the number of tokens whose activations a worker keeps at a time: the tokens of a micro batch, or without
-    that setting, as many as the job keeps. texts: number of texts per training step, over all workers. on_cpu: maximum
-    on CPUs; on GPUs it is `batch_tokens`."""
-    own = -(-texts // (resources.workers or 1))
-    if resources.micro_batch_size is not None:
-        return min(own, resources.micro_batch_size) * length
-    return max(length, min(own * length, resources.batch_tokens if resources.gpus else on_cpu))
-
-
 def count(parents: Parents, field: str, *names: str) -> int | None:
     """Return the first of the metrics `names` that the step behind an input has; None if it has none of them."""
     if field not in parents:
@@ -79,73 +61,109 @@ def count(parents: Parents, field: str, *names: str) -> int | None:
     return None
 
 
-def estimate_inference(
-    folder: Path | None,
-    kind: Kind,
-    config: Any,
-    inputs: Any,
-    resources: Resources,
-    parents: Parents,
-    *,
-    length: int,
-    kept: int = 0,
-) -> Needs | None:
-    """Return the needs of a job that runs a model without training it. length: tokens per row. kept: number of tokens
-    whose keys and values are cached in generation."""
-    gpus = resources.gpus or 0.0
-    if gpus > 1 and not gpus.is_integer():
-        raise InputError(f"gpus: {gpus:g} per worker given; expected at most 1, or a whole number")
-    if folder is not None and getattr(config, "engine", "") == "vllm":
-        _check_heads(folder, int(gpus))
-        return None  # vLLM takes the memory that it is given
-    if folder is None or _is_small(folder, resources):
-        return None
-    from ratchet.models import footprint
+@dataclass(frozen=True)
+class ModelStep:
+    """A planned step that runs or trains a model."""
 
-    _, tokens = size_passes("cuda" if gpus else "cpu", resources.batch_tokens)
-    found = footprint.estimate_inference(
-        folder,
-        kind,
-        config,
-        gpus,
-        rows=max(1, tokens // length),
-        length=length,
-        has_adapter=inputs.adapter is not None or "adapter" in parents,
-        kept=kept,
-    )
-    return Needs(**found, remedies=LESS_INFERENCE) if found else None
+    config: Any
+    inputs: Any
+    resources: Resources
+    parents: Parents
+    folder: Path
+    """The model, or a folder of the same architecture."""
 
+    def bound_length(self, limit: int, field: str, texts: int = 1) -> int:
+        """Return the maximum tokens of a row of `texts` texts: `limit`, or less if the longest text of the data is
+        known. A text has at most as many tokens as characters."""
+        longest = count(self.parents, field, "longest_text")
+        if longest is None:
+            return limit
+        return min(limit, texts * longest + TEMPLATE)
 
-def estimate_training(
-    folder: Path | None,
-    kind: Kind,
-    config: Any,
-    resources: Resources,
-    *,
-    length: int,
-    tokens: int,
-    **kept: int,
-) -> Needs | None:
-    """Return the needs of a finetuning job.
+    def graph_tokens(self, texts: int, length: int, *, on_cpu: int = CPU_TOKENS) -> int:
+        """Return the number of tokens whose activations a worker keeps at a time: the tokens of a micro batch, or
+        without that setting, as many as the job keeps. texts: number of texts per training step, over all workers.
+        on_cpu: maximum on CPUs; on GPUs it is `batch_tokens`."""
+        resources = self.resources
+        own = -(-texts // (resources.workers or 1))
+        if resources.micro_batch_size is not None:
+            return min(own, resources.micro_batch_size) * length
+        return max(length, min(own * length, resources.batch_tokens if resources.gpus else on_cpu))
 
-    length: tokens per text. tokens: number of tokens whose activations a worker keeps at a time. kept: `vectors`, the
-    number of embeddings that a training step keeps, or `labels`, the number of tokens whose logits are kept."""
-    gpus = resources.gpus or 0.0
-    if gpus not in (0, 1):
-        raise InputError(
-            f"gpus: {gpus:g} per worker given; expected 0 or 1, since a training worker uses one GPU; set gpus=1 and"
-            " raise workers"
+    def estimate_inference(self, kind: Kind, *, length: int, kept: int = 0) -> Needs | None:
+        """Return the needs of a job that runs a model without training it. length: tokens per row. kept: number of
+        tokens whose keys and values are cached in generation."""
+        gpus = self.resources.gpus or 0.0
+        if getattr(self.config, "engine", "") == "vllm":
+            _check_heads(self.folder, int(gpus))
+            return None  # vLLM takes the memory that it is given
+        if _is_small(self.folder, self.resources):
+            return None
+        from ratchet.models import footprint
+
+        _, tokens = size_passes("cuda" if gpus else "cpu", self.resources.batch_tokens)
+        found = footprint.estimate_inference(
+            self.folder,
+            kind,
+            self.config,
+            gpus,
+            rows=max(1, tokens // length),
+            length=length,
+            has_adapter=self.inputs.adapter is not None or "adapter" in self.parents,
+            kept=kept,
         )
-    if folder is None or _is_small(folder, resources):
-        return None
-    from ratchet.models import footprint
+        return Needs(**found, remedies=LESS_INFERENCE) if found else None
 
-    rows = max(1, tokens // length)
-    workers = resources.workers or 1
-    found = footprint.estimate_training(
-        folder, kind, config, gpus, workers, rows=rows, length=length, **kept
-    )
-    return Needs(**found, remedies=LESS_TRAINING) if found else None
+    def estimate_training(
+        self, kind: Kind, *, length: int, tokens: int, **kept: int
+    ) -> Needs | None:
+        """Return the needs of a finetuning job.
+
+        length: tokens per text. tokens: number of tokens whose activations a worker keeps at a time. kept: `vectors`,
+        the number of embeddings that a training step keeps, or `labels`, the number of tokens whose logits are kept."""
+        if _is_small(self.folder, self.resources):
+            return None
+        from ratchet.models import footprint
+
+        rows = max(1, tokens // length)
+        workers = self.resources.workers or 1
+        gpus = self.resources.gpus or 0.0
+        found = footprint.estimate_training(
+            self.folder, kind, self.config, gpus, workers, rows=rows, length=length, **kept
+        )
+        return Needs(**found, remedies=LESS_TRAINING) if found else None
+
+
+Estimate = Callable[..., Needs | None]
+
+
+def of_model(field: Literal["model", "base"]) -> Callable[[Estimate], Estimate]:
+    """Return a decorator that makes a function of a ModelStep the function `needs` of a job. field: the input with the
+    model, which `base` trains. Raises InputError for a number of GPUs that a worker cannot use. The needs are None if
+    the architecture is not known yet."""
+
+    def decorate(estimate: Estimate) -> Estimate:
+        def estimate_step(
+            config: Any, inputs: Any, resources: Resources, parents: Parents
+        ) -> Needs | None:
+            gpus = resources.gpus or 0.0
+            if field == "base" and gpus not in (0, 1):
+                raise InputError(
+                    f"gpus: {gpus:g} per worker given; expected 0 or 1, since a training worker uses one GPU; set"
+                    " gpus=1 and raise workers"
+                )
+            if gpus > 1 and not gpus.is_integer():
+                raise InputError(
+                    f"gpus: {gpus:g} per worker given; expected at most 1, or a whole number"
+                )
+            folder = find_model_folder(field, inputs, parents)
+            if folder is None:
+                return None
+            return estimate(ModelStep(config, inputs, resources, parents, folder))
+
+        return estimate_step
+
+    return decorate
 
 
 def _is_small(folder: Path, resources: Resources) -> bool:

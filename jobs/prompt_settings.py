@@ -144,6 +144,16 @@ def list_instructions(settings: EncodingSettings | RerankerSettings, queries: An
     return [text or "" for text in queries[name].to_pylist()]
 
 
+def list_examples(config: Any, inputs: Any) -> Sequence[Example] | None:
+    """Return the few-shot examples to save for inference. None: queries have no examples.
+
+    config: has `num_examples`. inputs: `examples`."""
+    examples = read_examples(inputs.examples)
+    if config.num_examples or examples:
+        return examples
+    return None
+
+
 def describe_prompts(config: Any, inputs: Any, parents: Parents, role: Role = "query") -> Result:
     """Describe for the plan, in the result's note, the preset of a job's model, and whether the model uses the data's
     instructions (counted by the metrics `tasks` and `prompts` of a parent step)."""

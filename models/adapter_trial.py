@@ -4,40 +4,28 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
-import transformers
-from transformers.initialization import no_init_weights
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
-from ratchet.models.loading import HEADS, silence_transformers, train_in_float32
+from ratchet.models.footprint import Kind, build_on_meta, read_config
+from ratchet.models.loading import HEADS, train_in_float32
 
-TASKS: dict[str, tuple[Any, str]] = {
-    "backbone": (transformers.AutoModel, "FEATURE_EXTRACTION"),
-    "causal": (transformers.AutoModelForCausalLM, "CAUSAL_LM"),
-    "classifier": (transformers.AutoModelForSequenceClassification, "SEQ_CLS"),
-}
-"""Kind of model, as in `ratchet.models.footprint` -> (auto class, PEFT's `task_type`)."""
+TASKS = {"backbone": "FEATURE_EXTRACTION", "causal": "CAUSAL_LM", "classifier": "SEQ_CLS"}
+"""Kind of model -> PEFT's `task_type`."""
 
 TIED = ("lm_head", "embed_tokens", "embed_out", "wte", "word_embeddings")
 """Names of modules that may share their weight with another one."""
 
 
 @lru_cache(maxsize=32)
-def try_adapter(
-    base: Path, kind: Literal["backbone", "causal", "classifier"], target_modules: str, changed: int
-) -> None:
+def try_adapter(base: Path, kind: Kind, target_modules: str, changed: int) -> None:
     """Raise ModelError, beginning with `target_modules`, for modules that PEFT or training cannot adapt. Reads the
     config only. changed: time of the last change of the folder, for the cache."""
-    auto, task = TASKS[kind]
-    config = transformers.AutoConfig.from_pretrained(
-        base, **({"num_labels": 1} if kind == "classifier" else {})
-    )
+    config = read_config(base, kind)
     try:
-        with silence_transformers(), torch.device("meta"), no_init_weights():
-            model = auto.from_config(config)
+        model = build_on_meta(config, kind, torch.float32)
     except (NotImplementedError, RuntimeError):  # an architecture that cannot be built without data
         return
     heads = [name for name in HEADS if kind == "classifier" and hasattr(model, name)]
@@ -45,11 +33,9 @@ def try_adapter(
         model,
         lora_r=1,
         lora_alpha=1,
-        lora_dropout=0.0,
-        target_modules=lora.split_names(target_modules),
-        seed=0,
+        target_modules=target_modules,
         modules_to_save=heads,
-        task=task,
+        task=TASKS[kind],
     )
     try:
         train_in_float32(adapted)

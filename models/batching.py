@@ -73,16 +73,12 @@ def group_by_length(
     return groups
 
 
-def pad_length(lengths: Sequence[int], multiple: int) -> int:
-    """Return the largest of the lengths, at least 1, rounded up to `multiple`."""
-    return -(-max([1, *lengths]) // multiple) * multiple
-
-
 def pad(
     rows: Sequence[Sequence[int]], pad_id: int, side: str = "right", multiple: int = MULTIPLE
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Pad rows to the longest length, rounded up to `multiple`. Returns (input_ids_BL, attention_mask_BL), int64."""
-    length = pad_length([len(row) for row in rows], multiple)
+    longest = max([1, *map(len, rows)])
+    length = -(-longest // multiple) * multiple
     ids = np.full((len(rows), length), pad_id, dtype=np.int64)
     mask = np.zeros((len(rows), length), dtype=np.int64)
     for number, row in enumerate(rows):

@@ -210,15 +210,12 @@ def measure(
     training: the pass has a backward pass too. lora_r: rank of the adapter; 0 trains all weights. eager: attention
     with its matrix, as in training on CPUs.
     """
-    config = transformers.AutoConfig.from_pretrained(folder)
-    if kind == "classifier":
-        config.num_labels = 1
+    config = read_config(folder, kind)
     turn_off_dropout(config)
     config._attn_implementation = "eager" if eager else "footprint"
     compute = resolve_dtype(dtype, torch.device("cpu"))
-    with silence_transformers(), torch.device("meta"), no_init_weights():
-        model = CLASSES[kind].from_config(config, dtype=compute)
-        model.tie_weights()
+    model = build_on_meta(config, kind, compute)
+    model.tie_weights()
     blocks = {}
     for layer in model.modules():
         if isinstance(layer, torch.nn.Linear):
@@ -234,10 +231,7 @@ def measure(
         loaded += weights
         temporary = 2 * largest  # a layer in bfloat16
     if training and lora_r:
-        names = lora.split_names(target_modules)
-        model = lora.attach(
-            model, lora_r=lora_r, lora_alpha=1, lora_dropout=0.0, target_modules=names, seed=0
-        )
+        model = lora.attach(model, lora_r=lora_r, lora_alpha=1, target_modules=target_modules)
         train_in_float32(model)
     if training and gradient_checkpointing:
         options = {"use_reentrant": False, "preserve_rng_state": False}
@@ -263,6 +257,20 @@ def measure(
         layers=text.num_hidden_layers,
         itemsize=compute.itemsize,
     )
+
+
+def read_config(folder: Path, kind: Kind) -> Any:
+    """Return the config of a model folder; a classifier has one output."""
+    config = transformers.AutoConfig.from_pretrained(folder)
+    if kind == "classifier":
+        config.num_labels = 1
+    return config
+
+
+def build_on_meta(config: Any, kind: Kind, dtype: torch.dtype) -> Any:
+    """Return a model on the meta device, where weights have no data."""
+    with silence_transformers(), torch.device("meta"), no_init_weights():
+        return CLASSES[kind].from_config(config, dtype=dtype)
 
 
 def _run(model: Any, rows: int, length: int, *, training: bool) -> int:

@@ -16,7 +16,7 @@ from ratchet.models.adapters import lora
 from ratchet.models.embedder import encoder, projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
 from ratchet.models.loading import silence_transformers
-from ratchet.models.model_files import find_config_folder, read_main_dtype, read_weight_names
+from ratchet.models.model_files import find_config_folder, find_weights, read_main_dtype
 from ratchet.models.model_kind import describe_kind, read_config
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import read_reranker_config
@@ -107,7 +107,7 @@ def _add_unused_layers(model: Any, base: Path) -> Any:
     kind: Any = transformers.AutoModel
     if describe_kind(read_config(base)) == "a decoder":
         kind = transformers.AutoModelForCausalLM
-    elif not any("pooler" in name for name in read_weight_names(base)):
+    elif not any("pooler" in name for name in find_weights(base)):
         return model
     with silence_transformers():
         whole = kind.from_pretrained(base, dtype=model.dtype)

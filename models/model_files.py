@@ -35,50 +35,71 @@ POSITION_TABLES = (".position_embeddings.weight", "wpe.weight", ".embed_position
 """Ends of the names of the weights that are position embeddings."""
 
 TOKENIZER_FILES = (
-    *(
-        "tokenizer*",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "vocab.*",
-        "merges.txt",
-        "*.model",
-    ),
-    *("chat_template*", "additional_chat_templates/*", "*.jinja", "generation_config.json"),
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+    "chat_template*",
+    "additional_chat_templates/*",
+    "*.jinja",
+    "generation_config.json",
 )
 """Globs of tokenizer and generation files."""
 
 DOCUMENTATION = (
-    *("README*", "LICENSE*", "NOTICE*", "CITATION*", "*.md", "*.pdf", "*.bib"),
-    *("*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp", "*.ipynb"),
-    *("data_config.json", "train_script.py", "*_results.json", "eval_results*"),
+    "README*",
+    "LICENSE*",
+    "NOTICE*",
+    "CITATION*",
+    "*.md",
+    "*.pdf",
+    "*.bib",
+    "*.png",
+    "*.jpg",
+    "*.jpeg",
+    "*.gif",
+    "*.svg",
+    "*.webp",
+    "*.ipynb",
+    "data_config.json",
+    "train_script.py",
+    "*_results.json",
+    "eval_results*",
 )
 
 OTHER_FORMATS = (
-    *(
-        "pytorch_model*",
-        "tf_model*",
-        "flax_model*",
-        "rust_model*",
-        "*.msgpack",
-        "*.h5",
-        "*.onnx",
-        "*.gguf",
-        "*.nemo",
-    ),
-    *("onnx/*", "openvino/*", "coreml/*", "original/*", "consolidated*"),
+    "pytorch_model*",
+    "tf_model*",
+    "flax_model*",
+    "rust_model*",
+    "*.msgpack",
+    "*.h5",
+    "*.onnx",
+    "*.gguf",
+    "*.nemo",
+    "onnx/*",
+    "openvino/*",
+    "coreml/*",
+    "original/*",
+    "consolidated*",
 )
 """The same weights in formats that are never loaded. Modules' files, as `2_Dense/pytorch_model.bin`, do not match."""
 
 TRAINING_STATE = (
-    *(
-        "optimizer*",
-        "scheduler.pt",
-        "scaler.pt",
-        "rng_state*.pth",
-        "trainer_state.json",
-        "training_args.bin",
-    ),
-    *("latest", "zero_to_fp32.py", "global_step*", "checkpoint-*", "runs", "events.out.tfevents*"),
+    "optimizer*",
+    "scheduler.pt",
+    "scaler.pt",
+    "rng_state*.pth",
+    "trainer_state.json",
+    "training_args.bin",
+    "latest",
+    "zero_to_fp32.py",
+    "global_step*",
+    "checkpoint-*",
+    "runs",
+    "events.out.tfevents*",
 )
 """What transformers' Trainer and DeepSpeed leave beside a model, as files and as folders."""
 
@@ -247,7 +268,7 @@ def read_header(path: Path) -> tuple[int, dict[str, Any]]:
 def check_quantizable(where: str, folder: Path) -> None:
     """Raise ModelError, beginning with `where`, for a mixture of experts that is to be loaded in 4 bits: its experts
     would not be."""
-    for name in read_weight_names(folder):
+    for name in find_weights(folder):
         if ".experts." in name or ".block_sparse_moe." in name:
             raise ModelError(
                 f"{where}: nf4 given, for a mixture of experts ({folder}); expected none, since bitsandbytes quantizes"
@@ -263,11 +284,6 @@ def find_weights(folder: Path) -> dict[str, str]:
     return found
 
 
-def read_weight_names(folder: Path) -> list[str]:
-    """Return the names of a model's weights, from the headers of its safetensors files."""
-    return list(find_weights(folder))
-
-
 def read_main_dtype(folder: Path) -> str:
     """Return the dtype, in the spelling of torch, in which most of a folder's weights are stored."""
     sizes: Counter[str] = Counter()
@@ -279,14 +295,10 @@ def read_main_dtype(folder: Path) -> str:
     return {"BF16": "bfloat16", "F16": "float16"}.get(stored, "float32")
 
 
-def read_token_ids(file: Path) -> dict[str, int]:
-    """Return token -> id of a tokenizer.json. Raises ModelError for a file that is no JSON object."""
-    return _read_token_ids(file, file.stat().st_mtime_ns)
-
-
 @lru_cache(maxsize=32)
-def _read_token_ids(file: Path, _: int) -> dict[str, int]:
-    """The second argument, the file's modification time, is part of the cache key."""
+def read_token_ids(file: Path, _: int) -> dict[str, int]:
+    """Return token -> id of a tokenizer.json. Raises ModelError for a file that is no JSON object. The second argument,
+    the time of the file's last change, is part of the cache key."""
     tokenizer = read_object(file)
     vocabulary = tokenizer.get("model", {}).get("vocab") or {}
     if not isinstance(vocabulary, dict):  # a list of tokens with their scores

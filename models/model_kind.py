@@ -22,16 +22,19 @@ NO_TEXT = re.compile("CLIP|Image|Vision|ViT|Audio|Speech|Wav2Vec")
 """Parts of the names of classes that do not read text."""
 POSITIONS_AFTER_PADDING = frozenset(
     (
-        *(
-            "roberta",
-            "xlm-roberta",
-            "xlm-roberta-xl",
-            "roberta-prelayernorm",
-            "camembert",
-            "mpnet",
-            "longformer",
-        ),
-        *("data2vec-text", "ibert", "xmod", "luke", "markuplm", "esm"),
+        "roberta",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "roberta-prelayernorm",
+        "camembert",
+        "mpnet",
+        "longformer",
+        "data2vec-text",
+        "ibert",
+        "xmod",
+        "luke",
+        "markuplm",
+        "esm",
     )
 )
 """The `model_type` of models whose positions begin after that of the padding token."""
@@ -89,6 +92,11 @@ def read_json(file: Path) -> Any:
         raise ModelError(
             f"{file}: not JSON ({error}); expected a whole file; fetch or save the model again"
         ) from None
+
+
+def write_json(file: Path, value: dict[str, Any]) -> None:
+    """Write a file of a model folder. Equal values are equal bytes."""
+    file.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n")
 
 
 def read_dataclass(file: Path, kind: type[Kind]) -> Kind:

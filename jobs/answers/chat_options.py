@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ SPECIAL = re.compile(
     r"<[|｜][^|｜<>\s]{1,40}[|｜]>|</s>|<eos>|<end_of_turn>|<turn\|>|<EOT>|</think>"
 )
 """Tokens that end answers, or thoughts before them, of some model."""
+TALK = itemgetter("system", "questions", "targets")
+"""Returns the arguments of `Conversations.tokenize_samples` from a row of SAMPLES."""
 THOUGHTS = ("", ["Question?"], ["<think>\nThoughts.\n</think>\n\nAnswer."])
 
 

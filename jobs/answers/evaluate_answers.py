@@ -50,7 +50,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tables import list_shards, write_table
     from ratchet.data.tasks import read_task
     from ratchet.data.tasks.answers import TRUNCATED, VERIFICATIONS, count_failures
-    from ratchet.data.tasks.task import CORRECT, read_task_file, write_task_name
+    from ratchet.data.tasks.task import CORRECT, write_task_name
 
     task = read_task(inputs.completions)
     found = Answers()
@@ -64,7 +64,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         raise ArtifactError(
             f"step {context.step}: no answers in {inputs.completions}; expected at least one; check the samples"
         )
-    write_task_name(context.out, **read_task_file(inputs.completions))
+    write_task_name(context.out, task.name, **task.source)
     metrics = found.compute_metrics(config.k)
     last = count_failures(found.questions)
     names = dict.fromkeys((*task.failures, TRUNCATED, *sorted(found.labels)))

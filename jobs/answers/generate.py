@@ -29,7 +29,6 @@ from ratchet.orchestrator.job_interface import (
     NonNegativeInt,
     Parents,
     PositiveInt,
-    Resources,
     Result,
     Seed,
     Tokens,
@@ -144,15 +143,11 @@ def check_engine(config: Config, inputs: Inputs) -> None:
         )
 
 
-def estimate_needs(
-    config: Config, inputs: Inputs, resources: Resources, parents: Parents
-) -> Needs | None:
-    folder = needs.find_model_folder("model", inputs, parents)
-    length = PROMPT.resolve(config, folder) + config.max_new_tokens
-    kept = max(length, resources.batch_tokens)
-    return needs.estimate_inference(
-        folder, "causal", config, inputs, resources, parents, length=length, kept=kept
-    )
+@needs.of_model("model")
+def estimate_needs(step: needs.ModelStep) -> Needs | None:
+    length = PROMPT.resolve(step.config, step.folder) + step.config.max_new_tokens
+    kept = max(length, step.resources.batch_tokens)
+    return step.estimate_inference("causal", length=length, kept=kept)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -35,7 +35,6 @@ from ratchet.orchestrator.job_interface import (
     Parents,
     PositiveFloat,
     PositiveInt,
-    Resources,
     Result,
     Seed,
     Tokens,
@@ -139,8 +138,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     training.check_config("grpo", make_options(config), inputs)
     if inputs.base is not None:
         check_decoder_model(inputs.base)
-        if config.method == "lora":
-            check_target_modules("grpo", inputs.base, "causal", config.target_modules)
+        check_target_modules("grpo", inputs.base, "causal", config)
         length = GRPO_PROMPT.resolve(config, inputs.base) + config.max_new_tokens
         check_length("grpo: max_prompt_length + max_new_tokens", inputs.base, length)
     if inputs.train is not None:
@@ -149,18 +147,14 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return Result(note=GRPO_PROMPT.describe(config, inputs.base))
 
 
-def estimate_needs(
-    config: Config, inputs: Inputs, resources: Resources, parents: Parents
-) -> Needs | None:
-    folder = needs.find_model_folder("base", inputs, parents)
-    length = GRPO_PROMPT.resolve(config, folder) + config.max_new_tokens
-    rows = config.batch_size * config.num_completions
-    options = make_options(config)
-    tokens = needs.graph_tokens(resources, rows, length)
+@needs.of_model("base")
+def estimate_needs(step: needs.ModelStep) -> Needs | None:
+    config = step.config
+    length = GRPO_PROMPT.resolve(config, step.folder) + config.max_new_tokens
+    tokens = step.graph_tokens(config.batch_size * config.num_completions, length)
     labels = min(tokens, LABELS)  # their logits take at least as much memory as TRL's tiles
-    return needs.estimate_training(
-        folder, "causal", options, resources, length=length, tokens=tokens, labels=labels
-    )
+    step = replace(step, config=make_options(config))
+    return step.estimate_training("causal", length=length, tokens=tokens, labels=labels)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

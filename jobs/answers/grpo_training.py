@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,12 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, TrainerCallback
 
 from ratchet.data.tables import read_shards
-from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, Task, row_to_sample, write_task_name
+from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, Task, row_to_sample
 from ratchet.errors import InputError
-from ratchet.jobs.answers.held_out_answers import HeldOutAnswers, load_decoder
+from ratchet.jobs.answers.held_out_answers import AnswerTask
 from ratchet.jobs.answers.lengths import GRPO_PROMPT
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.schedule import learning_rate_at
-from ratchet.jobs.training.task import FinetuneTask
 from ratchet.jobs.training.trainer import Trainer, seed_generators
 from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models.decoder.sampling import Sampling, generate
@@ -111,13 +110,10 @@ class GrpoTrainer(Trainer, TrainerCallback):
         loss = float(logs["loss"])
         rate = self._learning_rate(len(self.history.loss))
         self._check_finite(loss)
-        self._record(
-            self.seen - before,
-            loss,
-            rate,
-            float(logs["grad_norm"]),
-            **self.task.describe_step(logs),
-        )
+        found = {"reward": logs["reward"], "completion length": logs["completions/mean_length"]}
+        if self.task.config.kl_weight:
+            found["KL divergence"] = logs["kl"]
+        self._record(self.seen - before, loss, rate, float(logs["grad_norm"]), **found)
         due = self._is_save_due(len(self.history.loss))
         control.should_save = self._end_step() or due
 
@@ -125,7 +121,7 @@ class GrpoTrainer(Trainer, TrainerCallback):
         self._save()  # the trainer has written its part
 
 
-class GrpoTask(FinetuneTask):
+class GrpoTask(AnswerTask):
     """Trains a causal language model on its own answers."""
 
     job = "grpo"
@@ -142,13 +138,10 @@ class GrpoTask(FinetuneTask):
         counts: Path,
     ) -> None:
         """counts: JSON file that gets the numbers of samples."""
-        super().__init__(worker, config, inputs, resources)
         dtype = config.dtype
         if config.method == "full":
             dtype = "float32"  # bfloat16 is used by autocast only
-        self.decoder = load_decoder(self, dtype)
-        self.model = self.decoder.model
-        self.answers = HeldOutAnswers(self, self.decoder)
+        super().__init__(worker, config, inputs, resources, dtype)
         self.steps = [config.steps]
         self.table = read_shards(inputs.train, SAMPLES.names)
         parts = (map(row_to_sample, part.to_pylist()) for part in self.table.to_batches(1024))
@@ -177,12 +170,8 @@ class GrpoTask(FinetuneTask):
         return [tokens.ids for tokens in rows]
 
     def evaluate(self) -> Evaluation:
-        correct, questions = self.answers.verify()
+        correct, questions = self.verify_answers()
         return Evaluation({"accuracy": round(correct / questions, 6)})
-
-    def save(self, folder: Path) -> None:
-        super().save(folder)
-        write_task_name(folder, self.answers.task.name, **self.answers.task.source)
 
     def make_trainer(
         self, folder: Path, optimizers: tuple[Any, Any], callback: TrainerCallback
@@ -239,13 +228,6 @@ class GrpoTask(FinetuneTask):
                 train_in_float32(self.model)
         return trainer
 
-    def describe_step(self, logs: Mapping[str, float]) -> dict[str, float]:
-        """Return additional values of a training step from the trainer's logs."""
-        found = {"reward": logs["reward"], "completion length": logs["completions/mean_length"]}
-        if self.config.kl_weight:
-            found["KL divergence"] = logs["kl"]
-        return found
-
     def _rows_per_pass(self, rows: int) -> int:
         """Return the largest divisor of `rows`, the completions of a training step, that fits into a forward pass."""
         length = self.longest + self.config.max_new_tokens
@@ -260,7 +242,7 @@ class GrpoTask(FinetuneTask):
         sampling = Sampling(
             config.temperature,
             max_new_tokens=config.max_new_tokens,
-            stop=self.answers.stop,
+            stop=self.stop,
             seed=config.seed,
         )
         ids = self._tokenize(map(self._find_sample, prompts))
@@ -280,7 +262,7 @@ class GrpoTask(FinetuneTask):
         decode = self.decoder.conversations.decode
         found: list[float | None] = []
         for draw, ids in zip(prompts, completion_ids, strict=True):
-            found.append(compute_reward(self.answers.task, self._find_sample(draw), decode(ids)))
+            found.append(compute_reward(self.task, self._find_sample(draw), decode(ids)))
         return found
 
 

@@ -38,21 +38,15 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from ratchet.data.tables import list_shards, write_table
     from ratchet.data.tasks import read_task
-    from ratchet.data.tasks.task import (
-        CORRECT,
-        SAMPLES,
-        read_task_file,
-        read_task_name,
-        write_task_name,
-    )
+    from ratchet.data.tasks.task import CORRECT, SAMPLES, read_task_name, write_task_name
 
+    task = read_task(inputs.samples)
     name = read_task_name(inputs.completions)
-    if name != read_task_name(inputs.samples):
+    if name != task.name:
         raise InputError(
-            f"rejection_sample.samples: samples of task {read_task_name(inputs.samples)} given, for completions of task"
+            f"rejection_sample.samples: samples of task {task.name} given, for completions of task"
             f" {name}; expected the same task; give the samples that the completions answer"
         )
-    task = read_task(inputs.samples)
     total = unsolved = kept = 0
     for path in list_shards(inputs.samples):
         rows = []
@@ -86,7 +80,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             f"step {context.step}: the verifier accepts none of the teacher's answers; expected at least one to train"
             " on; use a stronger teacher, or more completions per sample"
         )
-    write_task_name(context.out, **read_task_file(inputs.samples))
+    write_task_name(context.out, task.name, **task.source)
     chat = inputs.samples / CHAT_FILE
     if chat.is_file():
         shutil.copy(chat, context.out)

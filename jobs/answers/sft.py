@@ -29,7 +29,6 @@ from ratchet.orchestrator.job_interface import (
     Parents,
     PositiveFloat,
     PositiveInt,
-    Resources,
     Result,
     Tokens,
     Unit,
@@ -114,8 +113,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
         check_decoder_model(inputs.base)
         decoder.check_head(inputs.base)
-        if config.method == "lora":
-            check_target_modules("sft", inputs.base, "causal", config.target_modules)
+        check_target_modules("sft", inputs.base, "causal", config)
         check_length("sft.max_length", inputs.base, SAMPLE.resolve(config, inputs.base))
     check_chat(inputs, parents, trains=True)
     samples = needs.count(parents, "train", "train")
@@ -134,16 +132,12 @@ def list_metrics(config: Config) -> list[str]:
     ]
 
 
-def estimate_needs(
-    config: Config, inputs: Inputs, resources: Resources, parents: Parents
-) -> Needs | None:
-    folder = needs.find_model_folder("base", inputs, parents)
-    length = SAMPLE.resolve(config, folder)
-    tokens = needs.graph_tokens(resources, config.batch_size, length)
+@needs.of_model("base")
+def estimate_needs(step: needs.ModelStep) -> Needs | None:
+    length = SAMPLE.resolve(step.config, step.folder)
+    tokens = step.graph_tokens(step.config.batch_size, length)
     labels = min(tokens, LABELS)
-    return needs.estimate_training(
-        folder, "causal", config, resources, length=length, tokens=tokens, labels=labels
-    )
+    return step.estimate_training("causal", length=length, tokens=tokens, labels=labels)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

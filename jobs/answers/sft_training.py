@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,14 +17,14 @@ from torch import Tensor
 from ratchet.data.rankings import summarize_tokens
 from ratchet.data.tables import list_shards, read_shards
 from ratchet.data.tasks.answers import TEACHER_LOGPROBS
-from ratchet.data.tasks.task import SAMPLES, write_task_name
+from ratchet.data.tasks.task import SAMPLES
 from ratchet.data.triplets import distribute, split_epoch
 from ratchet.errors import InputError
-from ratchet.jobs.answers.chat_options import check_answers
-from ratchet.jobs.answers.held_out_answers import HeldOutAnswers, load_decoder
+from ratchet.jobs.answers.chat_options import TALK, check_answers
+from ratchet.jobs.answers.held_out_answers import AnswerTask
 from ratchet.jobs.answers.lengths import SAMPLE
 from ratchet.jobs.training.evaluation import Evaluation
-from ratchet.jobs.training.task import Batch, FinetuneTask
+from ratchet.jobs.training.task import Batch
 from ratchet.jobs.training.worker import WorkerInfo, gather_objects
 from ratchet.models.decoder.conversation import Tokens
 from ratchet.models.loading import eval_mode
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from ratchet.jobs.answers.sft import Config, Inputs
 
 
-TALK = itemgetter("system", "questions", "targets")
-"""Returns the arguments of `Conversations.tokenize_samples` from a row of SAMPLES."""
 TOKENS = pa.schema(
     {
         "id": pa.string(),
@@ -61,7 +58,7 @@ class Microbatch:
     """Number of labels of the batch, over all workers."""
 
 
-class SftTask(FinetuneTask):
+class SftTask(AnswerTask):
     job = "sft"
     config: Config
     inputs: Inputs
@@ -75,10 +72,7 @@ class SftTask(FinetuneTask):
         lengths: Path,
     ) -> None:
         """lengths: JSON file that the first worker writes: numbers of samples, and a table of their lengths."""
-        super().__init__(worker, config, inputs, resources)
-        self.decoder = load_decoder(self, config.dtype)
-        self.model = self.decoder.model
-        self.answers = HeldOutAnswers(self, self.decoder)
+        super().__init__(worker, config, inputs, resources, config.dtype)
         self.decoder.conversations.check_labels()
         for folder in (inputs.train, inputs.valid):
             check_answers(folder, self.decoder.conversations)
@@ -146,19 +140,15 @@ class SftTask(FinetuneTask):
                 samples = [self.valid[sample] for sample in own[rows]]
                 total += float(causal_lm_loss.compute_loss(self.decoder, samples))
             self.zero3_sync.finish(lambda: self.loss(Microbatch([], 1)))
-            correct, questions = self.answers.verify()
+            correct, questions = self.verify_answers()
             blank = torch.zeros((1, 1), dtype=torch.int64, device=self.decoder.device)
             self.zero3_sync.finish(lambda: self.decoder.causal(input_ids=blank).logits)
         found = {"eval_loss": round(sum(gather_objects(total)) / int(self.valid.labels_N.sum()), 6)}
-        if self.answers.samples:
+        if self.held_out:
             found["accuracy"] = round(
                 sum(gather_objects(correct)) / sum(gather_objects(questions)), 6
             )
         return Evaluation(found)
-
-    def save(self, folder: Path) -> None:
-        super().save(folder)
-        write_task_name(folder, self.answers.task.name, **self.answers.task.source)
 
     def _tokenize(self, folder: Path) -> tuple[TokenTable, int]:
         """Return the tokens of the samples, and the number of samples that are too long and left out."""

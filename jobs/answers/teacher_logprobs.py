@@ -7,7 +7,6 @@ vocabulary, distill its answers (`rejection_sample`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +14,7 @@ from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.answers.chat_options import check_chat, load_decoder, read_chat
+from ratchet.jobs.answers.chat_options import TALK, check_chat, load_decoder, read_chat
 from ratchet.jobs.answers.lengths import SAMPLE
 from ratchet.jobs.inference import InferenceConfig, check_inference
 from ratchet.jobs.model_checks import check_decoder_model, check_length
@@ -25,7 +24,6 @@ from ratchet.orchestrator.job_interface import (
     Job,
     Needs,
     Parents,
-    Resources,
     Result,
     Tokens,
     Unit,
@@ -33,9 +31,6 @@ from ratchet.orchestrator.job_interface import (
 
 if TYPE_CHECKING:
     from ratchet.jobs.distributed.shard_map import ReportProgress
-
-TALK = itemgetter("system", "questions", "targets")
-"""Returns the arguments of `Conversations.tokenize_samples` from a row of SAMPLES."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +69,9 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return Result(note=SAMPLE.describe(config, inputs.model))
 
 
-def estimate_needs(
-    config: Config, inputs: Inputs, resources: Resources, parents: Parents
-) -> Needs | None:
-    folder = needs.find_model_folder("model", inputs, parents)
-    length = SAMPLE.resolve(config, folder)
-    return needs.estimate_inference(
-        folder, "causal", config, inputs, resources, parents, length=length
-    )
+@needs.of_model("model")
+def estimate_needs(step: needs.ModelStep) -> Needs | None:
+    return step.estimate_inference("causal", length=SAMPLE.resolve(step.config, step.folder))
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -17,15 +17,7 @@ from ratchet.jobs.prompt_settings import (
     resolve_encoding_config,
 )
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
-from ratchet.orchestrator.job_interface import (
-    MAP_RESOURCES,
-    Context,
-    Job,
-    Needs,
-    Parents,
-    Resources,
-    Result,
-)
+from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Needs, Parents, Result
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,21 +65,16 @@ def find_encoding_config(config: Config, inputs: Inputs) -> EncodingConfig:
     )
 
 
-def estimate_needs(
-    config: Config, inputs: Inputs, resources: Resources, parents: Parents
-) -> Needs | None:
-    folder = needs.find_model_folder("model", inputs, parents)
-    if folder is None:
-        return None
-    length = config.max_length or read_encoding_config(folder).max_length
-    if not inputs.examples:
-        length = needs.bound_length(length, parents, "texts")
-    own = needs.estimate_inference(
-        folder, "backbone", config, inputs, resources, parents, length=length
-    )
-    rows = needs.count(parents, "texts", "documents", "test/queries", "test/statements") or 0
+@needs.of_model("model")
+def estimate_needs(step: needs.ModelStep) -> Needs | None:
+    config = step.config
+    length = config.max_length or read_encoding_config(step.folder).max_length
+    if not step.inputs.examples:
+        length = step.bound_length(length, "texts")
+    own = step.estimate_inference("backbone", length=length)
+    rows = needs.count(step.parents, "texts", "documents", "test/queries", "test/statements") or 0
     bytes_per_number = 4 * config.npy + (4 if config.storage_dtype == "float32" else 2)
-    disk = rows * read_size(folder, "hidden_size") * bytes_per_number / 1e9
+    disk = rows * read_size(step.folder, "hidden_size") * bytes_per_number / 1e9
     return replace(own or Needs(0.0, 0.0), disk=disk)
 
 

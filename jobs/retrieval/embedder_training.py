@@ -10,11 +10,9 @@ twice (gradient caching, `ratchet.models.losses.grad_cache`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,30 +20,22 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from ratchet.data.formats.examples import read_examples
 from ratchet.data.tables import DocumentRows, read_shards, take_texts
 from ratchet.data.triplets import TripletBatch, Triplets, find_corpus_rows, find_own_rows, pad_rows
-from ratchet.jobs.prompt_settings import list_instructions
-from ratchet.jobs.training.embedder_passes import (
-    EmbedderPasses,
-    load_current_best,
-    load_encoder,
-    save_encoder,
-)
+from ratchet.jobs.prompt_settings import list_examples, list_instructions
+from ratchet.jobs.training.embedder_passes import CachedTexts, EmbeddingTask
 from ratchet.jobs.training.evaluation import Evaluation, evaluate_rows
-from ratchet.jobs.training.task import Batch, FinetuneTask
+from ratchet.jobs.training.task import Batch
 from ratchet.jobs.training.teacher_gate import find_teacher_temperature
 from ratchet.jobs.training.worker import WorkerInfo, gather_objects
 from ratchet.models.embedder.encoder import Encoder
 from ratchet.models.embedder.encoding_config import Example
-from ratchet.models.loading import eval_mode
 from ratchet.models.losses.contrastive import (
     false_negative_mask,
     gather_with_gradient,
     scale_for_workers,
 )
 from ratchet.models.losses.distillation import distillation_loss
-from ratchet.models.losses.grad_cache import CachedGradient
 from ratchet.models.pass_size import CPU_GRAPH
 from ratchet.models.search.ranks import Relevant
 from ratchet.orchestrator.job_interface import Resources
@@ -67,16 +57,7 @@ class WorkerBatch:
     mask_QP: Tensor
 
 
-@dataclass(frozen=True)
-class Microbatch:
-    """What `loss` takes."""
-
-    texts: WorkerBatch
-    cached: CachedGradient | None
-    """The rows of the microbatch, with gradient caching. None: all rows of `texts`."""
-
-
-class EmbedderTask(FinetuneTask):
+class EmbedderTask(EmbeddingTask):
     job = "finetune_embedder"
     config: Config
     inputs: Inputs
@@ -112,44 +93,22 @@ class EmbedderTask(FinetuneTask):
         self.teacher_temperature = find_teacher_temperature(config, self.triplets)
         self.tasks = list_instructions(config, self.triplets.queries)
         self.steps = self.count_steps(len(self.triplets), self.triplets.num_batches)
-        self.encoder = load_encoder(self, self._list_examples())
-        self.model = self.encoder.model
-        self.passes = EmbedderPasses(self, self.encoder)
+        self.load_encoder(list_examples(config, inputs))
         self.prepared: dict[tuple[int, int], Future[WorkerBatch]] = {}
         self.thread = ThreadPoolExecutor(1)
 
     def batch(self, epoch: int, step: int) -> Batch:
         """Return one microbatch if the texts of every worker fit in memory, else several with cached gradients."""
         texts = self._take_texts(epoch, step)
-        num_tokens = sum(len(ids) for ids in texts.ids_R)
         if all(gather_objects(self._fits(texts.ids_R))):
-            return Batch([Microbatch(texts, None)], num_tokens)
-        gradients = self.passes.cache_gradients(texts.ids_R, partial(self._compute_gradient, texts))
-        return Batch([Microbatch(texts, cached) for cached in gradients], num_tokens)
+            return Batch([texts], sum(len(ids) for ids in texts.ids_R))
+        return self.cache_gradients(texts.ids_R, partial(self._compute_gradient, texts))
 
-    def loss(self, microbatch: Microbatch) -> Tensor:
-        texts = microbatch.texts
-        if microbatch.cached is not None:
-            return self.passes.compute_surrogate_loss(texts.ids_R, microbatch.cached)
-        vector_RD = self.passes.embed(texts.ids_R, np.arange(len(texts.ids_R)))
-        return self._compute_loss(texts, vector_RD)
-
-    def evaluate(self) -> Evaluation:
-        with eval_mode(self.model):
-            return self._evaluate_model(self.encoder)
-
-    def evaluate_current_best(self) -> Evaluation:
-        return self._evaluate_model(load_current_best(self, self.encoder))
-
-    def save(self, folder: Path) -> None:
-        save_encoder(self, self.encoder, folder)
-
-    def _list_examples(self) -> Sequence[Example] | None:
-        """Return the few-shot examples to save for inference. None: queries have no examples."""
-        examples = read_examples(self.inputs.examples)
-        if self.config.num_examples or examples:
-            return examples
-        return None
+    def loss(self, microbatch: WorkerBatch | CachedTexts) -> Tensor:
+        if isinstance(microbatch, CachedTexts):
+            return super().loss(microbatch)
+        vector_RD = self.embed(microbatch.ids_R, np.arange(len(microbatch.ids_R)))
+        return self._compute_loss(microbatch, vector_RD)
 
     def _fits(self, ids_R: list[list[int]]) -> bool:
         """Return whether the activations of all texts fit in memory, so that one pass embeds them."""
@@ -260,7 +219,7 @@ class EmbedderTask(FinetuneTask):
             sampled.append(examples)
         return sampled
 
-    def _evaluate_model(self, model: Encoder) -> Evaluation:
+    def evaluate_encoder(self, given: Encoder) -> Evaluation:
         """Compute exact metrics of `valid` over the pool; none without `valid`. Each worker embeds a part of
         the queries and of the pool."""
         if self.valid is None:
@@ -269,16 +228,16 @@ class EmbedderTask(FinetuneTask):
         own = self.split_rows(len(self.pool))
         budget = self.resources.batch_tokens
         tasks = [self.valid_tasks[row] for row in asked]
-        own_QD = model.encode(
+        own_QD = given.encode(
             take_texts(self.valid["text"], asked), "query", tasks, batch_tokens=budget
         )
-        own_ND = model.encode(take_texts(self.pool["text"], own), "passage", batch_tokens=budget)
-        self.passes.finish()
+        own_ND = given.encode(take_texts(self.pool["text"], own), "passage", batch_tokens=budget)
+        self.finish_passes()
         rows = DocumentRows(self.pool["id"])
         relevant = Relevant(*find_corpus_rows(self.valid, "positives", rows))
         query_QD = np.concatenate(gather_objects(own_QD))
         exclude_Q = find_own_rows(self.valid, rows)
-        ranks_R, losses_Q = self.passes.rank_held_out(query_QD, relevant, own, own_ND, exclude_Q)
+        ranks_R, losses_Q = self.rank_held_out(query_QD, relevant, own, own_ND, exclude_Q)
         metric = self.config.metric
         return evaluate_rows(
             self.valid, metric, ranks_R, relevant, "map@25", "r@25", losses_Q=losses_Q

@@ -8,12 +8,11 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from ratchet.data.formats.examples import read_examples
 from ratchet.errors import DataError, InputError
 from ratchet.jobs import needs
 from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import read_size
-from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts
+from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, list_examples
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_kind import read_object
@@ -26,7 +25,6 @@ from ratchet.orchestrator.job_interface import (
     Parents,
     PositiveFloat,
     PositiveInt,
-    Resources,
     Result,
     Unit,
 )
@@ -101,11 +99,7 @@ def check_base(job: str, config: Config, inputs: Inputs) -> None:
                 f"{job}.matryoshka_dims: {','.join(map(str, dims))} given; expected rising numbers below the {size}"
                 " dimensions of the vectors, which are always trained; change them"
             )
-    examples = read_examples(inputs.examples)
-    if examples or config.num_examples:
-        found = training.check_embedder(job, config, inputs, examples)
-    else:
-        found = training.check_embedder(job, config, inputs)
+    found = training.check_embedder(job, config, inputs, list_examples(config, inputs))
     each = found.example_query_max_length + found.example_answer_max_length
     left = found.max_length - config.num_examples * (each + TEMPLATE_TOKENS) - TEMPLATE_TOKENS
     if config.num_examples and left < (config.query_max_length or 1):
@@ -116,23 +110,19 @@ def check_base(job: str, config: Config, inputs: Inputs) -> None:
         )
 
 
-def estimate_needs(
-    config: Config, inputs: Inputs, resources: Resources, parents: Parents
-) -> Needs | None:
-    folder = needs.find_model_folder("base", inputs, parents)
-    if folder is None:
-        return None
+@needs.of_model("base")
+def estimate_needs(step: needs.ModelStep) -> Needs | None:
+    config = step.config
+    folder = step.folder
     limit = config.max_length or read_encoding_config(folder).max_length
-    if config.num_examples or inputs.examples:
+    if config.num_examples or step.inputs.examples:
         length = limit
     else:
-        length = needs.bound_length(limit, parents, "corpus")
+        length = step.bound_length(limit, "corpus")
     texts = config.batch_size * (2 + config.num_negatives)
     kept = CPU_GRAPH // (read_size(folder, "num_hidden_layers") * read_size(folder, "hidden_size"))
-    tokens = needs.graph_tokens(resources, texts, length, on_cpu=kept)
-    return needs.estimate_training(
-        folder, "backbone", config, resources, length=length, tokens=tokens, vectors=texts
-    )
+    tokens = step.graph_tokens(texts, length, on_cpu=kept)
+    return step.estimate_training("backbone", length=length, tokens=tokens, vectors=texts)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

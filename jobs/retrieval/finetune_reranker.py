@@ -6,7 +6,7 @@ The model with the best metric on reranked held-out lists is kept.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Ge
 
@@ -23,7 +23,6 @@ from ratchet.orchestrator.job_interface import (
     Needs,
     Parents,
     PositiveInt,
-    Resources,
     Result,
     Unit,
 )
@@ -46,30 +45,20 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     if inputs.base is not None:
         given = resolve_reranker_config(config, inputs.base)
         check_reranker_model(inputs.base, given)
-        if config.method == "lora":
-            answers = given.kind == "yes_no"
-            check_target_modules(
-                "finetune_reranker",
-                inputs.base,
-                "causal" if answers else "classifier",
-                config.target_modules,
-            )
+        check_target_modules("finetune_reranker", inputs.base, given.model_kind, config)
     return needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)
 
 
-def estimate_needs(
-    config: Config, inputs: Inputs, resources: Resources, parents: Parents
-) -> Needs | None:
-    folder = needs.find_model_folder("base", inputs, parents)
-    if folder is None:
-        return None
-    given = resolve_reranker_config(config, folder)
-    length = needs.bound_length(given.max_length, parents, "corpus", texts=2)
+@needs.of_model("base")
+def estimate_needs(step: needs.ModelStep) -> Needs | None:
+    config = step.config
+    resources = step.resources
+    given = resolve_reranker_config(config, step.folder)
+    length = step.bound_length(given.max_length, "corpus", texts=2)
     group = (1 + config.num_negatives) * length
     own = -(-config.batch_size // (resources.workers or 1))
     tokens = min(own, resources.micro_batch_size or GROUPS_PER_PASS) * group
-    kind: Any = "causal" if given.kind == "yes_no" else "classifier"
-    return needs.estimate_training(folder, kind, config, resources, length=length, tokens=tokens)
+    return step.estimate_training(given.model_kind, length=length, tokens=tokens)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

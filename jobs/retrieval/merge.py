@@ -20,7 +20,6 @@ from ratchet.orchestrator.job_interface import (
     Parents,
     PositiveFloat,
     Progress,
-    Resources,
     Result,
     Unit,
 )
@@ -68,13 +67,9 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return needs.add_architecture(Result(note=note), inputs, parents)
 
 
-def estimate_needs(
-    config: Config, inputs: Inputs, resources: Resources, parents: Parents
-) -> Needs | None:
-    folder = needs.find_model_folder("base", inputs, parents)
-    if folder is None:
-        return None
-    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+@needs.of_model("base")
+def estimate_needs(step: needs.ModelStep) -> Needs | None:
+    size = sum(file.stat().st_size for file in step.folder.glob("*.safetensors"))
     memory = 0.0
     if size >= needs.SMALL:
         memory = 2 * size / 1e9  # half-precision weights are merged in float32

@@ -27,6 +27,7 @@ from ratchet.models.search.top_k import top_k
 if TYPE_CHECKING:
     from ratchet.jobs.retrieval.mine import Config, Inputs
 
+
 MINED = pa.schema(
     [
         *tables.MINED,

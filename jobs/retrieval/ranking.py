@@ -40,6 +40,7 @@ from ratchet.models.search.top_k import top_k
 if TYPE_CHECKING:
     from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
 
+
 WITH_INTERVAL = ("map@25", "r@25", "ndcg@10", "mrr", "map")
 """Metrics whose 95 % confidence interval is reported too, as its half width, such as `map@25/interval`."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from ratchet.jobs import needs
 from ratchet.jobs.directions import find_direction
@@ -32,7 +32,6 @@ from ratchet.orchestrator.job_interface import (
     Needs,
     Parents,
     PositiveInt,
-    Resources,
     Result,
     Unit,
 )
@@ -70,16 +69,11 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return describe_prompts(config, inputs, parents)
 
 
-def estimate_needs(
-    config: Config, inputs: Inputs, resources: Resources, parents: Parents
-) -> Needs | None:
-    folder = needs.find_model_folder("model", inputs, parents)
-    if folder is None:
-        return None
-    reranker_config = resolve_reranker_config(config, folder)
-    kind: Any = "causal" if reranker_config.kind == "yes_no" else "classifier"
-    length = needs.bound_length(reranker_config.max_length, parents, "corpus", texts=2)
-    return needs.estimate_inference(folder, kind, config, inputs, resources, parents, length=length)
+@needs.of_model("model")
+def estimate_needs(step: needs.ModelStep) -> Needs | None:
+    reranker_config = resolve_reranker_config(step.config, step.folder)
+    length = step.bound_length(reranker_config.max_length, "corpus", texts=2)
+    return step.estimate_inference(reranker_config.model_kind, length=length)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

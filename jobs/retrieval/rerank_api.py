@@ -6,10 +6,8 @@ of the fingerprint. Answers are stored as they arrive, so a killed run does not 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +23,8 @@ from ratchet.orchestrator.job_interface import (
     Progress,
     Result,
     Unit,
+    append_json,
+    read_json_lines,
 )
 
 if TYPE_CHECKING:
@@ -131,17 +131,11 @@ class Answers:
     """The API's answers for a shard, stored as JSON Lines. A line that a killed process left unfinished is ignored."""
 
     def __init__(self, path: Path, server: RemoteReranker) -> None:
-        import threading
-
         self.path = path
         self.server = server
         self.known: dict[int, list[float]] = {}
-        self.lock = threading.Lock()
-        if path.exists():
-            for line in path.read_text().splitlines():
-                with suppress(ValueError):
-                    row, scores = json.loads(line)
-                    self.known[row] = scores
+        for line in read_json_lines(path):
+            self.known[line["row"]] = line["scores"]
 
     def ask(self, row: int, query: str, passages: list[str]) -> np.ndarray:
         """Return the scores of a row's passages, float32, from an earlier answer if there is one."""
@@ -149,10 +143,8 @@ class Answers:
 
         if row not in self.known:
             scores = self.server.score(query, passages)
-            with self.lock, self.path.open("a") as file:
-                # The first line break ends a line that a killed process may have left unfinished.
-                file.write(f"\n{json.dumps([row, scores])}\n")
-                self.known[row] = scores
+            append_json(self.path, {"row": row, "scores": scores})
+            self.known[row] = scores
         return np.array(self.known[row], np.float32)
 
 

@@ -22,7 +22,6 @@ from ratchet.orchestrator.job_interface import (
     Parents,
     PositiveFloat,
     PositiveInt,
-    Resources,
     Result,
     Unit,
 )
@@ -82,18 +81,12 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return describe_prompts(config, inputs, parents, "passage")
 
 
-def estimate_needs(
-    config: Config, inputs: Inputs, resources: Resources, parents: Parents
-) -> Needs | None:
-    folder = needs.find_model_folder("base", inputs, parents)
-    if folder is None:
-        return None
-    length = config.max_length or read_encoding_config(folder).max_length
-    texts = 2 * config.batch_size
-    tokens = needs.graph_tokens(resources, texts, length)
-    return needs.estimate_training(
-        folder, "backbone", config, resources, length=length, tokens=tokens, vectors=texts
-    )
+@needs.of_model("base")
+def estimate_needs(step: needs.ModelStep) -> Needs | None:
+    length = step.config.max_length or read_encoding_config(step.folder).max_length
+    texts = 2 * step.config.batch_size
+    tokens = step.graph_tokens(texts, length)
+    return step.estimate_training("backbone", length=length, tokens=tokens, vectors=texts)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -10,7 +10,7 @@ Legend: N pairs of this worker, R = 2 N texts (first all left ones, then all rig
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,20 +23,13 @@ from ratchet.data.formats.papers import STATEMENTS, number_papers, other_stateme
 from ratchet.data.pair_batches import PairBatch, PairSampler
 from ratchet.data.tables import open_mapped, read_shards, take_texts
 from ratchet.errors import InputError
-from ratchet.jobs.training.embedder_passes import (
-    EmbedderPasses,
-    load_current_best,
-    load_encoder,
-    save_encoder,
-)
+from ratchet.jobs.training.embedder_passes import EmbeddingTask
 from ratchet.jobs.training.evaluation import Evaluation, evaluate_rows
-from ratchet.jobs.training.task import Batch, FinetuneTask
+from ratchet.jobs.training.task import Batch
 from ratchet.jobs.training.worker import WorkerInfo, gather_objects
 from ratchet.models.embedder import projection
 from ratchet.models.embedder.encoder import Encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
-from ratchet.models.loading import eval_mode
-from ratchet.models.losses.grad_cache import CachedGradient
 from ratchet.models.losses.tiled_contrastive_loss import symmetric_info_nce_gradient
 from ratchet.models.search.ranks import Relevant
 from ratchet.orchestrator.job_interface import Resources
@@ -45,16 +38,7 @@ if TYPE_CHECKING:
     from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs
 
 
-@dataclass(frozen=True)
-class Microbatch:
-    """What `loss` takes."""
-
-    ids_R: list[list[int]]
-    """Token ids of all texts of this worker."""
-    cached: CachedGradient
-
-
-class PairTask(FinetuneTask):
+class PairTask(EmbeddingTask):
     job = "finetune_embedder_pairs"
     config: Config
     inputs: Inputs
@@ -72,9 +56,7 @@ class PairTask(FinetuneTask):
             )
         self.valid = read_shards(inputs.valid, STATEMENTS.names)
         self.steps = [self.sampler.num_batches] * config.epochs
-        self.encoder = load_encoder(self)
-        self.model = self.encoder.model
-        self.passes = EmbedderPasses(self, self.encoder)
+        self.load_encoder()
         self._attach_projection(read_encoding_config(inputs.base))
 
     def _attach_projection(self, base: EncodingConfig) -> None:
@@ -100,15 +82,8 @@ class PairTask(FinetuneTask):
         finally:
             self.encoder.projection = new
 
-    def evaluate(self) -> Evaluation:
-        with eval_mode(self.model):
-            return self._evaluate_model(self.encoder)
-
-    def evaluate_current_best(self) -> Evaluation:
-        return self._evaluate_model(load_current_best(self, self.encoder))
-
     def save(self, folder: Path) -> None:
-        save_encoder(self, self.encoder, folder)
+        super().save(folder)
         if self.projects and self.encoder.projection is not None:
             projection.save(
                 self.encoder.projection, folder / self.encoder.encoding_config.projection
@@ -118,11 +93,7 @@ class PairTask(FinetuneTask):
         drawn = self.sampler.batch(epoch, step, self.worker.rank, self.worker.world_size)
         texts = take_texts(self.sampler.text, np.concatenate([drawn.left_N, drawn.right_N]))
         ids_R = self.encoder.tokenize(texts, "passage")
-        gradients = self.passes.cache_gradients(ids_R, partial(self._compute_gradient, drawn))
-        return Batch([Microbatch(ids_R, cached) for cached in gradients], sum(map(len, ids_R)))
-
-    def loss(self, microbatch: Microbatch) -> Tensor:
-        return self.passes.compute_surrogate_loss(microbatch.ids_R, microbatch.cached)
+        return self.cache_gradients(ids_R, partial(self._compute_gradient, drawn))
 
     def _compute_gradient(self, drawn: PairBatch, vector_RD: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss and its gradient with respect to the vectors of this worker's texts."""
@@ -138,16 +109,16 @@ class PairTask(FinetuneTask):
         )
         return loss, torch.cat(gradients)
 
-    def _evaluate_model(self, model: Encoder) -> Evaluation:
+    def evaluate_encoder(self, given: Encoder) -> Evaluation:
         """Compute exact metrics on `valid`, each statement against all others. Each worker embeds a part."""
         own = self.split_rows(len(self.valid))
         texts = take_texts(self.valid["text"], own)
-        own_ND = model.encode(texts, "passage", batch_tokens=self.resources.batch_tokens)
-        self.passes.finish()
+        own_ND = given.encode(texts, "passage", batch_tokens=self.resources.batch_tokens)
+        self.finish_passes()
         all_ND = np.concatenate(gather_objects(own_ND))
         every = np.arange(len(all_ND))
         relevant = Relevant(*other_statements(number_papers(self.valid), every))
-        ranks_R, losses_Q = self.passes.rank_held_out(all_ND, relevant, own, own_ND, every)
+        ranks_R, losses_Q = self.rank_held_out(all_ND, relevant, own, own_ND, every)
         names = ("mrr", "p@1", "r@10", "r@100")
         metric = self.config.metric
         return evaluate_rows(

@@ -244,8 +244,7 @@ def check_embedder(
     is_known = config.start_from == "base" or inputs.current_best is not None
     found = resolve_encoding_config(job, config, start, adapter, examples, uses_task=is_known)
     check_embedder_model(start, found, adapter)
-    if config.method == "lora":
-        check_target_modules(job, inputs.base, "backbone", config.target_modules)
+    check_target_modules(job, inputs.base, "backbone", config)
     return found
 
 

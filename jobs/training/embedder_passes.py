@@ -1,8 +1,10 @@
-"""Passes of an embedder in training: embeddings with gradient, gradient caching, and ranks of held-out documents."""
+"""Training of an embedder: its loading and saving, embeddings with gradient, gradient caching, and ranks of held-out
+documents."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,11 +14,13 @@ from torch import Tensor
 
 from ratchet.jobs.prompt_settings import resolve_encoding_config
 from ratchet.jobs.training.config import find_start
-from ratchet.jobs.training.task import FinetuneTask
+from ratchet.jobs.training.evaluation import Evaluation
+from ratchet.jobs.training.task import Batch, FinetuneTask
 from ratchet.jobs.training.worker import gather_objects
 from ratchet.models.batching import pad
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import Example, read_encoding_config
+from ratchet.models.loading import eval_mode
 from ratchet.models.losses.grad_cache import CachedGradient, cache_gradients, compute_surrogate_loss
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.search import held_out_loss
@@ -25,49 +29,66 @@ from ratchet.models.search.ranks import RankCounter, Relevant, score_relevant
 from ratchet.models.zero3_sync import Zero3Sync
 
 
-def load_encoder(task: FinetuneTask, examples: Sequence[Example] | None = None) -> encoder.Encoder:
-    """Load the embedder to train. examples: few-shot examples to save for inference; None: queries have none."""
-    start, adapter = find_start(task.config, task.inputs)
-    encoding_config = resolve_encoding_config(task.job, task.config, start, adapter, examples)
-    folder = find_config_folder(start, adapter)
-    found = task.load(encoder.load, start, encoding_config=encoding_config, config_folder=folder)
-    found.model = task.make_trainable(found.model)
-    return found
+@dataclass(frozen=True)
+class CachedTexts:
+    """A microbatch whose texts are embedded a second time, with cached gradients."""
+
+    ids_R: Sequence[list[int]]
+    """Token ids of all texts of this worker."""
+    cached: CachedGradient
+    """The rows of the microbatch."""
 
 
-def load_current_best(task: FinetuneTask, trained: encoder.Encoder) -> encoder.Encoder:
-    """Return the current best. If it is an adapter, the model of `trained` has it now."""
-    current_best = task.inputs.current_best
-    if task.config.method == "full":
-        return encoder.load(current_best, dtype=task.config.dtype, device=task.device)
-    folder = find_config_folder(task.inputs.base, current_best)
-    return trained.with_config(read_encoding_config(folder), task.inputs.base, folder)
+class EmbeddingTask(FinetuneTask):
+    """Base class of the kinds of training of an embedder. A subclass calls `load_encoder`, and defines `batch` and
+    `evaluate_encoder`. Legend: R texts of this worker, D dimensions."""
 
+    def load_encoder(self, examples: Sequence[Example] | None = None) -> None:
+        """Load the embedder to train. examples: few-shot examples to save for inference; None: queries have none."""
+        start, adapter = find_start(self.config, self.inputs)
+        encoding_config = resolve_encoding_config(self.job, self.config, start, adapter, examples)
+        folder = find_config_folder(start, adapter)
+        self.encoder: encoder.Encoder = self.load(
+            encoder.load, start, encoding_config=encoding_config, config_folder=folder
+        )
+        self.model = self.encoder.model = self.make_trainable(self.encoder.model)
+        self.zero3_sync = Zero3Sync(self.model, self.device, needed=self.config.zero_stage == 3)
 
-def save_encoder(task: FinetuneTask, trained: encoder.Encoder, folder: Path) -> None:
-    """Write the trained adapter, or the model, with its encoding config."""
-    if task.config.method == "full":
-        trained.save(find_start(task.config, task.inputs)[0], folder)
-    else:
-        FinetuneTask.save(task, folder)
-        trained.encoding_config.write(folder)
+    def evaluate_encoder(self, given: encoder.Encoder) -> Evaluation:
+        """Evaluate an embedder on held-out rows. Collective."""
+        raise NotImplementedError
 
+    def evaluate(self) -> Evaluation:
+        with eval_mode(self.model):
+            return self.evaluate_encoder(self.encoder)
 
-class EmbedderPasses:
-    """Forward passes of the embedder that a task trains. Legend: R texts of this worker, D dimensions."""
+    def evaluate_current_best(self) -> Evaluation:
+        current_best = self.inputs.current_best
+        if self.config.method == "full":
+            return self.evaluate_encoder(
+                encoder.load(current_best, dtype=self.config.dtype, device=self.device)
+            )
+        folder = find_config_folder(self.inputs.base, current_best)
+        return self.evaluate_encoder(
+            self.encoder.with_config(read_encoding_config(folder), self.inputs.base, folder)
+        )
 
-    def __init__(self, task: FinetuneTask, trained: encoder.Encoder) -> None:
-        self.task = task
-        self.encoder = trained
-        self.device = task.device
-        self.worker = task.worker
-        self.zero3_sync = Zero3Sync(trained.model, task.device, needed=task.config.zero_stage == 3)
+    def save(self, folder: Path) -> None:
+        if self.config.method == "full":
+            self.encoder.save(find_start(self.config, self.inputs)[0], folder)
+        else:
+            super().save(folder)
+            self.encoder.encoding_config.write(folder)
+
+    def loss(self, microbatch: CachedTexts) -> Tensor:
+        """Embed a microbatch again, with gradient, and return the scalar to call backward on."""
+        return compute_surrogate_loss(partial(self.embed, microbatch.ids_R), microbatch.cached)
 
     def embed(self, ids_R: Sequence[list[int]], rows: np.ndarray) -> Tensor:
         """Return the embeddings of `rows`, float32 [rows, D] with gradient, computed in batches of similar length.
         ids_R: token ids. If `rows` is empty, the model still runs once, so that there is a backward pass. Collective
         under ZeRO-3."""
-        groups = self.task.group_rows([len(ids_R[row]) for row in rows])
+        groups = self.group_rows([len(ids_R[row]) for row in rows])
         vectors = []
         for group in groups:
             vectors.append(self._run([ids_R[row] for row in rows[group]]))
@@ -80,19 +101,17 @@ class EmbedderPasses:
 
     def cache_gradients(
         self, ids_R: Sequence[list[int]], gradient: Callable[[Tensor], tuple[Tensor, Tensor]]
-    ) -> list[CachedGradient]:
-        """Return the microbatches of a training step by gradient caching: all texts of this worker are embedded without
-        gradient now. gradient: see `ratchet.models.losses.grad_cache.cache_gradients`. Collective."""
-        batches = self._split_micro_batches([len(ids) for ids in ids_R])
-        return cache_gradients(
-            partial(self.embed, ids_R), batches, gradient, self.worker.world_size
+    ) -> Batch:
+        """Return a training step by gradient caching: all texts of this worker are embedded without gradient now.
+        gradient: see `ratchet.models.losses.grad_cache.cache_gradients`. Collective."""
+        lengths = [len(ids) for ids in ids_R]
+        rows = self._split_micro_batches(lengths)
+        gradients = cache_gradients(
+            partial(self.embed, ids_R), rows, gradient, self.worker.world_size
         )
+        return Batch([CachedTexts(ids_R, cached) for cached in gradients], sum(lengths))
 
-    def compute_surrogate_loss(self, ids_R: Sequence[list[int]], cached: CachedGradient) -> Tensor:
-        """Embed a microbatch again, with gradient, and return the scalar to call backward on."""
-        return compute_surrogate_loss(partial(self.embed, ids_R), cached)
-
-    def finish(self) -> None:
+    def finish_passes(self) -> None:
         """Wait for the forward passes of all workers. Collective; must be called before any other collective."""
         with torch.no_grad():
             self.zero3_sync.finish(self._run_filler)
@@ -128,7 +147,7 @@ class EmbedderPasses:
 
     def _run(self, rows: list[list[int]]) -> Tensor:
         filler = self.encoder.tokenizer.pad_token_id
-        ids_BL, mask_BL = pad(rows, filler, self.encoder.padding_side, self.task.multiple)
+        ids_BL, mask_BL = pad(rows, filler, self.encoder.padding_side, self.multiple)
         return self.encoder.embed(ids_BL.to(self.device), mask_BL.to(self.device)).float()
 
     def _run_filler(self) -> Tensor:
@@ -138,9 +157,9 @@ class EmbedderPasses:
 
     def _split_micro_batches(self, lengths: list[int]) -> list[np.ndarray]:
         """Split rows into micro batches of similar length. All workers get the same number; some may be empty."""
-        most = self.task.resources.micro_batch_size
+        most = self.resources.micro_batch_size
         if most is None:
-            groups = self.task.group_rows(lengths)
+            groups = self.group_rows(lengths)
         elif lengths:
             order = np.argsort(lengths, kind="stable")
             groups = np.array_split(order, -(-len(order) // most))

@@ -134,11 +134,16 @@ class FinetuneTask:
 
         options: `modules_to_save` and `task` of `ratchet.models.adapters.lora.attach`."""
         config = self.config
-        recomputing = {"use_reentrant": False}
-        if config.method == "full":
-            if config.gradient_checkpointing:
-                model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=recomputing)
-            return model
+        if config.method == "lora":
+            model = self._add_adapter(model, **options)
+        if config.gradient_checkpointing:
+            model.gradient_checkpointing_enable(
+                gradient_checkpointing_kwargs={"use_reentrant": False}
+            )
+        return model
+
+    def _add_adapter(self, model: Any, **options: Any) -> Any:
+        config = self.config
         current_best = self.inputs.current_best
         continues = current_best is not None and config.start_from == "current_best"
         if continues:
@@ -151,13 +156,11 @@ class FinetuneTask:
                 lora_r=config.lora_r,
                 lora_alpha=config.lora_alpha,
                 lora_dropout=config.lora_dropout,
-                target_modules=lora.split_names(config.target_modules),
+                target_modules=config.target_modules,
                 seed=config.seed,
                 **options,
             )
         train_in_float32(with_adapter)
-        if config.gradient_checkpointing:
-            with_adapter.gradient_checkpointing_enable(gradient_checkpointing_kwargs=recomputing)
         if config.zero_stage == 3 and current_best is not None and not continues:
             add_other_adapter(with_adapter, current_best)
         return with_adapter

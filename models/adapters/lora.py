@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,8 +12,8 @@ import torch
 from safetensors import SafetensorError
 
 from ratchet.errors import ModelError
-from ratchet.models.model_files import read_header, read_weight_names
-from ratchet.models.model_kind import read_object
+from ratchet.models.model_files import find_weights, read_header
+from ratchet.models.model_kind import read_object, write_json
 
 if TYPE_CHECKING:
     from peft import PeftModel  # seconds of imports, which models without adapters do not need
@@ -30,20 +29,22 @@ def attach(
     *,
     lora_r: int,
     lora_alpha: float,
-    lora_dropout: float,
-    target_modules: str | list[str],
-    seed: int,
+    lora_dropout: float = 0.0,
+    target_modules: str,
+    seed: int = 0,
     modules_to_save: Sequence[str] = (),
     task: str = "FEATURE_EXTRACTION",
 ) -> PeftModel:
     """Add a new adapter and freeze the other weights. The model's output is unchanged until it is trained (B = 0).
 
-    target_modules: `all-linear`, or names of layers. modules_to_save: layers whose full weights are trained and saved,
-    such as a new head. task: PEFT's `task_type`, by which `AutoPeftModel...` finds the class. Raises ModelError for
-    target_modules that the model does not have."""
+    target_modules: `all-linear`, or names of layers separated by commas. modules_to_save: layers whose full weights are
+    trained and saved, such as a new head. task: PEFT's `task_type`, by which `AutoPeftModel...` finds the class. Raises
+    ModelError for target_modules that the model does not have."""
     from peft import LoraConfig, get_peft_model
 
-    given = target_modules if isinstance(target_modules, str) else ",".join(target_modules)
+    names: str | list[str] = target_modules
+    if target_modules != "all-linear":
+        names = [name.strip() for name in target_modules.split(",")]
     left_out = list(modules_to_save)
     if (
         task == "FEATURE_EXTRACTION"
@@ -53,7 +54,7 @@ def attach(
         r=lora_r,
         lora_alpha=lora_alpha,  # type: ignore[arg-type]  # PEFT divides by the rank: it need not be whole
         lora_dropout=lora_dropout,
-        target_modules=target_modules,
+        target_modules=names,
         bias="none",
         task_type=task,
         modules_to_save=list(modules_to_save) or None,
@@ -66,19 +67,9 @@ def attach(
     except ValueError as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(
-            f"target_modules: {given} given, which PEFT refuses ({reason}); expected linear layers of the model that it"
-            " adapts; name others, or set method=full"
+            f"target_modules: {target_modules} given, which PEFT refuses ({reason}); expected linear layers of the"
+            " model that it adapts; name others, or set method=full"
         ) from None
-
-
-def split_names(target_modules: str) -> str | list[str]:
-    """Return the setting `target_modules` as PEFT takes it: `all-linear`, or a list of names."""
-    if target_modules == "all-linear":
-        return target_modules
-    found = []
-    for name in target_modules.split(","):
-        found.append(name.strip())
-    return found
 
 
 def save(model: PeftModel, folder: Path) -> None:
@@ -95,12 +86,12 @@ def save(model: PeftModel, folder: Path) -> None:
     (folder / "README.md").unlink(missing_ok=True)
     # PEFT writes sets of names in an order that depends on the process, and the path of the base. Both are normalized,
     # so that equal adapters are equal bytes.
-    config = json.loads((folder / CONFIG).read_text())
+    config = read_object(folder / CONFIG)
     config["base_model_name_or_path"] = None
     for name in ("target_modules", "modules_to_save", "exclude_modules"):
         if isinstance(config.get(name), list):
             config[name] = sorted(config[name])
-    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    write_json(folder / CONFIG, config)
 
 
 def load(
@@ -132,7 +123,7 @@ def check_fits(base: Path, folder: Path) -> None:
     with fitting(folder):
         names = read_header(folder / WEIGHTS)[1]
     check_base_is_kept(folder)
-    stored = [f".{name}" for name in read_weight_names(base)]
+    stored = [f".{name}" for name in find_weights(base)]
     for name in names:
         layer, adapts, _ = name.removeprefix("base_model.model").partition(".lora_A")
         weight = f"{layer}.weight"

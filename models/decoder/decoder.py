@@ -19,7 +19,7 @@ from ratchet.errors import ModelError
 from ratchet.models.decoder.conversation import Conversations
 from ratchet.models.loading import open_model, save_weights
 from ratchet.models.model_files import read_main_dtype
-from ratchet.models.model_kind import check_decoder, read_config, read_optional
+from ratchet.models.model_kind import read_config, read_optional
 
 
 class Decoder:
@@ -136,9 +136,8 @@ def merge(base: Path, adapter: Path, target: Path) -> None:
 
 
 def check(base: Path) -> None:
-    """Raise ModelError for a folder that is no causal language model, or whose tokenizer has no end-of-sequence token.
+    """Raise ModelError for a folder of no causal language model, or whose tokenizer has no end-of-sequence token.
     Reads no weights."""
-    check_decoder(base)
     config = transformers.AutoConfig.from_pretrained(base)
     if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(

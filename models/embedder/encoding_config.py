@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from ratchet.models.model_kind import (
     read_dataclass,
     read_json,
     read_optional,
+    write_json,
 )
 from ratchet.models.presets import find_preset
 
@@ -115,9 +115,7 @@ class EncodingConfig:
 
     def write(self, folder: Path) -> None:
         """Write `encoding_config.json`."""
-        (folder / ENCODING_CONFIG_FILE).write_text(
-            json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
-        )
+        write_json(folder / ENCODING_CONFIG_FILE, asdict(self))
 
 
 def check_template(

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ratchet.errors import ModelError
+from ratchet.models.model_kind import write_json
 
 FOLDER = "2_Dense"
 IDENTITY = "torch.nn.modules.linear.Identity"
@@ -40,7 +41,7 @@ def save(layer: nn.Linear, folder: Path) -> None:
     folder.mkdir()
     about: dict[str, Any] = {"in_features": layer.in_features, "out_features": layer.out_features}
     about |= {"bias": layer.bias is not None, "activation_function": IDENTITY}
-    (folder / "config.json").write_text(json.dumps(about, indent=2, sort_keys=True) + "\n")
+    write_json(folder / "config.json", about)
     weights = {}
     for name, weight in layer.state_dict().items():
         weights[f"linear.{name}"] = weight.cpu().float().contiguous()

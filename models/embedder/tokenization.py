@@ -79,20 +79,11 @@ class TextTokenizer:
             for task, each in zip(tasks, drawn, strict=True):
                 shown.append(config_of[task].format_examples(each))
             heads = list(map(operator.add, shown, heads))
-        rows: list[list[int]] = [[] for _ in texts]
-        # Tasks differ between queries, and only some may have text behind the query.
-        open_ended = [i for i, tail in enumerate(tails) if not tail]
-        enclosed = [i for i, tail in enumerate(tails) if tail]
-        if open_ended:
-            found = self._tokenize([heads[i] + texts[i] for i in open_ended], self.limit)
-            for i, row in zip(open_ended, found, strict=True):
-                rows[i] = row
-        if enclosed:
-            found = self._tokenize_in_template(
-                *([part[i] for i in enclosed] for part in (heads, texts, tails))
-            )
-            for i, row in zip(enclosed, found, strict=True):
-                rows[i] = row
+        template = own.query_template if role == "query" else own.passage_template
+        if template.endswith("{text}"):
+            rows = self._tokenize(list(map(operator.add, heads, texts)), self.limit)
+        else:
+            rows = self._tokenize_in_template(heads, texts, tails)
         if self.end is not None:
             rows = [row if row and row[-1] == self.end else [*row, self.end] for row in rows]
         # A decoder's tokenizer returns no tokens for an empty text: embed one end-of-sequence (or padding) token.

@@ -45,7 +45,7 @@ def cross_entropy(
     normaliser_Q = torch.logsumexp(logits_QP, dim=1)
     loss_Q = normaliser_Q - logits_QP.gather(1, positive_Q[:, None]).squeeze(1)
     if label_smoothing:
-        taking_part_QP = torch.isfinite(logits_QP.detach()) if mask_QP is None else ~mask_QP
+        taking_part_QP = torch.isfinite(logits_QP.detach())
         mean_Q = logits_QP.where(taking_part_QP, 0.0).sum(1) / taking_part_QP.sum(1)
         loss_Q = (1 - label_smoothing) * loss_Q + label_smoothing * (normaliser_Q - mean_Q)
     return loss_Q
@@ -79,15 +79,13 @@ def false_negative_mask(
     return torch.from_numpy(mask_QP)
 
 
-def row_offsets(rows: int, device: torch.device | str = "cpu") -> list[int]:
+def row_offsets(rows: int) -> list[int]:
     """Return the first row of each worker after `gather_with_gradient`, and the total: W + 1 entries. Collective."""
     if not _distributed():
         return [0, rows]
-    sizes = []
-    for _ in range(dist.get_world_size()):
-        sizes.append(torch.zeros(1, dtype=torch.int64, device=device))
-    dist.all_gather(sizes, torch.tensor([rows], dtype=torch.int64, device=device))
-    return list(itertools.accumulate(map(int, sizes), initial=0))
+    sizes = [0] * dist.get_world_size()
+    dist.all_gather_object(sizes, rows)
+    return list(itertools.accumulate(sizes, initial=0))
 
 
 def gather_with_gradient(tensor: Tensor, *, offsets: list[int]) -> Tensor:

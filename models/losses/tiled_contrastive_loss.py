@@ -42,7 +42,7 @@ def symmetric_info_nce_gradient(
     chunk: rows of a tile. Collective.
     """
     with torch.no_grad():
-        offsets = row_offsets(len(left_ND), left_ND.device)
+        offsets = row_offsets(len(left_ND))
         left_PD, right_PD = (
             gather_with_gradient(side.float(), offsets=offsets) for side in (left_ND, right_ND)
         )

@@ -9,7 +9,6 @@ multiplied, and only by the answers' rows of the head. Pairs of a query share th
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,8 +57,11 @@ class Reranker:
         self.device = next(model.parameters()).device
         self.filler: int = tokenizer.pad_token_id
         if reranker_config.kind == "cross_encoder":
-            set_filler(model.config, tokenizer)
-            self.filler = model.config.get_text_config().pad_token_id
+            own = model.config.get_text_config()
+            if own.pad_token_id not in range(own.vocab_size):
+                # Decoders with a classification head are scored at the last token that is not padding.
+                own.pad_token_id = tokenizer.pad_token_id
+            self.filler = own.pad_token_id
         self.shares_prefixes = reranker_config.kind == "yes_no" and can_share_prefix(
             model, reranker_config.max_length
         )
@@ -72,13 +74,7 @@ class Reranker:
 
     def with_config(self, reranker_config: RerankerConfig) -> Reranker:
         """Return a reranker of the same model with another reranker config."""
-        other = copy.copy(self)
-        other.tokens = PairTokenizer(self.tokens.tokenizer, reranker_config)
-        other.reranker_config = reranker_config
-        if self.head is not None:
-            other.head = _rows_of_head(self.model, other.tokens.answers)
-            other.shares_prefixes = can_share_prefix(self.model, reranker_config.max_length)
-        return other
+        return Reranker(self.model, self.tokens.tokenizer, reranker_config)
 
     def save(self, base: Path, folder: Path) -> None:
         """Write a model folder, with the tokenizer of its base."""
@@ -201,20 +197,20 @@ def load(
     """
     reranker_config = reranker_config or read_reranker_config(find_config_folder(base, adapter))
     decoder = reranker_config.kind == "yes_no"
+    kind: Any = transformers.AutoModelForCausalLM
+    settings = None
+    if not decoder:
+        kind = transformers.AutoModelForSequenceClassification
+        settings = {"num_labels": 1}
+
+    def may_lack(name: str) -> bool:
+        in_head = name.split(".")[0] in HEADS or "pooler" in name
+        return in_head and not decoder and (training or adapter is not None)
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model, missing = open_model(
-            transformers.AutoModelForCausalLM
-            if decoder
-            else transformers.AutoModelForSequenceClassification,
-            base,
-            adapter,
-            training=training,
-            may_lack=lambda name: (
-                not decoder and (training or adapter is not None) and _of_head(name)
-            ),
-            settings=None if decoder else {"num_labels": 1},
-            **options,
+            kind, base, adapter, training=training, may_lack=may_lack, settings=settings, **options
         )
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     reranker = Reranker(model, tokenizer, reranker_config)
@@ -223,14 +219,6 @@ def load(
     if decoder and not any(map(is_partitioned, model.parameters())):
         _check_head(reranker)
     return reranker
-
-
-def set_filler(config: Any, tokenizer: Any) -> None:
-    """Set the tokenizer's padding token if a classifier's config has none: decoders with a classification head are
-    scored at the last token that is not padding."""
-    own = config.get_text_config()
-    if own.pad_token_id not in range(own.vocab_size):
-        own.pad_token_id = tokenizer.pad_token_id
 
 
 def can_score(base: Path) -> bool:
@@ -264,10 +252,6 @@ def _rows_of_head(model: Any, answers: Sequence[int]) -> tuple[Tensor, Tensor | 
     with gather_weights(list(head.parameters())), align_module_device(head):
         bias = None if head.bias is None else head.bias.detach()[answers].float().clone()
         return head.weight.detach()[answers].float().clone(), bias
-
-
-def _of_head(name: str) -> bool:
-    return name.split(".")[0] in HEADS or "pooler" in name
 
 
 @torch.inference_mode()

@@ -8,7 +8,6 @@ Queries and passages are tokenized separately and joined as ids, so that each te
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +19,13 @@ from ratchet.errors import ModelError
 from ratchet.models import presets
 from ratchet.models.embedder.encoding_config import MAX_LENGTH, Role, check_template
 from ratchet.models.model_files import RERANKER_CONFIG_FILE, count_learned_positions
-from ratchet.models.model_kind import count_positions, read_config, read_dataclass
+from ratchet.models.model_kind import (
+    count_positions,
+    describe_kind,
+    read_config,
+    read_dataclass,
+    write_json,
+)
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,14 @@ class RerankerConfig:
                 f" which is {self.max_length}"
             )
 
+    @property
+    def model_kind(self) -> Literal["causal", "classifier"]:
+        """The kind of model, as in `ratchet.models.footprint`."""
+        return "causal" if self.kind == "yes_no" else "classifier"
+
     def write(self, folder: Path) -> None:
         """Write `reranker_config.json`."""
-        (folder / RERANKER_CONFIG_FILE).write_text(
-            json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
-        )
+        write_json(folder / RERANKER_CONFIG_FILE, asdict(self))
 
 
 YES_NO = RerankerConfig(**presets.YES_NO)
@@ -78,15 +86,10 @@ def read_reranker_config(folder: Path) -> RerankerConfig:
     own = folder / RERANKER_CONFIG_FILE
     if own.is_file():
         return read_dataclass(own, RerankerConfig)
+    check_outputs(folder)
     config = read_config(folder)
-    architectures = " ".join(config.get("architectures") or [])
-    outputs = len(config.get("id2label") or range(config.get("num_labels", 2)))  # 2 is not written
-    if "SequenceClassification" in architectures and outputs != 1:
-        raise ModelError(
-            f"model {folder}: a classifier of {outputs} classes; expected one output; give another model"
-        )
     positions = count_learned_positions(folder) or count_positions(config)
-    if "CausalLM" in architectures:
+    if describe_kind(config) == "a decoder":
         plain = YES_NO
     else:
         plain = RerankerConfig("cross_encoder", min(512, positions or 512))
@@ -95,6 +98,16 @@ def read_reranker_config(folder: Path) -> RerankerConfig:
         return plain
     longest = min(preset.values["max_length"], positions or MAX_LENGTH)
     return RerankerConfig(**{**preset.values, "max_length": longest})
+
+
+def check_outputs(folder: Path) -> None:
+    """Raise ModelError for a sequence classifier of several outputs."""
+    config = read_config(folder)
+    outputs = len(config.get("id2label") or range(config.get("num_labels", 2)))  # 2 is not written
+    if describe_kind(config) == "a reranker" and outputs != 1:
+        raise ModelError(
+            f"model {folder}: a classifier of {outputs} classes; expected one output; give another model"
+        )
 
 
 class PairTokenizer:
@@ -110,17 +123,14 @@ class PairTokenizer:
         if reranker_config.kind == "yes_no":
             start = tokenizer.bos_token_id
             # Tokenizers without a BOS token often name the padding token so.
+            self.before = []
             if start is not None and start != tokenizer.pad_token_id:
-                self.before = [start]
-            else:
-                self.before = []
+                self.before.append(start)
             self.before += self._ids(reranker_config.prefix)
             self.between = self._ids(reranker_config.separator)
-            in_query = "{prompt}" in reranker_config.query_template
-            if in_query:
-                self.after = []
-            else:
-                self.after = [*self.between, *self._ids(reranker_config.prompt)]
+            self.after = []
+            if "{prompt}" not in reranker_config.query_template:
+                self.after += self.between + self._ids(reranker_config.prompt)
             self.after += self._ids(reranker_config.suffix)
             self.types: tuple[int, int] | None = None
             self.answers = [

@@ -38,9 +38,7 @@ class RankMetrics:
         return found
 
 
-def compute_rank_metrics(
-    ranks_R: np.ndarray, relevant: Relevant, ks: Sequence[int] = (1, 5, 10, 25, 100)
-) -> RankMetrics:
+def compute_rank_metrics(ranks_R: np.ndarray, relevant: Relevant, ks: Sequence[int]) -> RankMetrics:
     """Compute metrics from the ranks of all relevant documents, which count from 1, as defined by trec_eval.
 
     p@k divides by k even if the corpus is smaller; ndcg@k has gain grade / log2(rank + 1) (linear, not 2**grade - 1)

@@ -44,15 +44,10 @@ class Relevant:
                 object.__setattr__(self, name, np.asarray(getattr(self, name), kind))
 
     @classmethod
-    def from_lists(
-        cls, lists: Sequence[Sequence[int]], grades: Sequence[Sequence[float]] | None = None
-    ) -> Relevant:
-        """Make an instance from one list of corpus rows per query, and their grades in the same order."""
-        indptr = np.cumsum([0, *map(len, lists)])
-        indices = list(chain.from_iterable(lists))
-        if grades is None:
-            return cls(indptr, np.array(indices, np.int64))
-        return cls(indptr, np.array(indices, np.int64), np.array(list(chain.from_iterable(grades))))
+    def from_lists(cls, lists: Sequence[Sequence[int]]) -> Relevant:
+        """Make an instance from one list of corpus rows per query."""
+        indices = np.array(list(chain.from_iterable(lists)), np.int64)
+        return cls(np.cumsum([0, *map(len, lists)]), indices)
 
     @property
     def query_R(self) -> np.ndarray:

@@ -220,9 +220,8 @@ def test_each_gpu_is_counted_for_what_accelerate_puts_there(
     def count(number: float) -> float:
         resources = Resources(workers=1, cpus=1.0, gpus=number)
         config, inputs = InferenceConfig(dtype="bfloat16"), SimpleNamespace(adapter=None)
-        found = needs.estimate_inference(
-            models[model], "backbone", config, inputs, resources, {}, length=512
-        )
+        step = needs.ModelStep(config, inputs, resources, {}, models[model])
+        found = step.estimate_inference("backbone", length=512)
         assert found is not None
         return found.gpu_memory * 1e9
 
@@ -315,9 +314,9 @@ def test_a_training_writes_up_to_three_checkpoints(
 ) -> None:
     """DeepSpeed's files take 14 bytes per trained weight in bfloat16 and 16 in float32, the best model 2 or 4."""
     config = sft.Config(method=method, dtype="bfloat16")  # type: ignore[arg-type]
-    foreseen = needs.estimate_training(
-        models["0.5B"], "causal", config, Resources(1, cpus=1.0, gpus=1.0), length=64, tokens=64
-    )
+    resources = Resources(1, cpus=1.0, gpus=1.0)
+    step = needs.ModelStep(config, None, resources, {}, models["0.5B"])
+    foreseen = step.estimate_training("causal", length=64, tokens=64)
     trained = {"full": 494_032_768, "lora": 8_798_208}[method]
     assert foreseen is not None
     assert foreseen.disk == pytest.approx(3 * written * trained / 1e9, rel=0.01)
@@ -348,11 +347,9 @@ def test_a_training_worker_has_one_gpu_when_planned(models: dict[str, Path]) -> 
     with pytest.raises(
         InputError, match=r"gpus: 2 per worker given; expected 0 or 1, since a training worker"
     ):
-        needs.estimate_training(
-            models["0.5B"],
-            "causal",
+        sft.estimate_needs(
             sft.Config(),
+            sft.Inputs(models["0.5B"], Path(), Path()),
             Resources(1, cpus=1.0, gpus=2.0),
-            length=64,
-            tokens=64,
+            {},
         )

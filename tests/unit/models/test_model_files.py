@@ -12,7 +12,7 @@ import transformers
 
 from ratchet.errors import ModelError
 from ratchet.jobs.pretrained import pretrained
-from ratchet.models.model_files import MINILM, check_folder, read_weight_names, resolve
+from ratchet.models.model_files import MINILM, check_folder, find_weights, resolve
 from ratchet.orchestrator.job_interface.source_digest import SourceDigests
 
 
@@ -101,7 +101,7 @@ def test_two_models_in_a_folder_are_refused(tiny: dict[str, Path], folder: Path)
 
 
 def test_an_index_may_name_the_single_file(folder: Path) -> None:
-    names = read_weight_names(folder)
+    names = find_weights(folder)
     document = {"metadata": {}, "weight_map": dict.fromkeys(names, "model.safetensors")}
     (folder / "model.safetensors.index.json").write_text(json.dumps(document))
     check_folder(folder)

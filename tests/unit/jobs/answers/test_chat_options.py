@@ -111,7 +111,7 @@ def test_all_jobs_ask_with_the_same_tokens(made: Path, tmp_path: Path) -> None:
     )
     own = task.train[0]
     assert own.ids[: own.trained.index(True)] == expected
-    assert task.answers.stop == ("</answer>", "\n\n\n")
+    assert task.stop == ("</answer>", "\n\n\n")
 
     teacher = teaching.Worker(
         teacher_logprobs.Config(dtype="float32"),

@@ -177,7 +177,7 @@ def test_continued_adapter_keeps_its_settings(
     inputs: grpo.Inputs, tmp_path: Path, context: Callable[..., Context]
 ) -> None:
     base = transformers.AutoModelForCausalLM.from_pretrained(inputs.base)
-    shape: dict[str, Any] = {"lora_r": 4, "lora_alpha": 8.0, "target_modules": ["q_proj", "v_proj"]}
+    shape: dict[str, Any] = {"lora_r": 4, "lora_alpha": 8.0, "target_modules": "q_proj,v_proj"}
     lora.save(lora.attach(base, **shape, lora_dropout=0.0, seed=0, task="CAUSAL_LM"), tmp_path)
     given = dataclasses.replace(inputs, current_best=tmp_path)
     plain = dataclasses.replace(FAST, method="lora")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -138,9 +139,8 @@ def test_selecting_metric_uses_grades(grades: list[list[int]] | None) -> None:
     ranks_R = np.array([1, 2, 3])
     plain = Relevant(np.array([0, 2, 3]), np.array([0, 1, 2]))
     found = evaluate_rows(valid, "ndcg@10", ranks_R, plain).metrics["ndcg@10"]
-    expected = compute_rank_metrics(
-        ranks_R, Relevant.from_lists([[0, 1], [2]], grades), [10]
-    ).values["ndcg@10"]
+    graded = plain if grades is None else replace(plain, grades=np.concatenate(grades))
+    expected = compute_rank_metrics(ranks_R, graded, [10]).values["ndcg@10"]
     assert found == pytest.approx(expected, abs=1e-6)
     first = (1 + 3 / np.log2(3)) / (3 + 1 / np.log2(3)) if grades else 1.0
     assert found == pytest.approx((first + 0.5) / 2, abs=1e-6)

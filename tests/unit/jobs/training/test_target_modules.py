@@ -63,7 +63,7 @@ def train_and_merge(base: Path, auto: Any, names: str, folder: Path) -> None:
         lora_r=2,
         lora_alpha=4,
         lora_dropout=0.0,
-        target_modules=lora.split_names(names),
+        target_modules=names,
         seed=0,
     )
     train_in_float32(model)
@@ -87,9 +87,9 @@ def test_the_plan_accepts_what_can_be_trained_and_merged(name: str, tmp_path: Pa
         with pytest.raises(
             ModelError, match=r"finetune_embedder\.target_modules: all-linear given"
         ):
-            check_target_modules("finetune_embedder", base, "backbone", "all-linear")
+            check_target_modules("finetune_embedder", base, "backbone", finetune_embedder.Config())
     else:
-        check_target_modules("finetune_embedder", base, "backbone", "all-linear")
+        check_target_modules("finetune_embedder", base, "backbone", finetune_embedder.Config())
         train_and_merge(base, USED_AS["backbone"], "all-linear", tmp_path)
 
 
@@ -103,7 +103,7 @@ def test_a_base_without_a_pooler_makes_adapters_that_merge(
     base = make(
         name, transformers.AutoModelForMaskedLM, tmp_path / "base", tiny["bert"], pad_token_id=0
     )
-    check_target_modules("finetune_embedder", base, "backbone", "all-linear")
+    check_target_modules("finetune_embedder", base, "backbone", finetune_embedder.Config())
     model = encoder.load(base, dtype="float32", device="cpu", training=True).model
     adapted = lora.attach(
         model, lora_r=2, lora_alpha=4, lora_dropout=0.0, target_modules="all-linear", seed=0
@@ -120,7 +120,7 @@ def test_a_backbone_gets_a_head_and_merges(
     name: str, tiny: dict[str, Path], tmp_path: Path
 ) -> None:
     base = make(name, transformers.AutoModel, tmp_path / "base", tiny["bert"], pad_token_id=0)
-    check_target_modules("finetune_reranker", base, "classifier", "all-linear")
+    check_target_modules("finetune_reranker", base, "classifier", finetune_reranker.Config())
     settings = reranker.RerankerConfig("cross_encoder", 64)
     made = reranker.load(
         base, reranker_config=settings, dtype="float32", device="cpu", training=True
@@ -157,7 +157,7 @@ def test_layers_that_cannot_be_adapted_are_refused(names: str, said: str, tmp_pa
     )
     transformers.Qwen2ForCausalLM(config).save_pretrained(base)
     with pytest.raises(InputError, match=rf"sft\.{said}"):
-        check_target_modules("sft", base, "causal", names)
+        check_target_modules("sft", base, "causal", sft.Config(target_modules=names))
 
 
 def test_every_job_that_trains_an_adapter_checks_its_layers(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_an_adapter_of_the_attention_is_trained_and_merged(base: Path, tmp_path:
         "task": "CAUSAL_LM",
     }
     model, _ = open_model(CAUSAL, base, None, dtype="float32", device="cpu", training=True)
-    adapted = lora.attach(model, target_modules=ATTENTION.split(","), **options)
+    adapted = lora.attach(model, target_modules=ATTENTION, **options)
     train_in_float32(adapted)
     optimizer = torch.optim.AdamW([one for one in adapted.parameters() if one.requires_grad], 1e-2)
     for _ in range(3):

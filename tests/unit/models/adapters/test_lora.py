@@ -77,7 +77,7 @@ def test_layers_that_are_not_there_are_refused(tiny: dict[str, Path]) -> None:
             lora_r=2,
             lora_alpha=4,
             lora_dropout=0.0,
-            target_modules=["nothing"],
+            target_modules="nothing",
             seed=0,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -167,7 +168,7 @@ def test_metrics_are_trec_evals(
     seed, rows, lists, _ = case
     grades = [[grading.randint(1, 3) for _ in rows_] for rows_ in lists]  # type: ignore[attr-defined]
     query, corpus = vectors(seed, len(lists), rows, 6)
-    relevant = ranks.Relevant.from_lists(lists, grades)
+    relevant = replace(ranks.Relevant.from_lists(lists), grades=np.concatenate(grades))
     found = ranks.rank_relevant(query, relevant, lambda: [(0, corpus)])
     got = rank_metrics.compute_rank_metrics(found, relevant, KS)
     expected = trec(lists, grades, np.argsort(-exact_scores(query, corpus), axis=1, kind="stable"))
