@@ -19,7 +19,7 @@ from ratchet.orchestrator.job_interface.job import Context, Job, Resources, Resu
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.reporting.model_card import write_card
 from ratchet.orchestrator.run_log import RunLog, find_run_log
-from ratchet.orchestrator.run_models import NAME, RunModel, find_model, find_promoted
+from ratchet.orchestrator.run_models import NAME, RunModel, find_model
 from ratchet.orchestrator.step import Output, Step
 from ratchet.orchestrator.store import Store
 
@@ -108,19 +108,15 @@ def find_model_output(name: str) -> Output | None:
     made = find_run_model(name)
     if made is None:
         return None
-    place = f"{made.run_id}/{made.step}" if NAME.fullmatch(name) else f"promoted/{name}"
-    return _make_step(place, made.step_id)[made.part]
+    return _make_step(f"{made.run_id}/{made.step}", made.step_id)[made.part]
 
 
 def find_run_model(name: str) -> RunModel | None:
-    """Return a model that a run made, by its name, such as `20261124-2311:embedder` (see `run_models`), or by its
-    promoted name. None for other names and for existing paths. Raises InputError if the run has no such model."""
-    if Path(name).exists():
+    """Return a model that a run made, by its name, such as `20261124-2311:embedder` (see `run_models`). None for other
+    names and for existing paths. Raises InputError if the run has no such model."""
+    if Path(name).exists() or not NAME.fullmatch(name):
         return None
-    if NAME.fullmatch(name):
-        return find_model(_get_store(f"model {name}"), name)
-    store = _store.get()
-    return find_promoted(store, name) if store else None
+    return find_model(_get_store(f"model {name}"), name)
 
 
 def find_model_input(made: RunModel, field: str) -> Output | str | None:

@@ -1,7 +1,7 @@
 """Garbage collection: removes steps and objects that no kept run names and that are older than the grace period.
 
 Kept are the steps in the plans of the newest finished runs and of all runs after the oldest of these, of the newest
-sweeps, of pinned runs and sweeps, of promotions, and of runs whose driver may be running. Of the last, the objects in
+sweeps, of pinned runs and sweeps, and of runs whose driver may be running. Of the last, the objects in
 the plan are kept too: they are the inputs of running steps. Every object that a remaining step points to is kept, and
 everything that was created or used within the grace period. If the steps of one of these runs are unknown, nothing is
 removed. A run whose result was removed between its plan and its use computes it again.
@@ -9,7 +9,6 @@ removed. A run whose result was removed between its plan and its use computes it
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -143,7 +142,6 @@ def _find_kept(store: Store, keep: int) -> Kept:
             kept.doubts.append(
                 f"process {mark['pid']} on {mark['host']} is starting a run; until it has a plan, nothing is removed"
             )
-    _add_promoted(store, kept)
     return kept
 
 
@@ -158,19 +156,6 @@ def _select_runs(store: Store, keep: int) -> Iterator[RunLog]:
             yield run_log
         if finished < keep and run_log.find_end() == "finished":
             finished += 1
-
-
-def _add_promoted(store: Store, kept: Kept) -> None:
-    store.pull("promoted")
-    for path in store.local("promoted").glob("[!.]*.json"):
-        try:
-            promoted = json.loads(path.read_text())
-            kept.steps.add(promoted["step_id"])
-            kept.objects.add(promoted.get("object", ""))
-        except (ValueError, KeyError, TypeError):
-            kept.doubts.append(
-                f"{path}: not a promotion; expected JSON with a step_id; promote it again or remove it"
-            )
 
 
 def _is_pinned(folder: Path) -> bool:

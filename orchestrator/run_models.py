@@ -1,38 +1,30 @@
-"""The models that runs made: their kinds, their metrics, how to find a model by name, and how to promote it.
+"""The models that runs made: their kinds, their metrics, and how to find a model by name.
 
 find_model(store, "20261124-2311")                        the model that the run ended with
 find_model(store, "20261124-2311:reranker")               one of several such models, by its name
 find_model(store, "20261124-2311:iter0/merge_embedder")   the model of a step; `:sft/checkpoint-500`: another output
-
-A promotion gives an exported model a name, `promoted/NAME` in the store. `gc` keeps the export.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
 from ratchet.errors import DamagedError, InputError
-from ratchet.orchestrator.atomic_file import make_folder, sync, write_atomically
 from ratchet.orchestrator.job_interface.clean_output import print_error
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.run_log import RunLog, list_run_logs
 from ratchet.orchestrator.step import Output, Row, Source, Step, Summary
-from ratchet.orchestrator.store import Commit, Store
+from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.manifest import Manifest
 
 NAME = re.compile(r"\d{4,}(-[\w-]*)?(:.*)?")
 """Pattern of the names of models of runs."""
-
-PROMOTED_NAME = re.compile(r"[A-Za-z_][\w-]*")
-"""Pattern of promoted names. Unlike the ids of runs, they begin with a letter or _."""
 
 MAX_KNOWN = 20
 """Maximum number of runs that an error message names."""
@@ -252,35 +244,3 @@ def find_model(store: Store, name: str) -> RunModel:
     raise InputError(
         f"model {name}: run {models[0].run_id} has no finished '{own}'; {expect_one_of(known, own)}"
     )
-
-
-def check_name(name: str) -> None:
-    """Raise InputError for an invalid name."""
-    if not PROMOTED_NAME.fullmatch(name):
-        raise InputError(
-            f"promote {name}: expected a name of letters, digits, - and _, with a letter or _ first; correct it"
-        )
-
-
-def promote_model(store: Store, name: str, made: RunModel, commit: Commit) -> Path:
-    """Link `promoted/NAME` to an exported model, and return the path of the link. `NAME.json` beside it describes the
-    model. made: the model. commit: the result of its export."""
-    folder = store.local("promoted")
-    make_folder(folder)
-    own = {"step_id": commit.step_id, "object": commit.manifest}
-    about = {**own, "of": made.name, "model": {**asdict(made), **own, "part": "model"}}
-    write_atomically(folder / f"{name}.json", json.dumps(about, indent=1))
-    link = folder / f".{name}.{os.getpid()}"
-    link.symlink_to(Path("..", "objects", commit.manifest))
-    link.replace(folder / name)
-    sync(folder)
-    store.upload_folder(folder)
-    return folder / name
-
-
-def find_promoted(store: Store, name: str) -> RunModel | None:
-    """Return the model that was promoted to a name; None if there is none."""
-    found = store.read(f"promoted/{name}.json") if PROMOTED_NAME.fullmatch(name) else None
-    if found and "model" in found:
-        return _LOADED.validate_python(found["model"])
-    return None

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from inspect import Parameter
 
-from ratchet.errors import InputError
 from ratchet.orchestrator import recipe
 from ratchet.orchestrator.cli import store_commands
 from ratchet.orchestrator.cli.error_report import find_places, report_error
@@ -21,14 +20,12 @@ from ratchet.orchestrator.cli.termination import end_at_once
 from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.command import print_warnings, run_recipe
 from ratchet.orchestrator.execution.needs import StepNeeds
-from ratchet.orchestrator.finished_run import find_run_model, use_store
 from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.job_interface.settings import describe_settings, write_lines
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting import report_json
 from ratchet.orchestrator.reporting.formatting import pluralize
 from ratchet.orchestrator.run_log import read_last_step_ids
-from ratchet.orchestrator.run_models import check_name, promote_model
 from ratchet.orchestrator.store import Store
 
 
@@ -110,31 +107,6 @@ def _recipes(arguments: argparse.Namespace) -> None:
         print_recipe(recipe.find(arguments.recipe))
 
 
-def _promote(arguments: argparse.Namespace) -> int:
-    with end_at_once():
-        from ratchet.orchestrator.execution import run  # noqa: F401
-
-    check_name(arguments.name)
-    store = Store.open(arguments.store)
-    with use_store(store):
-        made = find_run_model(arguments.model)
-    if made is None:
-        raise InputError(
-            f"promote {arguments.model}: no model of a run; expected one that `ratchet models` lists; give its name"
-        )
-    lines = [f"model={arguments.model}", f"name={arguments.name}", f"license={arguments.license}"]
-    done = run_recipe("export", recipe.Settings.read(lines), store, ["ratchet", *sys.argv[1:]])
-    commit = done.plan.steps["export"].commit
-    if commit is None:
-        if done.interrupted:
-            return 130
-        return 1
-    path = promote_model(store, arguments.name, made, commit)
-    remark = "" if made.changed else " (unchanged base)"
-    print_clean(f"promoted: {arguments.name} is {made.name}{remark}; {path / 'model'}")
-    return 0
-
-
 def _lines(arguments: argparse.Namespace) -> list[str]:
     """Return the `name=value` settings: those of the file, then those of the command line, which take precedence."""
     lines = recipe.read_settings(arguments.settings) if arguments.settings else []
@@ -160,7 +132,6 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "recipes": _recipes,
     "status": store_commands.print_status,
     "models": store_commands.print_models,
-    "promote": _promote,
     "report": store_commands.print_report,
     "gc": store_commands.collect_garbage,
     "verify": store_commands.verify_store,

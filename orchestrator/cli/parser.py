@@ -95,21 +95,10 @@ of the best models. Recipes accept these names wherever they take a model:
 
 """
 
-PROMOTE = """\
-examples:
-  ratchet promote 20261124-2311:embedder eedi
-  ratchet run retriever --set data=PATH --set base=eedi
-
-The model is exported with its model card (see `ratchet export`), and promoted/NAME in the store links to the export.
-`gc` keeps the export while it has the name. promoted/NAME.json describes the model. Recipes accept NAME wherever they
-take a model.
-
-"""
-
 GC = """\
 `gc` always keeps the results of the newest --keep finished runs, of all runs after the oldest of these, of the newest
 --keep sweeps, of runs whose folder holds a file named `pinned`, and of runs that may still be running. It also keeps
-promoted models, and everything that is younger than --grace-period. If the steps of a run are unknown, because the run
+everything that is younger than --grace-period. If the steps of a run are unknown, because the run
 is starting or its plan.json cannot be read, `gc` removes nothing and says so. A process on another machine counts as
 lost a day after its last heartbeat. A run whose result is removed all the same computes it again.
 """
@@ -193,11 +182,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         sub.add_argument("--json", action="store_true", help=f"print only {said}; progress goes to standard error")
         _add_run(add_recipe(sub, name))
         sub.set_defaults(seeds=1)
-
-    sub = add_command("promote", "give a model of a run a permanent name", epilog=PROMOTE)
-    sub.add_argument("model", metavar="MODEL", help="a model that `ratchet models` lists")
-    sub.add_argument("name", metavar="NAME", help="the new name: letters, digits, - and _, with a letter or _ first")
-    sub.add_argument("--license", default="unknown", help="the license in the model card (default: unknown)")
 
     sub = add_command("report", "show the report of a run, and the path of report.html")
     sub.add_argument("run", nargs="?", default="", help="id of a run, or its beginning (default: the newest run)")

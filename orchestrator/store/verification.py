@@ -39,29 +39,11 @@ def verify(store: Store) -> Verification:
             found.commits += 1
             names[commit.manifest] = f"step {commit.record.get('name', step_id[:12])}"
     found.objects = len(names)
-    found.problems += _check_promoted(store)
     console = CleanConsole(stderr=True)
     hidden = not console.is_terminal
     for digest in track(sorted(names), "objects", console=console, disable=hidden, transient=True):
         _check_object(store, digest, names[digest], found)
     return found
-
-
-def _check_promoted(store: Store) -> list[str]:
-    problems = []
-    for name in store.list_names("promoted"):
-        if not name.endswith(".json"):
-            continue
-        try:
-            exists = store.lookup(store.read(f"promoted/{name}")["step_id"]) is not None
-        except (DamagedError, KeyError, TypeError):
-            exists = False
-        if not exists:
-            problems.append(
-                f"{store.where}/promoted/{name}: points to no result; expected a promoted model; promote it"
-                f" again: ratchet promote MODEL {name.removesuffix('.json')}"
-            )
-    return problems
 
 
 def _check_object(store: Store, digest: str, step: str, found: Verification) -> None:

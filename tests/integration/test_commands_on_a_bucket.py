@@ -83,13 +83,13 @@ def test_a_model_is_listed_exported_and_used(
     assert [one["text"] for one in answer] == [DOCUMENTS[1]]
 
 
-def test_a_model_gets_a_name(ratchet: Ratchet, runs: list[str], tmp_path: Path) -> None:
-    ratchet("promote", f"{runs[0]}:embedder", "mine")
-    assert "zero_shot/embed_test" in ratchet("plan", "quickstart", "--set", "base=mine")
+def test_a_model_is_a_base_and_compared(ratchet: Ratchet, runs: list[str], tmp_path: Path) -> None:
+    model = f"{runs[0]}:embedder"
+    assert "zero_shot/embed_test" in ratchet("plan", "quickstart", "--set", f"base={model}")
     rows = [{"query": f"a mistake: {text}", "positive": text} for text in DOCUMENTS]
     (tmp_path / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert "difference of MAP@25" in ratchet(
-        "evaluate", "bm25", "mine", "--data", str(tmp_path / "new.jsonl")
+        "evaluate", "bm25", model, "--data", str(tmp_path / "new.jsonl")
     )
     assert runs[1] in ratchet("status")
     assert "MAP@25" in ratchet("report", runs[1])

@@ -107,12 +107,6 @@ def test_the_export_is_the_model(said: dict[str, str], folder: Path) -> None:
     assert "iter0/finetune" in card
 
 
-def test_a_promoted_model_is_a_base(said: dict[str, str], folder: Path) -> None:
-    assert "promoted: mine is" in find(said, "ratchet promote")
-    assert (folder / ".ratchet/promoted/mine/model/modules.json").exists()
-    assert "promoted/mine " in find(said, "ratchet plan quickstart --set base")
-
-
 def test_models_are_compared_on_new_data(said: dict[str, str]) -> None:
     output = find(said, "ratchet evaluate")
     header, *rows = output.splitlines()[-5:-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import subprocess
 import sys
@@ -281,17 +280,6 @@ def test_two_repairs_at_once_leave_the_good_result(
     assert at("third").lookup(step_id) == again[0]
     text = at("fourth").path(again[0].manifest, full=True) / "model" / "text.txt"
     assert text.read_text() == "text"
-
-
-def test_second_promotion_is_seen(at: Callable[..., Store]) -> None:
-    one, two = at("one"), at("two")
-    for step_id in ("11" * 32, "22" * 32):
-        path = one.local("promoted", "best.json")
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps({"step_id": step_id}))
-        one.upload_folder(path.parent)
-        two.pull("promoted")
-        assert json.loads(two.local("promoted", "best.json").read_text())["step_id"] == step_id
 
 
 def test_a_pull_keeps_what_this_machine_has_added(at: Callable[..., Store]) -> None:

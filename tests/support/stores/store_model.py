@@ -1,4 +1,4 @@
-"""A model of the store for Hypothesis: three actors run, repair and promote. Each stops before every
+"""A model of the store for Hypothesis: three actors run and repair. Each stops before every
 operation on the store, until Hypothesis resumes or kills it.
 
 The store is the real one, in a folder, or in a bucket in memory with a local folder per actor. An actor is a thread
@@ -27,7 +27,7 @@ from ratchet.errors import DamagedError, LeaseLost
 from ratchet.orchestrator import gc
 from ratchet.orchestrator.job_interface import Result, digests
 from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.run_models import RunModel, promote_model
+from ratchet.orchestrator.run_models import RunModel
 from ratchet.orchestrator.store import Commit, Store, bucket, lease, manifest
 from ratchet.orchestrator.store.bucket import Bucket
 from ratchet.orchestrator.store.lease import HeldByOther, Leases, OpenRun
@@ -80,7 +80,6 @@ class StoreModel(RuleBasedStateMachine):
         self.withdrawn: set[str] = set()
         """Steps whose result a repair withdrew."""
         self.pinned: list[RunLog] = []
-        self.promoted: dict[str, str] = {}
         self._replace_clocks_and_names()
         self.stores = self._open_stores()
 
@@ -120,7 +119,7 @@ class StoreModel(RuleBasedStateMachine):
     def prepare(self, plans: list[tuple[str, ...]]) -> None:
         """Begin with old results."""
         for steps in plans:
-            self.run(0, ALL, steps, patient=True, pinned=False, promote=False, repair=False)
+            self.run(0, ALL, steps, patient=True, pinned=False, repair=False)
 
     @rule(
         number=ACTOR,
@@ -128,7 +127,6 @@ class StoreModel(RuleBasedStateMachine):
         steps=st.sampled_from(PLANS),
         patient=st.booleans(),
         pinned=st.booleans(),
-        promote=st.booleans(),
         repair=st.booleans(),
     )
     def run(
@@ -138,11 +136,10 @@ class StoreModel(RuleBasedStateMachine):
         steps: tuple[str, ...],
         patient: bool,
         pinned: bool,
-        promote: bool,
         repair: bool,
     ) -> None:
         def program(actor: Actor) -> None:
-            self._drive(actor, steps, patient, pinned, promote, repair)
+            self._drive(actor, steps, patient, pinned, repair)
 
         self._start(number, program, f"run of {steps}")
         self.advance(number, operations)
@@ -198,13 +195,7 @@ class StoreModel(RuleBasedStateMachine):
         return True
 
     def _drive(
-        self,
-        actor: Actor,
-        steps: tuple[str, ...],
-        patient: bool,
-        pinned: bool,
-        promote: bool,
-        repair: bool,
+        self, actor: Actor, steps: tuple[str, ...], patient: bool, pinned: bool, repair: bool
     ) -> None:
         store, commits = actor.store, dict[str, Commit]()
         with OpenRun(store) as open_run:
@@ -236,8 +227,6 @@ class StoreModel(RuleBasedStateMachine):
                     commits[step] = commit
                     self._write_plan(store, run_log, steps, commits)
             self._read(store, commits[steps[-1]])
-            if promote:
-                self._promote(store, run_log, steps[-1])
             run_log.event("end", failures={}, interrupted=False)
             store.upload_folder(run_log.folder)
 
@@ -318,16 +307,6 @@ class StoreModel(RuleBasedStateMachine):
             f"{commit.step_id}: {text}"
         )
 
-    def _promote(self, store: Store, run_log: RunLog, step: str) -> None:
-        commit = store.use(step)
-        if commit is not None:
-            promote_model(store, f"best-{step}", MODEL, commit)
-        else:
-            if step not in self.withdrawn:
-                raise
-            raise Killed from None
-        self.promoted[f"best-{step}"] = step
-
     # What must hold.
 
     def _check(self, number: int, actor: Actor) -> None:
@@ -338,16 +317,14 @@ class StoreModel(RuleBasedStateMachine):
             self.actors[number] = None
 
     def _check_kept_results(self) -> None:
-        """What pinned runs and promotions name is there, whole, and its bytes are right."""
+        """What pinned runs name is there, whole, and its bytes are right."""
         store = self.stores[0]
-        kept = set(self.promoted.values())
+        kept = set()
         for run_log in self.pinned:
             kept |= {step["step_id"] for step in run_log.steps() if step["object"]}
         for step in sorted(kept - self.withdrawn):
             commit = store.lookup(step)
-            assert commit is not None, (
-                f"step {step}: the result of a pinned run or a promotion is gone"
-            )
+            assert commit is not None, f"step {step}: the result of a pinned run is gone"
             assert commit.record["token"] not in self.void, f"step {step}: a void result"
             if commit.manifest not in self.damaged:
                 text = (store.path(commit.manifest, full=True) / "text.txt").read_text()

@@ -18,7 +18,6 @@ from ratchet.orchestrator.finished_run import find_model_output
 from ratchet.orchestrator.job_interface import Job, Parents, Result
 from ratchet.orchestrator.recipe import Recipe, Settings, build, find, read_settings
 from ratchet.orchestrator.reporting.sweep_data import SweepReport, Trial
-from ratchet.orchestrator.run_models import find_model, promote_model
 from ratchet.orchestrator.step import Row, Source, Step, Summary, list_goals, reachable, step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.sweeps.command import compare_with_defaults, write_winner
@@ -328,37 +327,25 @@ def test_command_settings_take_precedence(tmp_path: Path) -> None:
     assert build(found.recipe, written)[0][0].config.size == 9
 
 
-def test_models_of_runs_and_promoted_ones_may_be_given(tmp_path: Path) -> None:
+def test_models_of_runs_may_be_given(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store")
 
     def toy(*, base: str) -> Summary:
         trained = step("train", TRAIN, before=find_model_output(base))
         return Summary([Row("one", {"MAP@25": trained.metric("map@25")}, [trained])])
 
+    def make_model() -> str:
+        return make_run(store, {"merge": EMBEDDER}, {"embedder": "merge"}).run_id
+
     def plan(name: str) -> SweepPlan:
         return plan_toy(tmp_path, "train.rate: choice(0.2, 0.3)\n", toy, "map@25", f"base={name}")
 
-    def promote() -> str:
-        run_id = make_run(store, {"merge": EMBEDDER}, {"embedder": "merge"}).run_id
-        model = find_model(store, run_id)
-        promote_model(store, "mine", model, store.use(model.step_id))  # type: ignore[arg-type]
-        return f"{run_id}:embedder"
-
-    found = plan(promote())
-    assert [step.name for step in found.steps][1:] == ["train"]
-    spec = TrialSpec(found, tmp_path, 1, store.where, None, ())
-    assert [step.name for step in spec.build({"train.rate": "0.3"}, 0, store)] == [
-        step.name for step in found.steps
-    ]
-    before = plan("mine")
-    promote()
-    assert plan("mine").finished != before.finished, "the name means another model"
-    trial = TrialSpec(before, tmp_path, 1, store.where, None, ()).build(
-        {"train.rate": "0.3"}, 0, store
-    )
-    assert trial[0].finished == before.steps[0].finished, (
-        "a trial reads the model that the sweep began with"
-    )
+    before = plan(f"{make_model()}:embedder")
+    assert [step.name for step in before.steps][1:] == ["train"]
+    spec = TrialSpec(before, tmp_path, 1, store.where, None, ())
+    made = spec.build({"train.rate": "0.3"}, 0, store)
+    assert [step.name for step in made] == [step.name for step in before.steps]
+    assert made[0].finished == before.steps[0].finished
 
 
 def trial(*values: float, **settings: str) -> Trial:

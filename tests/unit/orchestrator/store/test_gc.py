@@ -142,8 +142,8 @@ def test_killed_while_removing_the_next_collection_finishes(
     assert not list(store.local("objects").iterdir())
 
 
-def test_gc_keeps_trials_and_promoted(store: Store) -> None:
-    for step in ("new", "old", "named", "gone"):
+def test_gc_keeps_trials(store: Store) -> None:
+    for step in ("new", "old", "gone"):
         made(store, step, step)
     for sweep, step in (("20260102-toy", "new"), ("20260101-toy", "old")):
         trial = RunLog(store.local("sweeps", sweep, "trials", "abc", "seed-0"))
@@ -151,15 +151,10 @@ def test_gc_keeps_trials_and_promoted(store: Store) -> None:
         RunLog(trial.folder.parents[2]).write("trials.json", {"trials": [{"settings": {}}]})
         trial.write("plan.json", {"recipe": "toy", "steps": [{"name": "a", "step_id": step}]})
         (trial.folder.parents[2] / "about.json").write_text("{}")
-    store.local("promoted").mkdir()
-    store.local("promoted", "best.json").write_text('{"step_id": "named"}')
     age(store.local("steps"), 2 * HOUR)
     age(store.local("objects"), 2 * HOUR)
     collected(store, keep=1)
-    assert [step for step in ("new", "old", "named", "gone") if store.lookup(step)] == [
-        "new",
-        "named",
-    ]
+    assert [step for step in ("new", "old", "gone") if store.lookup(step)] == ["new"]
 
 
 @pytest.mark.slow

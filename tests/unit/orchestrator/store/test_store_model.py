@@ -1,4 +1,4 @@
-"""Arbitrary interleavings of runs, repairs, promotions and collections; tests/soak has more of them."""
+"""Arbitrary interleavings of runs, repairs and collections; tests/soak has more of them."""
 
 from __future__ import annotations
 
