@@ -44,10 +44,7 @@ def start_engine(
     """
     deepspeed = _import_deepspeed(device)
     os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed reads it
-    trained = []
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            trained.append(parameter)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     is_half = trained[0].dtype == torch.bfloat16
     # Without torch's Adam DeepSpeed compiles its own.
     adam = {"lr": learning_rate, "torch_adam": True, "adam_w_mode": True}
@@ -148,10 +145,7 @@ def is_partitioned(weight: torch.Tensor) -> bool:
 @contextmanager
 def gather_weights(weights: Sequence[torch.Tensor]) -> Iterator[None]:
     """Context manager in which these weights are whole on every worker. Collective if one is partitioned."""
-    cut = []
-    for weight in weights:
-        if is_partitioned(weight):
-            cut.append(weight)
+    cut = [weight for weight in weights if is_partitioned(weight)]
     if not cut:
         yield
         return

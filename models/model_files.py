@@ -315,9 +315,7 @@ def _is_whole(path: Path) -> bool:
         start, tensors = read_header(path)
     except ValueError:
         return False
-    ends = []
-    for tensor in tensors.values():
-        ends.append(tensor["data_offsets"][1])
+    ends = [tensor["data_offsets"][1] for tensor in tensors.values()]
     return bool(ends) and start + max(ends) == path.stat().st_size
 
 

@@ -86,7 +86,7 @@ def describe_samples(samples: Iterable[Sample]) -> dict[str, int | str]:
     """Return the metrics from which plans know what chat templates have to render: `turns` if there are several,
     `system` if there are system messages, and `special_tokens` of any model in the targets."""
     turns = 1
-    tokens = set[str]()
+    tokens = set()
     found: dict[str, int | str] = {}
     for sample in samples:
         turns = max(turns, len(sample.turns))

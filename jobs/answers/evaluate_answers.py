@@ -191,9 +191,9 @@ def _shorten(text: str) -> str:
 
 JOB = Job(
     "evaluate_answers",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=("retries",),
     metrics=list_metrics,
     direction=find_direction,

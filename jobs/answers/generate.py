@@ -199,9 +199,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 JOB = Job(
     "generate",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=(*MAP_RESOURCES, "batch_tokens"),
     starts_workers=lambda config: config.engine == "vllm",
     check=check,

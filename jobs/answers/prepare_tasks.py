@@ -176,9 +176,9 @@ def _summarize(name: str, groups: int, samples: list[Sample]) -> dict[str, Any]:
 
 JOB = Job(
     "prepare_tasks",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=("retries",),
     check=check,
     outputs=("train", "valid", "test"),

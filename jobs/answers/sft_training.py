@@ -211,10 +211,7 @@ class Teacher:
         right = pc.fill_null(pc.equal(sizes, pc.multiply(top_k, pa.array(samples.labels_N))), False)
         sample = pc.index(right, False).as_py()
         if sample >= 0:
-            if self._row_N[sample].is_valid:
-                problem = "another number of"
-            else:
-                problem = "no"
+            problem = "another number of" if self._row_N[sample].is_valid else "no"
             raise InputError(
                 f"sft.teacher: {folder} has {problem} distributions for sample {samples.id_N[sample]}; expected one for"
                 " each token of its answer; run teacher_logprobs on the same samples"

@@ -152,9 +152,9 @@ class Worker:
 
 JOB = Job(
     "teacher_logprobs",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,

@@ -36,10 +36,7 @@ def resolve_dtype(context: Context, config: C) -> C:
         return config
     file = context.work / FILE
     if not file.exists():
-        if _is_bfloat16_native(context.resources):
-            chosen = "bfloat16"
-        else:
-            chosen = "float32"
+        chosen = "bfloat16" if _is_bfloat16_native(context.resources) else "float32"
         write_atomically(file, chosen)
     return replace(given, dtype=file.read_text())
 
@@ -50,10 +47,7 @@ def check_dtype(context: Context) -> None:
     file = context.work / FILE
     if not file.exists() or file.read_text() != "bfloat16":
         return
-    if context.resources.gpus:
-        device = "cuda"
-    else:
-        device = "cpu"
+    device = "cuda" if context.resources.gpus else "cpu"
     if not multiplies_bfloat16(torch.device(device)):
         raise InputError(
             f"step {context.step}, machine {ray.util.get_node_ip_address()}: its {device} does not multiply bfloat16"

@@ -78,10 +78,7 @@ def count_rows(shards: Sequence[Path], columns: Sequence[str]) -> int:
                 f"{path}: cannot be read ({error}); expected a Parquet shard; write it again"
             ) from None
         known = footer.schema.to_arrow_schema().names
-        missing = []
-        for name in columns:
-            if name not in known:
-                missing.append(name)
+        missing = [name for name in columns if name not in known]
         if missing:
             raise InputError(
                 f"{path}: has no column {', '.join(missing)}; expected it; is this another kind of table?"
@@ -163,10 +160,7 @@ def complete_shards(
     counts: Counter[str] = Counter(rows=0)
     for shard, name in names.items():
         record = records[shard] or _read_record(finished / name)
-        if record:
-            file = finished / record["file"]
-        else:
-            file = None
+        file = finished / record["file"] if record else None
         if (
             record is None
             or file is None

@@ -76,8 +76,8 @@ def _ask_shards(
 ) -> None:
     """Send the requests of all shards to the engines, and commit a shard when its last answer has arrived. Requests are
     kept in files, so memory holds only the requests of one shard, and the answers of unfinished shards."""
-    counts = dict[Path, int]()
-    pieces = list[dict[str, Any]]()
+    counts = {}
+    pieces = []
     longest = 0
     for source in targets:
         requests = client.requests(source)
@@ -97,9 +97,7 @@ def _ask_shards(
     tally = ProgressTally(context, done, total)
 
     def finish(source: Path) -> None:
-        own = []
-        for _, answer in sorted(answers.pop(source).items()):
-            own.append(answer)
+        own = [answer for _, answer in sorted(answers.pop(source).items())]
         commit_shard(
             context,
             source,
@@ -189,7 +187,7 @@ def _answers(
 def _read_requests(piece: dict[str, Any]) -> list[dict[str, Any]]:
     """Read at most REQUESTS_PER_BATCH requests of a shard, beginning with the index `start`, from its file."""
     table = open_mapped_shard(Path(piece["file"])).slice(piece["start"], REQUESTS_PER_BATCH)
-    found: list[dict[str, Any]] = []
+    found = []
     for number, row in enumerate(table.to_pylist(), start=piece["start"]):
         found.append(
             {

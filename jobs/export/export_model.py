@@ -98,9 +98,9 @@ def copy_folder(source: Path, target: Path) -> None:
 
 JOB = Job(
     "export_model",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=("cpus", "memory", "accelerator", "labels", "retries"),
     check=check,
     outputs=("model",),

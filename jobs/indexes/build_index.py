@@ -118,9 +118,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 JOB = Job(
     "build_index",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=("cpus", "memory", "accelerator", "labels", "retries"),
     check=check,
     outputs=(INDEX, DOCUMENTS),

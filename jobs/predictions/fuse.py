@@ -178,9 +178,9 @@ def _make_rows(systems: Sequence[pa.Table], fused: Fused) -> Iterator[dict[str, 
 
 JOB = Job(
     "fuse",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=("retries",),
     check=check,
     outputs=("ranking",),

@@ -64,9 +64,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 JOB = Job(
     "write_predictions",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=("retries",),
     outputs=FILES,
     metrics=lambda config: ("queries", "documents"),

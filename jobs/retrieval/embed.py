@@ -153,9 +153,9 @@ def _write_npy(folder: Path, rows: int, dim: int) -> None:
 
 JOB = Job(
     "embed",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,

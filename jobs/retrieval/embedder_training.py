@@ -160,10 +160,7 @@ class EmbedderTask(EmbeddingTask):
     def _take_texts(self, epoch: int, step: int) -> WorkerBatch:
         """Return the texts of a training step, and start to prepare the next one in a thread."""
         ahead = self.prepared.pop((epoch, step), None)
-        if ahead is not None:
-            texts = ahead.result()
-        else:
-            texts = self._prepare(epoch, step)
+        texts = ahead.result() if ahead is not None else self._prepare(epoch, step)
         if step + 1 < self.steps[epoch]:
             self.prepared[epoch, step + 1] = self.thread.submit(self._prepare, epoch, step + 1)
         return texts

@@ -157,9 +157,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 JOB = Job(
     "evaluate_retrieval",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=MAP_RESOURCES,
     check=check,
     outputs=("ranking", "run.trec", "qrels.trec", "per_query.parquet"),

@@ -95,10 +95,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 JOB = Job(
     "finetune_reranker",
+    Config,
+    Inputs,
+    run,
     version=3,
-    config=Config,
-    inputs=Inputs,
-    run=run,
     check=check,
     needs=estimate_needs,
     max_workers=training.count_feedable_workers,

@@ -115,9 +115,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 JOB = Job(
     "merge",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=("cpus", "memory", "accelerator", "labels", "retries"),
     check=check,
     needs=estimate_needs,

@@ -127,9 +127,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 JOB = Job(
     "mine",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=MAP_RESOURCES,
     check=check,
     metrics=lambda config: (

@@ -189,9 +189,9 @@ def _summarize(name: str, queries: Sequence[Query], seen: int) -> dict[str, Any]
 
 JOB = Job(
     "prepare",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=("retries",),
     check=check,
     outputs=list_outputs,

@@ -148,9 +148,9 @@ class Worker:
 
 JOB = Job(
     "rerank",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,

@@ -148,5 +148,5 @@ class Answers:
         return np.array(self.known[row], np.float32)
 
 
-JOB = Job("rerank_api", config=Config, inputs=Inputs, run=run, check=check, resources=("retries",))
+JOB = Job("rerank_api", Config, Inputs, run, check=check, resources=("retries",))
 """A single process is enough to send the requests, since the server does the work."""

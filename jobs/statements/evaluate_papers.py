@@ -164,9 +164,9 @@ def choose_queries(config: Config, paper_S: np.ndarray) -> np.ndarray:
 
 JOB = Job(
     "evaluate_papers",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=MAP_RESOURCES,
     outputs=("ranks",),
     metrics=lambda config: [*list_metrics(config), "statements", "queries", "*/interval"],

@@ -99,9 +99,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 JOB = Job(
     "finetune_embedder_pairs",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     check=check,
     needs=estimate_needs,
     max_workers=training.count_feedable_workers,

@@ -127,9 +127,9 @@ def _summarize(name: str, counts: np.ndarray) -> dict[str, float | int | str]:
 
 JOB = Job(
     "prepare_papers",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=("retries",),
     check=check,
     outputs=("train", "valid", "test"),

@@ -67,7 +67,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     for path in list_shards(inputs.completions):
         for row in pq.read_table(path, columns=["id", "gold", "answers"]).to_pylist():
             gold = json.loads(row["gold"])
-            seen = set[str]()
+            seen = set()
             for number, answers in enumerate(row["answers"]):
                 counts["completions"] += 1
                 query = query_generation.clean_query(answers[0])
@@ -96,10 +96,5 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 JOB = Job(
-    "clean_queries",
-    config=Config,
-    inputs=Inputs,
-    run=run,
-    resources=("retries",),
-    metrics=lambda config: COUNTS,
+    "clean_queries", Config, Inputs, run, resources=("retries",), metrics=lambda config: COUNTS
 )

@@ -85,9 +85,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 JOB = Job(
     "filter_queries",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=("retries",),
     check=check,
     metrics=lambda config: (

@@ -71,9 +71,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 JOB = Job(
     "init_decoder",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=("retries",),
     check=check,
     metrics=lambda config: ("parameters",),

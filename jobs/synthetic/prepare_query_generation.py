@@ -159,9 +159,9 @@ def _draw_examples(train: list[dict[str, Any]], config: Config) -> list[tuple[st
 
 JOB = Job(
     "prepare_query_generation",
-    config=Config,
-    inputs=Inputs,
-    run=run,
+    Config,
+    Inputs,
+    run,
     resources=("retries",),
     check=check,
     metrics=lambda config: ("task", "documents", "unlabelled", "prompts", "examples", "chat"),

@@ -179,10 +179,7 @@ def find_start(config: FinetuneConfig, inputs: Any) -> tuple[Path, Path | None]:
     """Return the start of training: (model folder, adapter to continue or None).
 
     inputs: has `base` and `current_best`, as the inputs of every finetuning job."""
-    if config.start_from == "current_best":
-        current_best = inputs.current_best
-    else:
-        current_best = None
+    current_best = inputs.current_best if config.start_from == "current_best" else None
     if config.method == "full":
         return (current_best or inputs.base, None)
     return (inputs.base, current_best)

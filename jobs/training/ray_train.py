@@ -212,10 +212,7 @@ def _run_worker(loop_config: dict[str, Any]) -> None:
 
     place = get_context()
     # Ray also shows GPUs to workers that requested none, for which get_device would return the first one.
-    if ray.get_gpu_ids():
-        device = str(get_device())
-    else:
-        device = "cpu"
+    device = str(get_device()) if ray.get_gpu_ids() else "cpu"
     worker = WorkerInfo(place.get_world_rank(), place.get_world_size(), device)
     context, config, make_task, failure = cloudpickle.loads(loop_config["spec"])
     if Path(failure).exists():

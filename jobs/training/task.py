@@ -64,10 +64,7 @@ class FinetuneTask:
         self.config = config
         self.inputs = inputs
         self.resources = resources
-        if worker.device == "cpu":
-            self.device = "cpu"
-        else:
-            self.device = "cuda"
+        self.device = "cpu" if worker.device == "cpu" else "cuda"
         self.multiple, self.pass_tokens = size_passes(
             self.device, resources.batch_tokens, training=True
         )

@@ -47,10 +47,7 @@ class TeacherGate:
     def __str__(self) -> str:
         if self.before is None:
             return "no: nothing is held out, nothing was compared"
-        if self.is_open:
-            answer = "yes"
-        else:
-            answer = "no"
+        answer = "yes" if self.is_open else "no"
         values = f"{self.metric} of held-out lists {self.before:.4f}, reranked {self.after:.4f}"
         return f"{answer}: {values}, p {self.p_value:.2g}"
 

@@ -108,9 +108,7 @@ class Conversations:
     ) -> list[Tokens]:
         """Tokenize many (system, questions, answers) as `tokenize_sample` does. Fast tokenizers use all processors.
         exact: raise ModelError for an answer that the template does not render whole."""
-        split = []
-        for talk in talks:
-            split.append(self._split_segments(*talk, exact=exact))
+        split = [self._split_segments(*talk, exact=exact) for talk in talks]
         texts = []
         for segments in split:
             for text, _ in segments:

@@ -63,9 +63,7 @@ def tokenize_prompts(
     """Return the token ids of each conversation up to its next answer. Raises ModelError for a prompt of more than
     `max_prompt_length` tokens: prompts are not truncated."""
     asked = [(talk.system, talk.questions[: len(talk.answers) + 1], talk.answers) for talk in talks]
-    prompts = []
-    for tokens in conversations.tokenize_samples(asked):
-        prompts.append(tokens.ids)
+    prompts = [tokens.ids for tokens in conversations.tokenize_samples(asked)]
     for talk, ids in zip(talks, prompts, strict=True):
         if max_prompt_length is not None and len(ids) > max_prompt_length:
             raise ModelError(

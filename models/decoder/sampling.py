@@ -93,9 +93,7 @@ def generate(
     names: names of the answers, from which their seeds are derived. batch_tokens: padded tokens per batch, with
     max_new_tokens per answer. progress(prompts, generated tokens) is called after each batch, with its counts."""
     answers: list[list[int]] = [[] for _ in prompts]
-    lengths = []
-    for prompt in prompts:
-        lengths.append(len(prompt) + sampling.max_new_tokens)
+    lengths = [len(prompt) + sampling.max_new_tokens for prompt in prompts]
     for batch in batch_by_tokens(lengths, batch_tokens, 1):
         found = _generate_batch(
             decoder, [prompts[i] for i in batch], [names[i] for i in batch], sampling

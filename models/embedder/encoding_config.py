@@ -123,14 +123,8 @@ def check_template(
 ) -> None:
     """Raise ModelError, beginning with `where`, for a template that lacks a placeholder or has an unknown one."""
     found = re.findall(r"{(\w+)}", template)
-    lacks = []
-    for name in needed:
-        if name not in found:
-            lacks.append(name)
-    unknown = []
-    for name in found:
-        if name not in (*needed, *known):
-            unknown.append(name)
+    lacks = [name for name in needed if name not in found]
+    unknown = [name for name in found if name not in (*needed, *known)]
     if lacks or unknown:
         if unknown:
             problem = f"unknown placeholder {{{unknown[0]}}}"

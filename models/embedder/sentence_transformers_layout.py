@@ -78,9 +78,7 @@ def _gives_same_tokens(encoding_config: EncodingConfig, folder: Path) -> bool:
     tokens = TextTokenizer(transformers.AutoTokenizer.from_pretrained(folder), encoding_config)
     texts = ["A text, 1 + 1 = 2.", "a b c " * limit]
     for role in ROLES:
-        whole = []
-        for text in texts:
-            whole.append(encoding_config.format_prompt(role) + text)
+        whole = [encoding_config.format_prompt(role) + text for text in texts]
         if tokens(texts, role) != tokenizer(whole, truncation=True, max_length=limit).input_ids:
             return False
     return True

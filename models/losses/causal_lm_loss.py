@@ -95,10 +95,7 @@ def top_logprobs(
     parts = zip(
         np.split(np.concatenate(ids), ends), np.split(np.concatenate(logs), ends), strict=True
     )
-    found = []
-    for part in parts:
-        found.append(TeacherLogprobs(*part))
-    return found
+    return [TeacherLogprobs(*part) for part in parts]
 
 
 def _states_at_labels(

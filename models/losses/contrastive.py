@@ -105,15 +105,11 @@ class _Gather(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, offsets: list[int]) -> Tensor:
         ctx.offsets = offsets
         ctx.rank = dist.get_rank()
-        sizes = []
-        for start, stop in itertools.pairwise(offsets):
-            sizes.append(stop - start)
+        sizes = [stop - start for start, stop in itertools.pairwise(offsets)]
         # Padded to the largest: gloo and nccl gather equal shapes only.
         padded = tensor.new_zeros((max(sizes), *tensor.shape[1:]))
         padded[: len(tensor)] = tensor
-        parts = []
-        for _ in sizes:
-            parts.append(torch.empty_like(padded))
+        parts = [torch.empty_like(padded) for _ in sizes]
         dist.all_gather(parts, padded)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 

@@ -231,10 +231,7 @@ def can_score(base: Path) -> bool:
 
 def find_heads(reranker: Reranker) -> list[str]:
     """Return the layers that are trained and saved in full: the head's, and others that the folder lacks."""
-    heads = []
-    for name in HEADS:
-        if hasattr(reranker.model, name):
-            heads.append(name)
+    heads = [name for name in HEADS if hasattr(reranker.model, name)]
     return sorted(
         {*heads, *(name for name in reranker.new_layers if name.partition(".")[0] not in heads)}
     )

@@ -241,10 +241,7 @@ def _pair_frame(tokenizer: Any) -> tuple[list[int], list[int], list[int], tuple[
     pair = tokenizer("a", "a", add_special_tokens=True)
     ids = list(pair["input_ids"])
     types = pair.get("token_type_ids")
-    starts = []
-    for i in range(len(ids)):
-        if own and ids[i : i + len(own)] == own:
-            starts.append(i)
+    starts = [i for i in range(len(ids)) if own and ids[i : i + len(own)] == own]
     if len(starts) != 2:
         raise ModelError(
             f"the tokenizer of the cross-encoder: token ids {own} of the text 'a', and {ids} of a pair of it; expected"

@@ -33,7 +33,7 @@ class SweepPlan:
     steps: Sequence[Step]
     """Steps of the trial with the recipe's defaults, up to the deciding step."""
     finished: Mapping[str, Step]
-    """Steps of finished runs by name, fixed when the sweep begins, since a prefix of a run may later mean another run."""
+    """Steps of finished runs by name, fixed when the sweep begins, since the prefix of a run may later mean another."""
     objective: Objective
     seeded_steps: tuple[str, ...]
     """Names of the steps whose `seed` setting differs between the seeds of a trial."""
