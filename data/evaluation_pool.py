@@ -1,7 +1,5 @@
 """Choice of the documents against which held-out queries are ranked while a model is trained on a large corpus."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 

@@ -1,7 +1,5 @@
 """Fusion of rankings by reciprocal ranks (Cormack, Clarke and Büttcher, 2009) or scores, with a weight per system."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

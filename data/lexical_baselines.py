@@ -4,8 +4,6 @@ Words are lower-cased, of two or more letters, marks or digits, and not stemmed.
 meaning in short technical texts. Scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese,
 Tibetan) are split into pairs of neighbouring characters, as Lucene's CJKAnalyzer does."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import unicodedata

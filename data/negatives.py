@@ -6,8 +6,6 @@ Unlike the original, the random fill never contains a positive, the query's own 
 document that was already selected. If even the last ranked document is above the ceiling, nothing is filled.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ paper with an odd number, the last one is paired with a random other. Everything
 worker can make any batch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Reordering of ranked documents, and statistics: how many are relevant, how long texts are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Shards of queries with lists of documents, and the scores that a reranker gives these."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

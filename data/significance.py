@@ -5,8 +5,6 @@ Rows of a group are not independent of each other, but groups are. All functions
 Shapes: Q rows, C groups, E evaluations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

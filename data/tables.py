@@ -4,8 +4,6 @@ Arrow shards, `shard-00000.arrow`, where they are mapped into memory.
 Writing is deterministic (equal rows give equal bytes) and atomic (a shard exists completely or not at all).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Every draw is a function of (seed, epoch, query). Any worker can therefore make 
 checkpoint sees the same data as one that was never stopped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -236,7 +234,7 @@ class KnownPositives:
         self._row_P = row_P[order]
 
     @classmethod
-    def read(cls, queries: Path, corpus: DocumentRows, corpus_name: Path) -> KnownPositives:
+    def read(cls, queries: Path, corpus: DocumentRows, corpus_name: Path) -> "KnownPositives":
         """Read shards of queries, one at a time. Raises DataError as `find_corpus_rows` does."""
         hashes = []
         rows = []

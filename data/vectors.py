@@ -1,7 +1,5 @@
 """Embeddings that the job `embed` wrote, read and checked against the ids of the texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 

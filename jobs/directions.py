@@ -1,7 +1,5 @@
 """The direction of metrics: whether a higher or a lower value is better."""
 
-from __future__ import annotations
-
 import re
 
 LOWER = re.compile(

@@ -1,7 +1,5 @@
 """Settings and checks shared by the jobs that run a model without training it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal

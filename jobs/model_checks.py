@@ -3,8 +3,6 @@
 transformers is imported when the first model is checked whose files do not show all by themselves (`USUAL`).
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -92,7 +90,7 @@ def check_decoder_model(folder: Path) -> None:
     _open(folder, _find_last_change(folder))
 
 
-def check_target_modules(job: str, base: Path, kind: Kind, config: Any) -> None:
+def check_target_modules(job: str, base: Path, kind: "Kind", config: Any) -> None:
     """Raise InputError for the name of a layer that the model does not have, and ModelError for layers of which an
     adapter could not be trained, or not be merged after its training. config: has `method` and `target_modules`."""
     names = config.target_modules

@@ -3,8 +3,6 @@
 Lengths are the largest ones that the settings allow, so the memory is an upper bound where texts are shorter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -90,7 +88,7 @@ class ModelStep:
             return min(own, resources.micro_batch_size) * length
         return max(length, min(own * length, resources.batch_tokens if resources.gpus else on_cpu))
 
-    def estimate_inference(self, kind: Kind, *, length: int, kept: int = 0) -> Needs | None:
+    def estimate_inference(self, kind: "Kind", *, length: int, kept: int = 0) -> Needs | None:
         """Return the needs of a job that runs a model without training it. length: tokens per row. kept: number of
         tokens whose keys and values are cached in generation."""
         gpus = self.resources.gpus or 0.0
@@ -115,7 +113,7 @@ class ModelStep:
         return Needs(**found, remedies=LESS_INFERENCE) if found else None
 
     def estimate_training(
-        self, kind: Kind, *, length: int, tokens: int, **kept: int
+        self, kind: "Kind", *, length: int, tokens: int, **kept: int
     ) -> Needs | None:
         """Return the needs of a finetuning job.
 

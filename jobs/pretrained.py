@@ -1,7 +1,5 @@
 """Published models as inputs of steps."""
 
-from __future__ import annotations
-
 from ratchet.models.model_files import UNUSED_FILES, resolve
 from ratchet.models.presets import find_preset
 from ratchet.orchestrator.job_interface import Source

@@ -1,7 +1,5 @@
 """Settings of jobs that override fields of a model's encoding config or reranker config."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace

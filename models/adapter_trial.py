@@ -1,7 +1,5 @@
 """A trial of an adapter at plan time: which layers it changes."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 

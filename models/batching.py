@@ -1,8 +1,6 @@
 """Batches of rows of similar length, padding, and a check that outputs are finite. Batches for inference have a token
 budget, which bounds memory. Groups for training have the least total cost of padding and forward passes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Device and dtype selection."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

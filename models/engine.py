@@ -3,8 +3,6 @@
 DeepSpeed is imported inside the functions: it reads DS_ACCELERATOR when it is imported.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import logging

@@ -9,8 +9,6 @@ data. The same forward and backward passes run there as in the job, and `_LiveBy
 The count therefore follows the model's code (grouped queries, tied heads, windows). A 7B model takes a few seconds.
 """
 
-from __future__ import annotations
-
 import warnings
 import weakref
 from contextlib import suppress

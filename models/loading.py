@@ -1,7 +1,5 @@
 """Model loading shared by embedders, rerankers and decoders: dtype, attention, dropout, missing weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

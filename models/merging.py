@@ -1,7 +1,5 @@
 """Merging of an adapter into its base, as a model folder that other libraries can load."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -3,8 +3,6 @@
 Imports nothing heavy, since plans check model folders.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

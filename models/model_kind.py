@@ -3,8 +3,6 @@
 Imports nothing heavy, since plans check models.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The size of forward passes on CPUs and on GPUs. Imports nothing heavy, since plans count with it."""
 
-from __future__ import annotations
-
 MULTIPLE = 8
 """Padded lengths on GPUs are multiples of this, for faster kernels and fewer distinct shapes."""
 CPU_TOKENS = 2048

@@ -5,8 +5,6 @@ the sources: the model card on the hub, FlagEmbedding's inference code, or the p
 own code (Jina's, gte-*-en-v1.5, gte-Qwen as published) are refused before a preset matters.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a model folder is used as."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

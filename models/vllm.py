@@ -5,8 +5,6 @@ templates, truncation, end tokens and decoding are the same as with transformers
 the answer) as well, but vLLM draws other tokens from them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

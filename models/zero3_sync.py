@@ -7,8 +7,6 @@ passes, which contribute zero, until all workers are done:
     idle    more, pass, done, filler, done, filler, done        each word: one all-reduced number
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Python API, with the functions of the command line: `ratchet.run("retriever", data="pairs.jsonl")`."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Mapping
@@ -84,7 +82,7 @@ class Run:
         return self.folder / "report.html"
 
     @property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """The final table, indexed by label. A column `NAME ±` follows each column with intervals or deviations."""
         import pandas as pd
 
@@ -150,7 +148,7 @@ def sweep(
     store: str | Path | None = None,
     options: Mapping[str, Any] | None = None,
     **parameters: Any,
-) -> Sweep:
+) -> "Sweep":
     """Search for good settings of a recipe, or continue a search, and print its progress and its table.
 
     space: YAML file of the search space. metric: the metric to optimize, such as map@25. options: further options of

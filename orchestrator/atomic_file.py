@@ -4,8 +4,6 @@ A file is synced before it gets its name, and its folder afterwards. Temporary n
 the store leave out such names, so that files of killed processes are never read.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Canonical JSON for fingerprints: equal values have equal bytes. Values without a stable form raise an error."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

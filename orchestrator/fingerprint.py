@@ -1,7 +1,5 @@
 """Fingerprints: identify a step by its job, version, code, libraries, settings, and the content of its inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any

@@ -4,8 +4,6 @@ run = find_run("20261124-2311")
 model = run.step("iter1/merge_embedder")["model"]
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -7,8 +7,6 @@ everything that was created or used within the grace period. If the steps of one
 removed. A run whose result was removed between its plan and its use computes it again.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -5,8 +5,6 @@ results exist. The children of a step without a result are `open`: they may stil
 the same bytes as in an earlier run.
 """
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@
 `--explain` compares with them. `events.jsonl` is append-only.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 import time
@@ -50,7 +48,7 @@ class RunLog:
     @classmethod
     def begin(
         cls, store: Store, recipe: str, about: Mapping[str, Any], folder: str = "runs"
-    ) -> RunLog:
+    ) -> "RunLog":
         """Create the folder of a new run or sweep. about: command, parameters, versions. folder: `runs` or `sweeps`."""
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         run_log = cls(store.local(folder, f"{stamp}-{recipe}-{secrets.token_hex(4)}"))

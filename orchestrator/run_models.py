@@ -5,8 +5,6 @@ find_model(store, "20261124-2311:reranker")               one of several such mo
 find_model(store, "20261124-2311:iter0/merge_embedder")   the model of a step; `:sft/checkpoint-500`: another output
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,8 +1,6 @@
 """Detection of secrets. Settings with secrets are refused, since many people can read plans and reports. Jobs get their
 secrets from the role of the machine or from a file on it."""
 
-from __future__ import annotations
-
 import re
 
 _TEXT = re.compile(

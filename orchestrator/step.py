@@ -7,8 +7,6 @@ Keywords are fields of the job's `Config` (literals) or of its `Inputs` (outputs
 recipe returns a `Summary` with the rows of its final table. Only the steps on which the summary depends are run.
 """
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,12 +50,12 @@ class Step:
     name: str
     job: Job
     config: Any
-    inputs: Mapping[str, Reference]
+    inputs: "Mapping[str, Reference]"
     resources: Resources
     finished: str = ""
     """The id of a finished step whose result this step uses. Empty: the job computes the result."""
 
-    def __getitem__(self, part: str) -> Output:
+    def __getitem__(self, part: str) -> "Output":
         """Return a folder of this step's artifact: `prepared["corpus"]`. Changes in other folders do not affect it.
 
         Raises RecipeError for a name that the job does not write."""
@@ -93,12 +91,12 @@ class Step:
             replace(asked, workers=min(most, resolved.workers or most)), machines
         )
 
-    def metric(self, name: str, count: str = "") -> Metric:
+    def metric(self, name: str, count: str = "") -> "Metric":
         """Return a reference to a metric of this step, for the recipe's table. count: see `Metric`."""
         require(isinstance(name, str), f"step {self.name}: metric", name, "a name, such as 'loss'")
         return Metric(self, name, count)
 
-    def references(self) -> Iterator[tuple[str, Output | Source]]:
+    def references(self) -> "Iterator[tuple[str, Output | Source]]":
         """Yield (field, reference) of every input, with tuples flattened."""
         for name, value in self.inputs.items():
             for item in value if isinstance(value, tuple) else (value,):
@@ -106,7 +104,7 @@ class Step:
                     yield name, item
 
     @property
-    def parents(self) -> list[Step]:
+    def parents(self) -> "list[Step]":
         return [ref.step for _, ref in self.references() if isinstance(ref, Output)]
 
 

@@ -10,8 +10,6 @@ folders lie at the top, and this package holds a symbolic link to each. A file o
     run.table, run.best, run.report, run.steps["iter0/mine"].metrics
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

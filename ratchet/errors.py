@@ -20,8 +20,6 @@ A step is retried after a TransientError and never after another RatchetError. M
 *where: what was given; what was expected; what to do*.
 """
 
-from __future__ import annotations
-
 import errno
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -1,7 +1,5 @@
 """Packages that only some settings need, and that are not installed with Ratchet: the extras of `setup.cfg`."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Iterator

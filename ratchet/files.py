@@ -4,8 +4,6 @@ Every reader of user files passes through here. None waits for a pipe, and none 
 line or `MAX_FILE_BYTES` of a whole file. Errors have the class that the caller names, and name file and line.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The public names of `import ratchet`: the Python API, and what recipes and jobs import."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

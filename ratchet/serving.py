@@ -1,7 +1,5 @@
 """Commands of the servers that load an exported folder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 SERVERS: Mapping[str, Mapping[str, str]] = {

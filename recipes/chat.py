@@ -1,7 +1,5 @@
 """Your own chats: finetune on the assistant's messages, and compare verified answers or the loss before and after."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge

@@ -1,7 +1,5 @@
 """Countdown: train on solutions or distill a teacher; pass@k and failure labels of every checkpoint."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval

@@ -1,7 +1,5 @@
 """Embed your own texts: vectors as Arrow files and as a NumPy array."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from ratchet.jobs.predictions import prepare_queries

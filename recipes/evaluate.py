@@ -1,7 +1,5 @@
 """Compare embedders, BM25 and a reranker on one data set."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from annotated_types import Ge, MinLen

@@ -1,7 +1,5 @@
 """Write a model as a folder for other libraries."""
 
-from __future__ import annotations
-
 from ratchet.orchestrator.finished_run import find_card, find_run_model
 from ratchet.orchestrator.step import Row, Summary
 from ratchet.recipes.parts.models import make_export

@@ -1,7 +1,5 @@
 """GSM8K word problems: finetune on the official solutions, and evaluate on the test set before and after."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Interval

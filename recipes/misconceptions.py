@@ -1,7 +1,5 @@
 """Find the misconception behind a student's wrong answer (Eedi): retrieval and reranking, trained in iterations."""
 
-from __future__ import annotations
-
 from functools import wraps
 from typing import Any
 

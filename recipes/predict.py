@@ -1,7 +1,5 @@
 """Rank documents for new queries with the models of finished runs, and fuse the rankings."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from annotated_types import MinLen

@@ -1,7 +1,5 @@
 """One iteration of the retrieval loop on example questions: no download, a few minutes on two CPU cores."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from annotated_types import Interval

@@ -1,7 +1,5 @@
 """Finetune a retriever on your own data: mine hard negatives, finetune, mine again; optionally with a reranker."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 

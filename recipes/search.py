@@ -1,7 +1,5 @@
 """Build a search index of your documents."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from ratchet.jobs.indexes import build_index

@@ -1,7 +1,5 @@
 """SQuAD: questions of a passage in separate prompts or in one conversation; EM, F1, tokens and latency of both."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal

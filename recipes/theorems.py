@@ -1,7 +1,5 @@
 """Retrieve statements of the same paper: contrastive finetuning with a large global batch, and exact metrics."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any

@@ -2,8 +2,6 @@
 
 Or the folders `corpus`, `queries` and `qrels` with Parquet files, as NanoBEIR has them on the hub."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Detection of the format of a path, and loading of the data in it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

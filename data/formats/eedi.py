@@ -1,7 +1,5 @@
 """Eedi's `train.csv` and `misconception_mapping.csv`: each labelled wrong answer is one query."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ratchet.data.formats.text_files import fill_template, read_csv, show

@@ -1,7 +1,5 @@
 """The questions of the recipe `quickstart`: `examples/misconceptions.jsonl`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ratchet.data.formats.eedi import format_query

@@ -1,7 +1,5 @@
 """Few-shot examples: JSON Lines with `query` and `answer` (`response`, as FlagEmbedding names it, works too)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ratchet.data.formats.text_files import read_field, read_json_objects

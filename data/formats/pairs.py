@@ -3,8 +3,6 @@
 FlagEmbedding's training files are among them: `query`, `pos`, `neg`, and optionally `pos_scores`, `neg_scores`,
 `prompt`, `reranker_prompt`, `type`, and `candidate_pool.jsonl` (objects with `text`) beside the file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice

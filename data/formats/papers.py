@@ -3,8 +3,6 @@
 Files are streamed, so that memory does not grow with their size.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

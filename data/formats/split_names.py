@@ -1,7 +1,5 @@
 """Names of splits in the names of files and folders, and in columns, as the Hugging Face hub has them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

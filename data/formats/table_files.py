@@ -1,7 +1,5 @@
 """Parquet and Arrow files of users: finding them in a folder, counting and reading their rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from glob import glob

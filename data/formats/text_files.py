@@ -1,7 +1,5 @@
 """Readers of user-provided text files (CSV, JSON, JSON Lines). Every error names the file and the line."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Run and qrels files in TREC format, as read by trec_eval, pytrec_eval and ranx."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from urllib.parse import quote

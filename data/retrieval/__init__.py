@@ -1,7 +1,5 @@
 """Retrieval data: documents, queries, and which documents are relevant to which query."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """Checks of all retrieval data: ids are unique and known, queries are not empty. Documents may be empty, as they
 are in published sets. Readers check that each query has a positive, and that no positive is a negative too."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ratchet.data.retrieval import Query, RetrievalData

@@ -1,7 +1,5 @@
 """Splits of queries into train, valid and test."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter
@@ -146,7 +144,7 @@ def leave_out_labels(
     return [query for query in train if left_out.isdisjoint(query.positives)]
 
 
-def find_seen(train: Sequence[Query], held_out: Sequence[Query]) -> np.ndarray:
+def find_seen(train: Sequence[Query], held_out: Sequence[Query]) -> "np.ndarray":
     """Return whether a positive of each held-out query is a positive of a training query, bool [held_out]."""
     import numpy as np
 

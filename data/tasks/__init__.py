@@ -1,7 +1,5 @@
 """Tasks with free-text answers. Each is one object with prompt, target and verifier (ratchet.data.tasks.task)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

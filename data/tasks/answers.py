@@ -1,7 +1,5 @@
 """Schemas and statistics of answers: pass@k, failures, collapsed checkpoints."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from math import comb

@@ -10,8 +10,6 @@ Verifiers are `exact`, `math` (the package math-verify) and functions `verify(go
 the answers of all turns, and return a bool, a number in [0, 1] (1 is correct) or a label (`correct` or a failure).
 """
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import traceback

@@ -3,8 +3,6 @@
 Rows have `nums` and `target`, as JSONL or Parquet. A row without a `solution` gets one from ratchet.data.tasks.solver.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

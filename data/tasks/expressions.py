@@ -1,7 +1,5 @@
 """Parser for arithmetic that a model wrote: bounded and exact; the text is never executed."""
 
-from __future__ import annotations
-
 import ast
 import operator
 from fractions import Fraction

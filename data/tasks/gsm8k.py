@@ -5,8 +5,6 @@ The calculator annotations of the official answers (`<<48/2=24>>`) are removed, 
 Gold answers and answers of models must be one number; rows with another one are refused.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal

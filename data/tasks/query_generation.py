@@ -4,8 +4,6 @@ A prompt may begin with pairs of a document and a real query, as in InPars (Boni
 et al. 2023). To train a generator, the task reads JSON Lines with `document` and `query`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path

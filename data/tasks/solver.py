@@ -4,8 +4,6 @@ Values are combined in pairs until one is left. Negative intermediate results re
 is c - (b - a). Fractions do (8 / (3 - 8 / 3)), and are searched only on request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Splits of a task's samples into train, valid and test. No question is on both sides of a split."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path

@@ -9,8 +9,6 @@ EM and F1 follow the official script: lower case, no punctuation, no articles, s
 answers. Lenient: EM, or one of the two contains the other and neither is empty.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

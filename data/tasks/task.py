@@ -6,8 +6,6 @@ A target that the task's own verifier rejects is an error before any training (`
 learn one answer format and be tested on another. Another format is another task with its own name.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Answers to shards of samples, with transformers or vLLM: the workers of `generate`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +31,7 @@ TALK_COLUMNS = ("answers", "truncated", "prompt_tokens", "new_prompt_tokens", "g
 class Worker:
     """Answers shards of samples with transformers. Writes ratchet.data.tasks.answers.COMPLETIONS."""
 
-    def __init__(self, config: Config, inputs: Inputs, batch_tokens: int, device: str) -> None:
+    def __init__(self, config: "Config", inputs: "Inputs", batch_tokens: int, device: str) -> None:
         self.config = config
         self.batch_tokens = batch_tokens
         self.decoder = load_decoder(config, inputs, device)
@@ -77,7 +75,7 @@ class Worker:
 class ShardClient:
     """Makes vLLM requests from shards of samples. Writes the same tables as `Worker`."""
 
-    def __init__(self, config: Config, inputs: Inputs) -> None:
+    def __init__(self, config: "Config", inputs: "Inputs") -> None:
         self.config = config
         self.conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
         self.sampling = _make_sampling(config, inputs)
@@ -105,7 +103,7 @@ class ShardClient:
         return {"rows": len(rows), "tokens": tokens}
 
 
-def _make_sampling(config: Config, inputs: Inputs) -> Sampling:
+def _make_sampling(config: "Config", inputs: "Inputs") -> Sampling:
     return Sampling(
         temperature=config.temperature,
         top_p=config.top_p,

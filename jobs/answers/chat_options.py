@@ -4,8 +4,6 @@
 and have no such settings themselves, so all of them use the same options.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -60,7 +58,7 @@ def read_chat(samples: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     return _parse(file.read_text() if file.is_file() else "{}")
 
 
-def load_decoder(config: Any, inputs: Any, device: str) -> Decoder:
+def load_decoder(config: Any, inputs: Any, device: str) -> "Decoder":
     """Load the model of a job that reads or writes answers, with the samples' arguments of the chat template.
 
     config: has `dtype` and `quantization`. inputs: has `model`, `adapter` and `samples`."""
@@ -82,7 +80,7 @@ def _parse(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     return chat.get("template_arguments", {}), tuple(chat.get("stop", ()))
 
 
-def describe_samples(samples: Iterable[Sample]) -> dict[str, int | str]:
+def describe_samples(samples: "Iterable[Sample]") -> dict[str, int | str]:
     """Return the metrics from which plans know what chat templates have to render: `turns` if there are several,
     `system` if there are system messages, and `special_tokens` of any model in the targets."""
     turns = 1
@@ -109,7 +107,7 @@ def count_turns(samples: Path) -> int:
     return max(map(len, questions.to_pylist()), default=1)
 
 
-def check_answers(folder: Path, conversations: Conversations) -> None:
+def check_answers(folder: Path, conversations: "Conversations") -> None:
     """Raise InputError for a target that has in it a token that ends answers of a model: the rest would be cut off."""
     from ratchet.data.tables import read_shards
 
@@ -120,7 +118,7 @@ def check_answers(folder: Path, conversations: Conversations) -> None:
                 conversations.tokenize_samples([("", ["Question?"], [target])], exact=True)
 
 
-def _check_target(where: str, target: str, conversations: Conversations) -> None:
+def _check_target(where: str, target: str, conversations: "Conversations") -> None:
     token = conversations.find_end(target)
     if token is not None:
         raise InputError(

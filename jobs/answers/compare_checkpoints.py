@@ -3,8 +3,6 @@
 The best checkpoint is selected on the held-out samples of training (`valid`), never on the test questions.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """evaluate_answers: verify answers with the task's verifier, and report pass@k, scores, tokens and failures."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -99,7 +97,7 @@ class Answers:
         self.seconds: list[float | None] = []
         self.cases: dict[str, list[dict[str, Any]]] = {}
 
-    def add(self, task: Task, row: dict[str, Any]) -> dict[str, Any]:
+    def add(self, task: "Task", row: dict[str, Any]) -> dict[str, Any]:
         """Verify the completions of a sample and return a row of VERIFICATIONS."""
         gold = json.loads(row["gold"])
         labels = []
@@ -170,8 +168,8 @@ class Answers:
 
 
 def verify(
-    task: Task, gold: Any, answers: Sequence[str], truncated: Sequence[bool]
-) -> list[Verification]:
+    task: "Task", gold: Any, answers: Sequence[str], truncated: Sequence[bool]
+) -> "list[Verification]":
     """Verify a completion. A wrong answer in a truncated turn gets the label `TRUNCATED`."""
     from ratchet.data.tasks.answers import TRUNCATED
     from ratchet.data.tasks.task import CORRECT

@@ -5,8 +5,6 @@ completion, turn), so answers are the same for any number of workers, and a kill
 The engine vLLM writes the same tables as transformers, but with other random numbers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal

@@ -8,8 +8,6 @@ nothing from it, so it must already solve some of the prompts, as after `sft`. T
 the training step (Yu et al. 2025, "DAPO"). TRL's GRPOTrainer does the training steps, on one worker.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -7,8 +7,6 @@ Checkpoints have the layout of Trainer's and are also published atomically, but 
 (weights, optimizer, training step) in place of DeepSpeed's. Only one worker trains.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -63,7 +61,7 @@ class TrainerState:
 class GrpoTrainer(Trainer, TrainerCallback):
     """Runs TRL's trainer, and is its callback. In each training step that calls `on_log` before `on_save`."""
 
-    task: GrpoTask
+    task: "GrpoTask"
     seen = 0.0
     """Number of tokens that the trainer has processed before the current training step."""
 
@@ -126,14 +124,14 @@ class GrpoTask(AnswerTask):
 
     job = "grpo"
     trainer = GrpoTrainer
-    config: Options
-    inputs: Inputs
+    config: "Options"
+    inputs: "Inputs"
 
     def __init__(
         self,
         worker: WorkerInfo,
-        config: Options,
-        inputs: Inputs,
+        config: "Options",
+        inputs: "Inputs",
         resources: Resources,
         counts: Path,
     ) -> None:

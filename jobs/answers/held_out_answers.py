@@ -1,7 +1,5 @@
 """The training of a decoder on a task: the decoder that `sft` and `grpo` train, and its answers to held-out samples."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

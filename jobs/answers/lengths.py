@@ -1,7 +1,5 @@
 """Limits of lengths in tokens. A limit that is not given fits the positions of the model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

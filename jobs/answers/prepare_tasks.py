@@ -4,8 +4,6 @@ Groups, such as the questions on a passage, are never split. Groups of one docum
 are in the same split, and so are equal questions. Each target is verified by the task's verifier.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -92,7 +90,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return Result(known, note=describe_repeated(splits))
 
 
-def make_task(config: Config, inputs: Inputs) -> Task:
+def make_task(config: Config, inputs: Inputs) -> "Task":
     """Return the task with the verifier, system prompt and stop strings of the settings."""
     from ratchet.data.tasks import chat, get_task
 
@@ -114,7 +112,7 @@ def make_task(config: Config, inputs: Inputs) -> Task:
     )
 
 
-def split_samples(config: Config, inputs: Inputs) -> Splits:
+def split_samples(config: Config, inputs: Inputs) -> "Splits":
     """Read, verify and split all samples. Raises InputError for a file without samples."""
     from ratchet.data.tasks import read_samples
     from ratchet.data.tasks.splits import group_samples, split_groups
@@ -162,7 +160,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(metrics, {"splits": table}, note=describe_repeated(splits))
 
 
-def _summarize(name: str, groups: int, samples: list[Sample]) -> dict[str, Any]:
+def _summarize(name: str, groups: int, samples: "list[Sample]") -> dict[str, Any]:
     lengths = [len(target) for sample in samples for _, target in sample.turns]
     return {
         "split": name,

@@ -1,7 +1,5 @@
 """rejection_sample: make training samples of a teacher's correct answers. The teacher may have any vocabulary."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import dataclass

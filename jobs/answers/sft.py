@@ -4,8 +4,6 @@ The model is evaluated on held-out samples during training: by the loss, and by 
 model is kept, and the models after the training steps in `checkpoints`.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path

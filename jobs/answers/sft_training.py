@@ -1,7 +1,5 @@
 """Training of a decoder on a task's answers: batches, loss and evaluation."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,14 +58,14 @@ class Microbatch:
 
 class SftTask(AnswerTask):
     job = "sft"
-    config: Config
-    inputs: Inputs
+    config: "Config"
+    inputs: "Inputs"
 
     def __init__(
         self,
         worker: WorkerInfo,
-        config: Config,
-        inputs: Inputs,
+        config: "Config",
+        inputs: "Inputs",
         resources: Resources,
         lengths: Path,
     ) -> None:
@@ -150,7 +148,7 @@ class SftTask(AnswerTask):
             )
         return Evaluation(found)
 
-    def _tokenize(self, folder: Path) -> tuple[TokenTable, int]:
+    def _tokenize(self, folder: Path) -> "tuple[TokenTable, int]":
         """Return the tokens of the samples, and the number of samples that are too long and left out."""
         limit = SAMPLE.resolve(self.config, self.inputs.base)
         tables = []

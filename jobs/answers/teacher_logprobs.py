@@ -4,8 +4,6 @@ Computed once per teacher and data. Teacher and student must have the same vocab
 vocabulary, distill its answers (`rejection_sample`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -120,7 +118,7 @@ class Worker:
         self.decoder = load_decoder(config, inputs, device)
         self.rows = AutoConfig.from_pretrained(inputs.student).get_text_config().vocab_size
 
-    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+    def __call__(self, source: Path, target: Path, report: "ReportProgress") -> dict[str, int]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 

@@ -1,7 +1,5 @@
 """compare_systems: paired differences of systems' metrics, with confidence intervals, and queries won and lost."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any

@@ -3,8 +3,6 @@
 JSON and not pickle: everyone who may write to a store can write into its work folders, and unpickling runs code.
 """
 
-from __future__ import annotations
-
 import builtins
 import json
 import traceback

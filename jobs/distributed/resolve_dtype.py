@@ -4,8 +4,6 @@ The resolved dtype is stored in the step's work folder. Later attempts use it ag
 a worker on a machine that does not multiply bfloat16 natively raises an error.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, TypeVar
 

@@ -14,8 +14,6 @@ this process is lost, the next attempt continues with the unfinished shards.
 An exception in a worker is returned as JSON and raised again with its type, also if it cannot be pickled.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

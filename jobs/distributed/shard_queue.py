@@ -1,7 +1,5 @@
 """Queue of the shards of a map, and progress of its workers. A separate module, so that the actor imports no torch."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ vLLM uses continuous batching, so the requests of all shards stream through its 
 as in `map_shards`, when its last answer has arrived. A killed run repeats the unfinished shards.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Embedders are for sentence-transformers, transformers and FlagEmbedding; cross-e
 transformers; rerankers that answer Yes or No and other decoders for transformers; adapters for PEFT.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What follows an export: the commands that serve the model."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Mapping

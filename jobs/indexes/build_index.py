@@ -1,7 +1,5 @@
 """build_index: build a FAISS index of documents from their vectors, and measure its recall against exact search."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal

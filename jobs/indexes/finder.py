@@ -1,7 +1,5 @@
 """Search in an index: by vectors, or hybrid with BM25."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import faiss

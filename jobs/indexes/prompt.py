@@ -1,7 +1,5 @@
 """`ratchet search`: print the best documents of an index for queries, as text or JSON."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

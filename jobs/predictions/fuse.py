@@ -1,7 +1,5 @@
 """fuse: fuse the rankings of several systems into one, with weights chosen on held-out queries."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -91,7 +89,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     labels = queries["positives"].to_pylist()
     spreads = [compute_spread(table) for table in held_out]
 
-    def score(tables: list[pa.Table]) -> list[list[dict[str, float]]]:
+    def score(tables: "list[pa.Table]") -> list[list[dict[str, float]]]:
         """Return the points of each system's documents."""
         pairs = zip(tables, spreads, strict=True)
         return [compute_points(table, config.method, spread) for table, spread in pairs]
@@ -99,7 +97,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     points = score(held_out)
 
     @cache
-    def measure(weights: tuple[float, ...]) -> np.ndarray:
+    def measure(weights: tuple[float, ...]) -> "np.ndarray":
         """Return the MAP@k of each held-out query, [Q]."""
         return _compute_map(fuse(points, weights), labels, config.k)
 
@@ -133,7 +131,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(metrics, {"fused systems, each by itself on the held-out queries": table})
 
 
-def _read(folders: Sequence[Path]) -> list[pa.Table]:
+def _read(folders: Sequence[Path]) -> "list[pa.Table]":
     from ratchet.data.tables import check_queries, read_shards
 
     tables = [read_shards(folder) for folder in folders]
@@ -142,7 +140,7 @@ def _read(folders: Sequence[Path]) -> list[pa.Table]:
     return tables
 
 
-def _compute_map(fused: Fused, labels: list[list[str]], k: int) -> np.ndarray:
+def _compute_map(fused: Fused, labels: list[list[str]], k: int) -> "np.ndarray":
     """Return the MAP@k of each query, [Q]. Positives outside a fused list get consecutive ranks after its end."""
     import numpy as np
 
@@ -158,7 +156,7 @@ def _compute_map(fused: Fused, labels: list[list[str]], k: int) -> np.ndarray:
     return compute_rank_metrics(np.array(ranks, np.int64), relevant, [k]).per_query[f"map@{k}"]
 
 
-def _make_rows(systems: Sequence[pa.Table], fused: Fused) -> Iterator[dict[str, Any]]:
+def _make_rows(systems: "Sequence[pa.Table]", fused: Fused) -> Iterator[dict[str, Any]]:
     """Yield the rows of the fused ranking. Its fused scores are also in the column of teacher scores, by which
     `evaluate_retrieval` orders. The rank of a positive is the best one of all systems, but after the end of the fused
     list; `evaluate_retrieval` replaces it if the positive is in the list."""

@@ -1,7 +1,5 @@
 """prepare_queries: read queries of any known format, with or without labels, and write them as shards."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

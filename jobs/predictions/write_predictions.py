@@ -1,7 +1,5 @@
 """write_predictions: write the best documents of each query as CSV, JSON Lines and a TREC run."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import dataclass

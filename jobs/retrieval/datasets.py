@@ -1,7 +1,5 @@
 """Retrieval data sets as inputs of `prepare`: paths, and data sets of the Hugging Face hub."""
 
-from __future__ import annotations
-
 import glob
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """embed: compute the embeddings of texts, shard by shard."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -113,14 +111,14 @@ class Worker:
         self.config = config
         self.batch_tokens = batch_tokens
 
-    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+    def __call__(self, source: Path, target: Path, report: "ReportProgress") -> dict[str, int]:
         from ratchet.data.tables import read_queries
         from ratchet.data.vectors import write_vectors
 
         texts = read_queries(source, ("id", "text"))
         counts = {"rows": 0, "tokens": 0}
 
-        def count(length_B: np.ndarray) -> None:
+        def count(length_B: "np.ndarray") -> None:
             counts["rows"] += len(length_B)
             counts["tokens"] += int(length_B.sum())
             report(counts["rows"], counts["tokens"])

@@ -8,8 +8,6 @@ negatives need all embeddings at once. If the activations of all texts do not fi
 twice (gradient caching, `ratchet.models.losses.grad_cache`).
 """
 
-from __future__ import annotations
-
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -59,14 +57,14 @@ class WorkerBatch:
 
 class EmbedderTask(EmbeddingTask):
     job = "finetune_embedder"
-    config: Config
-    inputs: Inputs
+    config: "Config"
+    inputs: "Inputs"
 
     def __init__(
         self,
         worker: WorkerInfo,
-        config: Config,
-        inputs: Inputs,
+        config: "Config",
+        inputs: "Inputs",
         resources: Resources,
         pool_rows: np.ndarray | None = None,
     ) -> None:

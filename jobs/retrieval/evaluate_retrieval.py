@@ -1,7 +1,5 @@
 """evaluate_retrieval: rank the corpus by vectors, BM25, nearest training queries or a reranker; exact metrics."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """finetune_embedder: finetune an embedder (LoRA or all weights) with in-batch and mined negatives."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any

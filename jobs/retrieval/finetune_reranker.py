@@ -3,8 +3,6 @@
 The model with the best metric on reranked held-out lists is kept.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Annotated
 

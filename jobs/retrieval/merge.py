@@ -1,7 +1,5 @@
 """merge: merge a LoRA adapter into its base, and verify the merged model on probe texts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

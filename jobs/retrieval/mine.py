@@ -5,8 +5,6 @@ at the end of the list, that were drawn at random from all candidates), `suspect
 negatives: documents of the window that are too similar to the query, and their similarities).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal

@@ -3,8 +3,6 @@
 Legend: Q queries of a shard, K ranked documents, D dimensions, N documents of the corpus.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +39,7 @@ MINED = pa.schema(
 class Worker:
     """Mines negatives for shards of queries."""
 
-    def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
+    def __init__(self, config: "Config", inputs: "Inputs", device: str) -> None:
         self.config = config
         self.inputs = inputs
         self.device = device
@@ -155,7 +153,7 @@ class Worker:
                 yield start, block_ND[self.candidates[start:stop] - first]
 
 
-def choose_candidates(config: Config, labelled: np.ndarray, documents: int) -> np.ndarray | None:
+def choose_candidates(config: "Config", labelled: np.ndarray, documents: int) -> np.ndarray | None:
     """Return the corpus rows that may be negatives, int64, ascending. None: all. labelled: rows of all positives."""
     enough = len(labelled) >= documents / 4 and len(labelled) > config.num_negatives
     if config.candidates == "labelled" or (config.candidates == "auto" and enough):

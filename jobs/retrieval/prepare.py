@@ -5,8 +5,6 @@ The folders hold Parquet shards: `train` with the columns `GROUPED` of `ratchet.
 `pos_scores` and `neg_scores`), it also has the columns `TEACHER_SCORES`. Finetuning can use both without mining.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,7 +112,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return Result(counts, note="; ".join(filter(None, notes)))
 
 
-def find_longest(data: RetrievalData) -> int:
+def find_longest(data: "RetrievalData") -> int:
     """Return the number of characters of the longest text."""
     return max(len(one.text) for ones in (data.corpus, data.queries) for one in ones)
 
@@ -173,7 +171,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(metrics, {"splits": statistics}, note=note)
 
 
-def _summarize(name: str, queries: Sequence[Query], seen: int) -> dict[str, Any]:
+def _summarize(name: str, queries: "Sequence[Query]", seen: int) -> dict[str, Any]:
     from ratchet.data.rankings import summarize_counts
 
     row: dict[str, Any] = {

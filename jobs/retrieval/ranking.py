@@ -3,8 +3,6 @@
 Legend: Q queries, R their relevant documents, K ranked documents of a query, N documents of the corpus, D dimensions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -58,7 +56,7 @@ class Worker:
 
     Writes `ratchet.data.tables.RANKED`. The ranks of a query are in the order of its positives."""
 
-    def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
+    def __init__(self, config: "Config", inputs: "Inputs", device: str) -> None:
         self.config = config
         self.inputs: Any = inputs
         self.device = device
@@ -123,7 +121,7 @@ class Worker:
         return lambda some: votes_QN[some].toarray()
 
 
-def write_reranked(config: Config, inputs: Inputs, queries: pa.Table, target: Path) -> None:
+def write_reranked(config: "Config", inputs: "Inputs", queries: pa.Table, target: Path) -> None:
     assert inputs.scored is not None
     first = list_shards(inputs.scored)[0]
     schema = add_carried(RANKED, pq.read_schema(first).names)
@@ -170,8 +168,8 @@ def compute_by_seen(
 
 
 def show_cases(
-    config: Config,
-    inputs: Inputs,
+    config: "Config",
+    inputs: "Inputs",
     queries: pa.Table,
     first: list[int | None],
     shown: list[list[str]],

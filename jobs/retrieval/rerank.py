@@ -8,8 +8,6 @@ The columns of the input are kept. For each column of document ids, a column of 
 Positives and negatives are also written as FlagEmbedding JSONL, with `pos_scores` and `neg_scores`.
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +124,7 @@ class Worker:
         self.batch_tokens = batch_tokens
         self.lists = Lists(inputs.lists, inputs.corpus, config.depth)
 
-    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+    def __call__(self, source: Path, target: Path, report: "ReportProgress") -> dict[str, int]:
         from ratchet.data.scored_lists import write_scores
 
         table, texts = self.lists.read(source)

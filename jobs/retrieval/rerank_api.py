@@ -4,8 +4,6 @@ The API key is read from the environment variable `key_variable` by the process 
 of the fingerprint. Answers are stored as they arrive, so a killed run does not repeat requests.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -120,7 +118,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result({**made, **accuracy, "model": config.model or config.url}, note=note)
 
 
-def _logit(probability_P: np.ndarray) -> np.ndarray:
+def _logit(probability_P: "np.ndarray") -> "np.ndarray":
     import numpy as np
 
     inside_P = np.clip(probability_P.astype(np.float64), SMALLEST, 1 - SMALLEST)
@@ -130,14 +128,14 @@ def _logit(probability_P: np.ndarray) -> np.ndarray:
 class Answers:
     """The API's answers for a shard, stored as JSON Lines. A line that a killed process left unfinished is ignored."""
 
-    def __init__(self, path: Path, server: RemoteReranker) -> None:
+    def __init__(self, path: Path, server: "RemoteReranker") -> None:
         self.path = path
         self.server = server
         self.known: dict[int, list[float]] = {}
         for line in read_json_lines(path):
             self.known[line["row"]] = line["scores"]
 
-    def ask(self, row: int, query: str, passages: list[str]) -> np.ndarray:
+    def ask(self, row: int, query: str, passages: list[str]) -> "np.ndarray":
         """Return the scores of a row's passages, float32, from an earlier answer if there is one."""
         import numpy as np
 

@@ -3,8 +3,6 @@
 Legend: Q queries of a batch, G members of a query's group (the positive first, then negatives).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +60,7 @@ class RerankerTask(FinetuneTask):
     job = "finetune_reranker"
 
     def __init__(
-        self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources
+        self, worker: WorkerInfo, config: "Config", inputs: "Inputs", resources: Resources
     ) -> None:
         super().__init__(worker, config, inputs, resources)
         corpus = read_shards(inputs.corpus, ["id", "text"])

@@ -1,7 +1,5 @@
 """Reading and splitting of the data of `prepare`: at plan time to find errors, and again in the job."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from ratchet.jobs.retrieval.prepare import Config, Inputs
 
 
-def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> RetrievalData:
+def load_data(config: "Config", inputs: "Inputs", *, sampled: bool = False) -> RetrievalData:
     """Read the data, or example questions if there is none. sampled: read only the first rows of large files. Raises
     DataError for an unusable file."""
     paths = []
@@ -46,7 +44,7 @@ def load_data(config: Config, inputs: Inputs, *, sampled: bool = False) -> Retri
     return data
 
 
-def split_data(data: RetrievalData, config: Config) -> Splits:
+def split_data(data: RetrievalData, config: "Config") -> Splits:
     """Return the queries of train, and of valid and test unless they have a fraction of 0."""
     source = "example questions"
     for query in data.queries:

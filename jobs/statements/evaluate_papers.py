@@ -4,8 +4,6 @@ Each statement is a query that ranks all statements except itself. Shards are di
 and counted without sorting (`ratchet.models.search.ranks`). If a paper has only one statement, this is not a query.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -118,7 +116,7 @@ class Worker:
             self.texts: list[str] = table["text"].to_pylist()
             self.bm25 = BM25(self.texts)
 
-    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
+    def __call__(self, source: Path, target: Path, report: "ReportProgress") -> dict[str, int]:
         import numpy as np
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -151,7 +149,7 @@ class Worker:
         return {"rows": len(names), "queries": len(own_Q)}
 
 
-def choose_queries(config: Config, paper_S: np.ndarray) -> np.ndarray:
+def choose_queries(config: Config, paper_S: "np.ndarray") -> "np.ndarray":
     """Return the rows of the statements that are queries, int64, rising."""
     import numpy as np
 

@@ -1,7 +1,5 @@
 """finetune_embedder_pairs: finetune an embedder (LoRA) on pairs of statements, with a global batch of any size."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -8,8 +8,6 @@ stored.
 Legend: N pairs of this worker, R = 2 N texts (first all left ones, then all right ones), D dimensions.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,11 +38,11 @@ if TYPE_CHECKING:
 
 class PairTask(EmbeddingTask):
     job = "finetune_embedder_pairs"
-    config: Config
-    inputs: Inputs
+    config: "Config"
+    inputs: "Inputs"
 
     def __init__(
-        self, worker: WorkerInfo, config: Config, inputs: Inputs, resources: Resources
+        self, worker: WorkerInfo, config: "Config", inputs: "Inputs", resources: Resources
     ) -> None:
         super().__init__(worker, config, inputs, resources)
         statements = open_mapped(inputs.train)

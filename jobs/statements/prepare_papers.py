@@ -5,8 +5,6 @@ occurs in several papers is kept in only one. `valid` and `test` are Parquet sha
 that training maps into memory.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -68,7 +66,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return Result({"train/pairs": pairs, "test/statements": statements}, note=found.describe())
 
 
-def select(config: Config, inputs: Inputs) -> Selection:
+def select(config: Config, inputs: Inputs) -> "Selection":
     """Read all papers and split them."""
     from ratchet.data.formats.papers import select_statements
 
@@ -102,7 +100,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(metrics, {"splits": statistics}, note=found.describe())
 
 
-def make_rows(inputs: Inputs, found: Selection, split: int) -> Iterator[dict[str, str]]:
+def make_rows(inputs: Inputs, found: "Selection", split: int) -> Iterator[dict[str, str]]:
     """Yield the statements of a split, an index into SPLITS."""
     from ratchet.data.formats.papers import read_papers
 
@@ -114,7 +112,7 @@ def make_rows(inputs: Inputs, found: Selection, split: int) -> Iterator[dict[str
                 yield {"id": f"{paper.id}#{n}", "text": text, "paper": paper.id}
 
 
-def _summarize(name: str, counts: np.ndarray) -> dict[str, float | int | str]:
+def _summarize(name: str, counts: "np.ndarray") -> dict[str, float | int | str]:
     return {
         "split": name,
         "papers": len(counts),

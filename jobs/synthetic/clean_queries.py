@@ -4,8 +4,6 @@ The answers are those to the prompts of `prepare_query_generation`. Only the fir
 answers, copies of the document, and duplicates of another query of the document or of a training query are left out.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import dataclass

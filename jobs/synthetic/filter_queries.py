@@ -5,8 +5,6 @@ if an exact search of the corpus ranks its document at the top. Optionally, a re
 in InPars-v2 (Jeronymo et al. 2023).
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """init_decoder: make a small decoder with random weights and its own tokenizer, to train from scratch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """make_countdown: generate distinct Countdown tasks with solutions, written as `tasks/tasks.jsonl`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Annotated

@@ -4,8 +4,6 @@ A prompt begins with examples, pairs of a document and a training query, so that
 without being trained for it (InPars, Bonifacio et al. 2022; Promptagator, Dai et al. 2023).
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path

@@ -8,8 +8,6 @@ files match their digests; otherwise the previous one is loaded (the last two ar
 generator state is saved: random numbers are a function of the seed and the training step (`trainer.seed_generators`).
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -77,7 +75,7 @@ class Checkpoints:
     context: Context
     config: FinetuneConfig
     worker: WorkerInfo
-    task: FinetuneTask
+    task: "FinetuneTask"
     engine: Any
 
     def __post_init__(self) -> None:

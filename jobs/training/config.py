@@ -1,7 +1,5 @@
 """Settings that finetuning jobs share, and their checks at plan time."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields

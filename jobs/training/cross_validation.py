@@ -7,8 +7,6 @@ training rows, which decides whether training improves the base, and at which ep
 Each fold trains in a folder of its own below `context.work`, and resumes there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

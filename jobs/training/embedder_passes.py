@@ -1,8 +1,6 @@
 """Training of an embedder: its loading and saving, embeddings with gradient, gradient caching, and ranks of held-out
 documents."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

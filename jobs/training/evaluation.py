@@ -6,8 +6,6 @@ level, the test compares the held-out losses, which change in every group. The m
 whose labels are not in the training data: memorized labels alone would raise the metric over all held-out rows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import numpy as np

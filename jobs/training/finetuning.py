@@ -4,8 +4,6 @@ The model is evaluated before and during training. If the best evaluation does n
 the current best adapter (or the base) is kept instead.
 """
 
-from __future__ import annotations
-
 import filecmp
 import json
 import shutil

@@ -8,8 +8,6 @@ A run that resumes from a checkpoint continues as if it had not stopped. The lea
 step.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import replace

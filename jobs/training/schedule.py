@@ -1,7 +1,5 @@
 """The learning rate schedule, and the state of a training run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ The rows of a training step depend only on (seed, epoch, step), and a task scale
 is the loss of the whole batch. The number of workers therefore changes the result by rounding at most.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,8 +6,6 @@ closed, `rerank` copies the lists without scores, and the gate; finetuning jobs 
 harm. Without held-out lists no improvement can be shown, and the gate is closed.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

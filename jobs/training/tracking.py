@@ -6,8 +6,6 @@ Other services read the same files, for example `wandb sync --sync-tensorboard F
 the curves too, but not these files.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ and their placement group, and waits for resources for a new group. On machines 
 forever. Callbacks that are named in RAY_TRAIN_CALLBACKS run in the controller of the training run.
 """
 
-from __future__ import annotations
-
 import os
 
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback

@@ -3,8 +3,6 @@
 All workers do the same at the same training step. The first worker decides what depends on a clock.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import time

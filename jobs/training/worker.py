@@ -1,7 +1,5 @@
 """The workers of a training run. Ray Train's controller imports this module, so it imports no model library."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

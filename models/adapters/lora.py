@@ -1,7 +1,5 @@
 """LoRA adapters (Hu et al. 2021) with PEFT, in its file format."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -34,7 +32,7 @@ def attach(
     seed: int = 0,
     modules_to_save: Sequence[str] = (),
     task: str = "FEATURE_EXTRACTION",
-) -> PeftModel:
+) -> "PeftModel":
     """Add a new adapter and freeze the other weights. The model's output is unchanged until it is trained (B = 0).
 
     target_modules: `all-linear`, or names of layers separated by commas. modules_to_save: layers whose full weights are
@@ -72,7 +70,7 @@ def attach(
         ) from None
 
 
-def save(model: PeftModel, folder: Path) -> None:
+def save(model: "PeftModel", folder: Path) -> None:
     """Write adapter_config.json and adapter_model.safetensors. Raises ModelError for weights that are not finite."""
     for name, parameter in model.named_parameters():
         if "lora_" in name and (
@@ -96,7 +94,7 @@ def save(model: PeftModel, folder: Path) -> None:
 
 def load(
     model: Any, folder: Path, *, trainable: bool = False, lora_dropout: float = 0.0
-) -> PeftModel:
+) -> "PeftModel":
     """Add a saved adapter to a plain model. lora_dropout: replaces the rate of the saved config. Raises ModelError for
     a folder without an adapter, or with an adapter of another model."""
     from peft import PeftConfig, PeftModel

@@ -8,8 +8,6 @@ a label never begins inside a token.
     trained     no                                                     | yes          | no
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

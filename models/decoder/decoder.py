@@ -3,8 +3,6 @@
 Legend: B rows, L tokens (padded), D dimensions, V vocabulary, T tokens that are labels.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping

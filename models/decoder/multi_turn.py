@@ -1,7 +1,5 @@
 """Multi-turn generation: a turn of all conversations is answered before the next one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 

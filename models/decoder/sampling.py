@@ -7,8 +7,6 @@ batches or on the number of workers, except where a number is within rounding er
 Legend: B rows, L tokens (padded), V vocabulary, S steps.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A small Qwen2 model with random weights and a tokenizer trained on given texts, for laptops and tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Legend: B rows, L tokens (padded), D dimensions, N texts.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +64,7 @@ class Encoder:
             return self.projection.out_features
         return self.model.config.hidden_size
 
-    def with_config(self, encoding_config: EncodingConfig, base: Path, folder: Path) -> Encoder:
+    def with_config(self, encoding_config: EncodingConfig, base: Path, folder: Path) -> "Encoder":
         """Return an encoder of the same model with another encoding config, whose projection is in `folder`."""
         return _assemble(self.model, base, encoding_config, folder, self.device, self.dtype)
 

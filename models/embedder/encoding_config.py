@@ -1,7 +1,5 @@
 """The encoding config of an embedder: prompt templates, truncation and pooling. It is stored with the model."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -4,8 +4,6 @@ The format is that of the `Dense` module of sentence-transformers: a folder with
 beside the encoding config that names it.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The files with which `SentenceTransformer(folder)` computes the same embeddings as Ratchet."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

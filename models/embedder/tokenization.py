@@ -13,8 +13,6 @@ A query with examples has the format of bge-en-icl (Li et al. 2024, "Making text
 Only the text itself is truncated, at its end; template and examples are kept.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Sequence
 from dataclasses import replace

@@ -7,8 +7,6 @@ the logits of one chunk.
 Legend: B rows, L tokens (padded), D dimensions, V vocabulary, T labels, K tokens per label of the teacher.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

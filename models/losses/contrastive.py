@@ -12,8 +12,6 @@ If all workers have equally many queries, loss_w is the mean over the worker's o
 wrong. The gradient does not depend on W. To log the loss, take the mean of loss_w over workers.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any

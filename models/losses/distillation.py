@@ -7,8 +7,6 @@ below, teacher_QG is float32, divided by the teacher's temperature, and -inf whe
 over queries, so `ratchet.models.losses.contrastive.scale_for_workers` makes it the same for any number of workers.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

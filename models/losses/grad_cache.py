@@ -9,8 +9,6 @@ The result is the gradient of the whole batch. Both passes have the same dropout
 from the state of the random generators that the first one started from. Legend: R rows of this worker, D dimensions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ two numbers per pair; memory is O(P D) and one tile. (The passes are those of fl
 loss is that of CLIP, Radford et al. 2021.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

@@ -12,8 +12,6 @@ depth one). With queries of 150 tokens and passages of 20, this is a quarter of 
 Legend: B rows, L tokens (padded).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Rerankers behind an HTTP API: Cohere's, which Jina and vLLM have too, or text-embeddings-inference's."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Literal

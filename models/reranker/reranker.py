@@ -7,8 +7,6 @@ multiplied, and only by the answers' rows of the head. Pairs of a query share th
 (`ratchet.models.reranker.prefix_sharing`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,7 +70,7 @@ class Reranker:
         self.new_layers: list[str] = []
         """Layers that the model folder lacks; they are initialised at random."""
 
-    def with_config(self, reranker_config: RerankerConfig) -> Reranker:
+    def with_config(self, reranker_config: RerankerConfig) -> "Reranker":
         """Return a reranker of the same model with another reranker config."""
         return Reranker(self.model, self.tokens.tokenizer, reranker_config)
 

@@ -6,8 +6,6 @@ Queries and passages are tokenized separately and joined as ids, so that each te
     cross_encoder  the tokenizer's own format of a pair, such as [CLS] query [SEP] passage [SEP]
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -178,7 +176,7 @@ class PairTokenizer:
             made.append(list(row) if len(row) <= limit else [*row[: limit - len(end)], *end])
         return made
 
-    def with_prompt(self, prompt: str) -> PairTokenizer:
+    def with_prompt(self, prompt: str) -> "PairTokenizer":
         """Return the tokenizer of pairs with another prompt. An empty prompt, and any prompt of a cross-encoder, change
         nothing."""
         if (

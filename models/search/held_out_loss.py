@@ -8,8 +8,6 @@ whose scores are only those of another one, multiplied by a factor, therefore ha
 Legend: Q queries, N documents, D dimensions, R (query, relevant document) pairs, T temperatures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Documents that are found through the training queries nearest to a query: distance-weighted kNN (Dudani 1976)."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.sparse import csr_matrix
 

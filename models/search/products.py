@@ -7,8 +7,6 @@ in a search would differ from its counted rank.
 Shapes: Q queries, N corpus rows, D dimensions; q queries and n rows of a tile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import numpy as np

@@ -3,8 +3,6 @@
 Shapes: Q queries, R (query, relevant document) pairs of all queries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ Shapes: Q queries, N corpus rows, D dimensions, R (query, relevant document) pai
 P pairs of a tile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -44,7 +42,7 @@ class Relevant:
                 object.__setattr__(self, name, np.asarray(getattr(self, name), kind))
 
     @classmethod
-    def from_lists(cls, lists: Sequence[Sequence[int]]) -> Relevant:
+    def from_lists(cls, lists: Sequence[Sequence[int]]) -> "Relevant":
         """Make an instance from one list of corpus rows per query."""
         indices = np.array(list(chain.from_iterable(lists)), np.int64)
         return cls(np.cumsum([0, *map(len, lists)]), indices)

@@ -5,8 +5,6 @@ A document is before another if its score (`products.py`) is higher, or if the s
 Shapes: Q queries, N corpus rows, D dimensions, K neighbours, C candidates; q queries and n rows of a tile.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

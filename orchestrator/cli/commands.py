@@ -1,7 +1,5 @@
 """The commands of `ratchet`, and the output of `plan` and `recipes`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import pkgutil

@@ -4,8 +4,6 @@ For an error that is not a RatchetError, the line names a file with the tracebac
 own code, such as a recipe, the line names the places in that code and no place in Ratchet.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import sysconfig

@@ -3,8 +3,6 @@
 This module imports little, so that ctrl-C and SIGTERM are handled while the rest is imported.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The options of the commands, and their help."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import os

@@ -1,7 +1,5 @@
 """Commands that run a recipe: `ratchet evaluate A B --data D` is the run of `evaluate` with models=A,B and data=D."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Callable

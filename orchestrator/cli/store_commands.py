@@ -1,7 +1,5 @@
 """The commands on a store: status, models, report, gc and verify."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import asdict

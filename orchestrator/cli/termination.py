@@ -1,7 +1,5 @@
 """Signals: SIGTERM, which Slurm, Kubernetes and systemd send before SIGKILL, interrupts a command like ctrl-C."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

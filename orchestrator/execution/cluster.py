@@ -4,8 +4,6 @@ A step is one Ray task that reserves no CPUs; the workers that it starts reserve
 them itself if the process of the step does all the work: a single-process job, or a map over shards with one worker.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """A whole run, from its settings to its report, as the command line and the Python API start it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -33,7 +31,7 @@ def run_recipe(
     address: str | None = None,
     repair: bool = False,
     target: Path | None = None,
-) -> Run:
+) -> "Run":
     """Run a recipe, or continue a run, and print its progress. Return the run, which may have failed steps.
 
     name: name or file of the recipe. argv: the command that repeats the run. address: address of a Ray cluster. repair:
@@ -85,7 +83,7 @@ def print_warnings(plan: Plan, summary: Summary) -> None:
         print_error(f"warning: {warning}")
 
 
-def _print_outcome(run: Run, report: RunReport) -> None:
+def _print_outcome(run: "Run", report: RunReport) -> None:
     """Print the summary table of a run, its failures, the path of its report, and its best models with the command
     that exports each."""
     print_table(build_summary(report))

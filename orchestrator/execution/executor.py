@@ -1,7 +1,5 @@
 """Execution of single steps, from lease to commit, in threads of the driver. The jobs run on the cluster."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import re

@@ -5,8 +5,6 @@ running steps. In a plan with many steps, only failures and other notable events
 is a plain line per event, and a progress line every 15 seconds. Every method may be called from any thread.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import threading
 import time
@@ -85,7 +83,7 @@ class LiveView(RunListener):
         self.logged: dict[str, float] = {}
         self.lock = threading.RLock()
 
-    def __enter__(self) -> LiveView:
+    def __enter__(self) -> "LiveView":
         self._print("run", f"{self.title}: {pluralize(self.total, self.noun)}")
         self.bars.start()
         return self

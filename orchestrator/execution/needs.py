@@ -1,7 +1,5 @@
 """Needs of the steps of a plan (memory, disk), and checks that the steps fit on the planned machines."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

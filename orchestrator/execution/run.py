@@ -4,8 +4,6 @@ The loop makes no decisions: `schedule` chooses the steps to start and to skip, 
 keeps the results. A run may be killed at any point; the same command resumes it.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Scheduling: which steps to start now. Pure functions without Ray, store or clock."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -27,10 +25,10 @@ class Demand:
     cpus: float
     gpus: float = 0.0
 
-    def __add__(self, other: Demand) -> Demand:
+    def __add__(self, other: "Demand") -> "Demand":
         return Demand(self.cpus + other.cpus, self.gpus + other.gpus)
 
-    def within(self, capacity: Demand) -> bool:
+    def within(self, capacity: "Demand") -> bool:
         return self.cpus <= capacity.cpus + 1e-9 and self.gpus <= capacity.gpus + 1e-9
 
 

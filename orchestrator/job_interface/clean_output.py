@@ -4,8 +4,6 @@ Names, settings, results, errors and rows of data may come from untrusted source
 rewrite the title, the clipboard or earlier lines; an override of the writing direction makes a text look different.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Iterator

@@ -11,8 +11,6 @@ A process reads each file once. The hashes and the snapshot (see `snapshot`) are
 the file is edited in between.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import hashlib
@@ -144,7 +142,7 @@ class _ModuleCode:
 
 
 @functools.cache
-def _read_module(module: Module, content: bytes) -> _ModuleCode:
+def _read_module(module: "Module", content: bytes) -> _ModuleCode:
     """Parse a module, or return the cached result for the same content, parser and version of Python."""
     parser = (read_file(Path(__file__)), sys.version.encode(), repr(module).encode())
     kept = CACHE / hashlib.sha256(b"\0".join([*parser, content])).hexdigest()
@@ -156,7 +154,7 @@ def _read_module(module: Module, content: bytes) -> _ModuleCode:
     return found
 
 
-def _parse_module(module: Module, content: bytes) -> _ModuleCode:
+def _parse_module(module: "Module", content: bytes) -> _ModuleCode:
     assert module.path is not None
     if module.path.suffix != ".py":  # an extension, or bytecode without its source
         return _ModuleCode(_hash(content), (), ())

@@ -6,8 +6,6 @@ All files are synced to disk, and DIGESTS.json is written last. A folder without
 not match it, is damaged.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

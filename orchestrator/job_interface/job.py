@@ -10,8 +10,6 @@ Resources, which only change the speed (workers, GPUs, batch sizes at inference)
 part of the step's fingerprint.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -100,7 +98,7 @@ class Source:
         require(isinstance(self.path, Path), "Source", self.path, "a Path; write Source(Path(...))")
 
     @classmethod
-    def find(cls, given: str, name: str = "data") -> Source:
+    def find(cls, given: str, name: str = "data") -> "Source":
         """Return the file or folder that a user gives as the parameter `name`; `~` is the home folder. Raises
         InputError for nothing and for a URL."""
         expected = "expected the path of a file or folder"

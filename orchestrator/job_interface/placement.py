@@ -1,7 +1,5 @@
 """Placement: the machines of a cluster, and how many workers with which resources fit on them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

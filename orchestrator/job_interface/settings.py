@@ -10,8 +10,6 @@ A setting is defined once, at its field: type and bounds in the annotation, then
 Bounds are from the package `annotated-types` (`Ge`, `Gt`, `Le`, `Lt`, `Interval`); pydantic checks them.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import difflib

@@ -5,8 +5,6 @@ the import path. Results are therefore not affected by edits during the run, or 
 The trials of a sweep already run from a snapshot, and take no new one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import tempfile
@@ -42,7 +40,7 @@ class Snapshot:
     """Path relative to the import path -> content."""
 
     @classmethod
-    def take(cls, modules: Iterable[str] = ()) -> Snapshot:
+    def take(cls, modules: Iterable[str] = ()) -> "Snapshot":
         """Copy the package `ratchet`, the given modules, and all followed modules that they import.
 
         Raises RecipeError for a module that has no file.

@@ -5,8 +5,6 @@ is used as long as the file has the same size, modification time, change time, i
 modification time (`cp -p`, `rsync -t`) change some of the others. The cache may be deleted.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import hashlib
 import json

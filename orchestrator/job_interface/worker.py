@@ -1,7 +1,5 @@
 """Workers: the checks at the start of every process of a step, and the function that runs the job."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Iterable, Sequence

@@ -8,8 +8,6 @@ All settings have one grammar:
     --set 'iter0/embed_*.workers=4'               a resource: not part of the fingerprint
 """
 
-from __future__ import annotations
-
 import fnmatch
 import importlib
 import inspect
@@ -81,7 +79,7 @@ class Settings:
     """Number of seeds, from the recipe's parameter `seed` on. The table shows the means over seeds."""
 
     @classmethod
-    def read(cls, lines: Sequence[str], seeds: int = 1) -> Settings:
+    def read(cls, lines: Sequence[str], seeds: int = 1) -> "Settings":
         """Parse lines. Raises RecipeError for secrets, and for lines other than `name=value` or `steps.field=value`."""
         parameters = {}
         steps = []

@@ -1,7 +1,5 @@
 """Any job as a recipe of one step, whose parameters are the inputs and settings of the job."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Charts of the reports, drawn by matplotlib as SVG, in the colours of the style sheet (light, dark, print)."""
 
-from __future__ import annotations
-
 import io
 import re
 import warnings

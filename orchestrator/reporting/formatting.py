@@ -1,7 +1,5 @@
 """Formatting of numbers, times and texts for the terminal, report.html and report.md."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -29,13 +27,13 @@ class Estimate(float):
 
     deviation: float | None
 
-    def __new__(cls, value: float, deviation: float | None) -> Estimate:
+    def __new__(cls, value: float, deviation: float | None) -> "Estimate":
         estimate = super().__new__(cls, value)
         estimate.deviation = deviation
         return estimate
 
     @classmethod
-    def of_mean(cls, values: Sequence[float]) -> Estimate:
+    def of_mean(cls, values: Sequence[float]) -> "Estimate":
         """Return the mean of repetitions, such as seeds or folds, with the standard deviation (None for one value)."""
         if len(values) < 2:
             return cls(values[0], None)

@@ -1,7 +1,5 @@
 """The model card of a model that a run made: Hugging Face front matter, table, data, settings, lineage."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from ratchet.orchestrator.reporting import report_json, run_data

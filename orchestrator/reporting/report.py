@@ -9,8 +9,6 @@ HTML templates escape every value. Markdown templates escape by filters: `md` fo
 `inline` for text within a line, `code_block` for a block of code. Control characters are removed from all values.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

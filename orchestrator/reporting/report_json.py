@@ -9,8 +9,6 @@ Later versions may add keys, which are ignored. If a key is removed or changes i
 increased.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from typing import Any

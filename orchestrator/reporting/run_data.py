@@ -1,7 +1,5 @@
 """The data of a run's report, and its selection for display: headlines, tables, charts, cases. No markup."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

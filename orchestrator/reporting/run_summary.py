@@ -1,7 +1,5 @@
 """The summary of a run: the recipe's table, and the data of its report."""
 
-from __future__ import annotations
-
 import platform
 import time
 from collections import Counter
@@ -88,7 +86,7 @@ def list_unreported_metrics(plan: Plan, summary: Summary) -> list[str]:
     return lines
 
 
-def build_run_report(run: Run) -> RunReport:
+def build_run_report(run: "Run") -> RunReport:
     """Build the data of the report from the plan, the store and the run log."""
     about = run.run_log.read("about.json")
     assert about is not None  # this process wrote it
@@ -124,7 +122,7 @@ def _list_directions(summary: Summary) -> dict[str, int]:
     return found
 
 
-def _list_best(run: Run) -> dict[str, str]:
+def _list_best(run: "Run") -> dict[str, str]:
     """Return title -> command that exports the model, for the models that the run ended with."""
     titles = {}
     for one in read_models(run.plan.store, run.run_log):
@@ -136,7 +134,7 @@ def _list_best(run: Run) -> dict[str, str]:
     return titles
 
 
-def _build_step(run: Run, name: str, last: Mapping[str, Any], retries: int) -> StepReport:
+def _build_step(run: "Run", name: str, last: Mapping[str, Any], retries: int) -> StepReport:
     """Build the report of a step. last: kind of event -> the step's last event of this kind."""
     planned = run.plan.steps[name]
     seconds = None

@@ -1,7 +1,5 @@
 """The data of a sweep's report, and its selection for display: facts, the table of trials, curves. No markup."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

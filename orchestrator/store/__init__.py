@@ -6,8 +6,6 @@ operation. If the store is a bucket (see `bucket`), a local folder holds copies 
 and runs are in the bucket.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -77,7 +75,7 @@ class Store:
         self._verified: dict[Path, Stamp] = {}
 
     @classmethod
-    def open(cls, prefix: str | Path, *, create: bool = True) -> Store:
+    def open(cls, prefix: str | Path, *, create: bool = True) -> "Store":
         """Open the store at a folder, or at a URL of object storage (s3://, gs://, az://), for writing.
 
         create: create the store if the folder or prefix is empty or missing. Raises StoreError if there is no store, if
@@ -102,7 +100,7 @@ class Store:
         return store
 
     @classmethod
-    def view(cls, prefix: str | Path, *, missing_ok: bool = False) -> Store:
+    def view(cls, prefix: str | Path, *, missing_ok: bool = False) -> "Store":
         """Open a store for reading. Nothing in it is changed.
 
         missing_ok: treat an empty or missing folder as a store without results. Raises StoreError as `open` does.

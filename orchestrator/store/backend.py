@@ -4,8 +4,6 @@ The file FORMAT in a folder, or below a prefix of a bucket, marks a store. It is
 files. A folder that has other files but no FORMAT is not a store: nothing is written or deleted in it.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

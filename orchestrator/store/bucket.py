@@ -8,8 +8,6 @@ Credentials and endpoints come from the usual environment variables (AWS_ACCESS_
 GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME, ...) or from the machine's role. They are never stored.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

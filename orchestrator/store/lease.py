@@ -6,8 +6,6 @@ and wakes up right before its commit finds that its attempt has ended, and canno
 exclusive creation: no locks, no compare-and-swap, no synchronized clocks.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import platform
@@ -49,7 +47,7 @@ class HeldByOther:
 class Lease:
     """The right of this process to commit one attempt of a step, until the attempt ends."""
 
-    leases: Leases
+    leases: "Leases"
     step_id: str
     attempt: int
 
@@ -108,7 +106,7 @@ class Leases:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True)
 
-    def __enter__(self) -> Leases:
+    def __enter__(self) -> "Leases":
         self._thread.start()
         return self
 
@@ -238,7 +236,7 @@ class OpenRun:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="open run", daemon=True)
 
-    def __enter__(self) -> OpenRun:
+    def __enter__(self) -> "OpenRun":
         self._write()
         self._thread.start()
         return self

@@ -1,7 +1,5 @@
 """Manifests: the files of an artifact and the job's Result. The digest of a manifest is the artifact's address."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -46,7 +44,7 @@ class Manifest:
     result: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def build(cls, folder: Path, result: Mapping[str, Any]) -> Manifest:
+    def build(cls, folder: Path, result: Mapping[str, Any]) -> "Manifest":
         """Hash every file below `folder`. Raises StoreError for links and for paths that `check_safe` refuses."""
         for path in folder.rglob("*"):
             if path.is_symlink() or not (path.is_dir() or path.is_file()):
@@ -58,7 +56,7 @@ class Manifest:
         return cls(tuple(File(name, **about) for name, about in found.items()), result)
 
     @classmethod
-    def load(cls, text: bytes | None, address: str, where: str) -> Manifest:
+    def load(cls, text: bytes | None, address: str, where: str) -> "Manifest":
         """Parse the manifest at an address. text: its content; None if it is missing. where: its name in messages.
 
         Raises DamagedError if its digest is not the address, and StoreError if it names files outside its folder or was

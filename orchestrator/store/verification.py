@@ -1,7 +1,5 @@
 """Verification of a whole store: checks every pointer to a result, and every object against its manifest. Read-only."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from rich.progress import track

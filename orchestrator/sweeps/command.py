@@ -1,7 +1,5 @@
 """The command `ratchet sweep`: check the options, run the trials, print the table, write the report."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex
@@ -42,7 +40,7 @@ class Sweep:
     interrupted: bool
 
     @property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """A row per trial, the best first: settings that vary, the metric, status and seconds."""
         import pandas as pd
 

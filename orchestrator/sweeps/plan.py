@@ -1,7 +1,5 @@
 """The plan of a sweep: the search space and the objective, checked before anything is started."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -34,7 +32,7 @@ class SweepPlan:
     """Steps of the trial with the recipe's defaults, up to the deciding step."""
     finished: Mapping[str, Step]
     """Steps of finished runs by name, fixed when the sweep begins, since the prefix of a run may later mean another."""
-    objective: Objective
+    objective: "Objective"
     seeded_steps: tuple[str, ...]
     """Names of the steps whose `seed` setting differs between the seeds of a trial."""
     run_log: RunLog

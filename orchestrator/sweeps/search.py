@@ -4,8 +4,6 @@ Tune selects and stops trials; its own checkpoints are not used. A sweep that is
 their finished steps cost nothing, and a training continues at its last checkpoint.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -11,8 +11,6 @@
 settings are drawn for each combination. A plain value holds for all trials; `--set` overrides it.
 """
 
-from __future__ import annotations
-
 import csv
 import itertools
 import math
@@ -68,7 +66,7 @@ class Space:
     """`name=value`, in the order of the file."""
 
     @classmethod
-    def read(cls, path: Path) -> Space:
+    def read(cls, path: Path) -> "Space":
         """Read a file. Raises RecipeError, with file and line, for an invalid line."""
         dimensions = []
         fixed = []

@@ -5,8 +5,6 @@ checkpoint of the deciding step, and finally the value of the trial. The actor r
 run do. A trial that waits for Tune therefore never blocks the training of another trial.
 """
 
-from __future__ import annotations
-
 import os
 import queue
 import threading

@@ -1,7 +1,5 @@
 """Steps that the recipes for answering systems share: samples, evaluation, teachers, rows of the table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

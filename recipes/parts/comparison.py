@@ -1,7 +1,5 @@
 """Comparison of systems on one data set: evaluations, and the differences from the first system."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rankings of a prepared data set: by embedders, BM25, nearest training queries, and rankings fused of these."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Models as parameters of recipes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ratchet.errors import InputError

@@ -1,7 +1,5 @@
 """Predictions for new queries: rank the corpus with each system, fuse the rankings, write the best documents."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The retrieval loop: mine hard negatives, finetune the embedder, finetune a reranker on its rankings, repeat."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

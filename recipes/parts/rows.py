@@ -1,7 +1,5 @@
 """Rows of a retrieval loop's summary table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from ratchet.orchestrator.step import Output, Row, Step

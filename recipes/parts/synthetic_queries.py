@@ -1,7 +1,5 @@
 """Synthetic queries: a causal language model writes them, and the round trip selects those to train on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ratchet.jobs.answers import generate

@@ -1,7 +1,5 @@
 """Teachers: rerankers whose scores of the mined lists are distilled."""
 
-from __future__ import annotations
-
 import difflib
 from dataclasses import dataclass
 from typing import Literal
