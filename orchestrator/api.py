@@ -186,10 +186,7 @@ def plan(
     given = recipe.Settings.read(write_lines({**parameters, **(settings or {})}), seeds)
     made = Plan(recipe.build(recipe.find(name), given, opened)[0], opened)
     made.check()
-    found = {}
-    for step, planned in made.steps.items():
-        found[step] = planned.state
-    return found
+    return {step: planned.state for step, planned in made.steps.items()}
 
 
 def list_models(run: str = "", *, store: str | Path | None = None) -> list[RunModel]:

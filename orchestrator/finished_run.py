@@ -35,7 +35,7 @@ def run(context: Context, config: Nothing, inputs: Nothing) -> Result:
     )
 
 
-JOB = Job("finished", config=Nothing, inputs=Nothing, run=run)
+JOB = Job("finished", Nothing, Nothing, run)
 
 
 @dataclass(frozen=True)
@@ -153,12 +153,7 @@ def _get_store(where: str) -> Store:
 
 def _read(store: Store, run_log: RunLog) -> FinishedRun:
     about = run_log.read("about.json") or {}
-    done = {}
-    for step in run_log.steps():
-        if step.get("object"):
-            done[step["name"]] = step
+    done = {step["name"]: step for step in run_log.steps() if step.get("object")}
     step_ids = {name: step["step_id"] for name, step in done.items()}
-    settings = {}
-    for name, step in done.items():
-        settings[name] = step.get("config", {})
+    settings = {name: step.get("config", {}) for name, step in done.items()}
     return FinishedRun(run_log.run_id, str(about.get("recipe")), store, step_ids, settings)

@@ -2,17 +2,14 @@
 
 from collections.abc import Mapping
 
+ENCODERS = {
+    "vLLM": "vllm serve {folder} --runner pooling",
+    "text-embeddings-inference": "text-embeddings-router --model-id {folder}",
+    "Infinity": "infinity_emb v2 --model-id {folder}",
+}
 SERVERS: Mapping[str, Mapping[str, str]] = {
-    "embedder": {
-        "vLLM": "vllm serve {folder} --runner pooling",
-        "text-embeddings-inference": "text-embeddings-router --model-id {folder}",
-        "Infinity": "infinity_emb v2 --model-id {folder}",
-    },
-    "reranker": {
-        "vLLM": "vllm serve {folder} --runner pooling",
-        "text-embeddings-inference": "text-embeddings-router --model-id {folder}",
-        "Infinity": "infinity_emb v2 --model-id {folder}",
-    },
+    "embedder": ENCODERS,
+    "reranker": ENCODERS,
     "decoder": {"vLLM": "vllm serve {folder}"},
 }
 """Kind of model -> server -> the command that serves a folder. Which architectures a server knows is its own matter."""

@@ -18,7 +18,5 @@ def embed(*, model: str, texts: str, role: Literal["query", "passage"] = "passag
     vectors = step(
         "embed", embedding.JOB, model=choose_model(model), texts=prepared, role=role, npy=True
     )
-    columns = {}
-    for name in ("rows", "dim", "tokens"):
-        columns[name] = vectors.metric(name)
+    columns = {name: vectors.metric(name) for name in ("rows", "dim", "tokens")}
     return Summary([Row(model, columns, [vectors])], results={"vectors": Output(vectors)})

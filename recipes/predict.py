@@ -75,9 +75,7 @@ def predict(
         )
     ranking, rows = fuse_rankings(systems, valid)
     if new is None:
-        tested = {}
-        for name, (_, ranked) in systems.items():
-            tested[name] = ranked
+        tested = {name: ranked for name, (_, ranked) in systems.items()}
         # `evaluate_retrieval` orders a fused ranking by its fused scores, which stand in the column of teacher scores.
         if len(systems) > 1:
             inputs: dict[str, Any] = {"queries": test, "corpus": corpus, "scored": ranking}
@@ -99,13 +97,9 @@ def find_systems(
     run: FinishedRun, last: str, name: str, new: Step | None, corpus: Output
 ) -> Systems:
     """Return the systems of a run's last iteration, ranked for the queries `new`. None: for the run's test queries."""
-    steps = {}
-    for end in ("", "_reranked", "_knn"):
-        steps[end] = f"{last}/evaluate{end}"
+    steps = {end: f"{last}/evaluate{end}" for end in ("", "_reranked", "_knn")}
     if new is None:
-        ranked = {}
-        for end, found in steps.items():
-            ranked[end] = run.get(found)
+        ranked = {end: run.get(found) for end, found in steps.items()}
     else:
         made = (
             "merge" if f"{last}/merge_embedder" in run.step_ids else "finetune"

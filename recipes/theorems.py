@@ -96,11 +96,7 @@ def theorems(
 
 def find_given(**paths: str) -> dict[str, Any]:
     """Return parameter -> Source for the paths that are not empty."""
-    found = {}
-    for name, path in paths.items():
-        if path:
-            found[name] = Source.find(path, name)
-    return found
+    return {name: Source.find(path, name) for name, path in paths.items() if path}
 
 
 def evaluate(name: str, statements: Output, model: Source | Output, max_length: int | None) -> Step:

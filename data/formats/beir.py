@@ -73,10 +73,7 @@ def read(folder: Path, *, labelled: bool = True, sampled: bool = False) -> Retri
             split = None
         for query, (where, grades) in _read_qrels(paths, known, documents, notes, unread).items():
             labelled_ids.add(query)
-            relevant = {}
-            for document, grade in grades.items():
-                if grade > 0:
-                    relevant[document] = grade
+            relevant = {document: grade for document, grade in grades.items() if grade > 0}
             if not relevant:
                 notes["queries without a relevant document, left out"] += 1
                 continue

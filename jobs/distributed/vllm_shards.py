@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,32 +31,15 @@ Request = tuple[np.ndarray, dict[str, Any]]
 """The token ids of a prompt, int32, and vLLM's sampling parameters."""
 
 
-class ShardClient(Protocol):
-    """Makes the requests for a shard, and writes its output file from the answers."""
-
-    def requests(self, source: Path) -> list[Request]:
-        """Return the requests of a shard."""
-        ...
-
-    def write(
-        self, source: Path, target: Path, answers: Sequence[np.ndarray], tokens: int
-    ) -> Mapping[str, int]:
-        """Write the file `target`. answers: token ids, in the order of the requests. tokens: number of generated
-        tokens. Return counts, among them `rows` and `tokens`."""
-        ...
-
-
 def map_with_vllm(
-    context: Context,
-    shards: Sequence[Path],
-    model: Path,
-    dtype: str,
-    client: ShardClient,
-    rows: int,
+    context: Context, shards: Sequence[Path], model: Path, dtype: str, client: Any, rows: int
 ) -> dict[str, int]:
     """Write one output file into `context.out` for each of `shards`, with the same stem. Return the summed counts. Ray
     must be running. Each worker starts an engine.
 
+    client: its `requests(source)` returns the requests of a shard. Its `write(source, target, answers, tokens)` writes
+    the file `target` from the token ids of the answers, in the order of the requests, and returns counts, among them
+    `rows` and `tokens` (the number of generated tokens).
     rows: number of rows of all shards. Raises the exceptions of `client`, and JobError for an engine that does not
     start, or is lost more than `context.resources.retries` times."""
     process = partial(_ask_shards, context, model, dtype, client, rows)
@@ -67,7 +50,7 @@ def _ask_shards(
     context: Context,
     model: Path,
     dtype: str,
-    client: ShardClient,
+    client: Any,
     total: int,
     targets: Mapping[Path, Path],
     done: int,
@@ -119,7 +102,7 @@ def _answers(
     context: Context,
     model: Path,
     dtype: str,
-    client: ShardClient,
+    client: Any,
     pieces: list[dict[str, Any]],
     longest: int,
 ) -> Iterator[tuple[Path, int, np.ndarray, int]]:

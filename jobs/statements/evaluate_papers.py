@@ -83,9 +83,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     ranks_R = pc.list_flatten(read_shards(context.out / "ranks")["ranks"]).to_numpy()
     metrics = compute_rank_metrics(ranks_R, relevant, sorted(config.k))
     names = list_metrics(config)
-    shown = {}
-    for name in names:
-        shown[name] = round(metrics.values[name], 6)
+    shown = {name: round(metrics.values[name], 6) for name in names}
     shown |= list_half_widths(metrics.per_query, names, paper_S[rows_Q])
     shown |= {"statements": total, "queries": metrics.queries}
     by_cutoff = metrics.list_by_cutoff(("p", "r"), config.k)

@@ -130,10 +130,7 @@ def _generate_batch(
             pad_token_id=decoder.conversations.filler,
             **options,
         )
-    found = []
-    for row in out_BL[:, ids_BL.shape[1] :].tolist():
-        found.append(_cut(row, decoder, sampling))
-    return found
+    return [_cut(row, decoder, sampling) for row in out_BL[:, ids_BL.shape[1] :].tolist()]
 
 
 def _cut(ids: list[int], decoder: Decoder, sampling: Sampling) -> list[int]:

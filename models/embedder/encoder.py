@@ -135,9 +135,7 @@ class Encoder:
         """Yield (indices into `texts`, token ids) of each window, longest texts first. A thread tokenizes one window
         ahead, since the tokenizer releases the GIL."""
         order = np.argsort([-len(text) for text in texts], kind="stable")
-        windows = []
-        for start in range(0, len(order), WINDOW):
-            windows.append(order[start : start + WINDOW])
+        windows = [order[start : start + WINDOW] for start in range(0, len(order), WINDOW)]
 
         def tokenize(places: np.ndarray) -> list[list[int]]:
             return self.tokenize(

@@ -62,9 +62,7 @@ def load(folder: Path, in_features: int) -> nn.Linear:
             about: dict[str, Any] = dict(
                 zip(("out_features", "in_features"), state["weight"].shape, strict=True)
             )
-            weights = {}
-            for name, weight in state.items():
-                weights[f"linear.{name}"] = weight
+            weights = {f"linear.{name}": weight for name, weight in state.items()}
         else:
             about = json.loads((folder / "config.json").read_text())
             weights = load_file(folder / "model.safetensors")

@@ -58,9 +58,7 @@ class SourceDigests:
             )
         with ThreadPoolExecutor(max_workers=8) as pool:
             digests = list(pool.map(self._file_digest, (path for _, path in files)))
-        content = []
-        for (name, _), value in zip(files, digests, strict=True):
-            content.append([name, value])
+        content = [[name, value] for (name, _), value in zip(files, digests, strict=True)]
         return digest([*content, source.told_by_name] if source.told_by_name else content)
 
     def save(self) -> None:

@@ -310,10 +310,7 @@ def _list_seeds(recipe: Recipe, parameters: Mapping[str, Any], seeds: int) -> li
             f"--seeds {seeds}: recipe {recipe.name} has no parameter seed; expected one, such as seed: Seed = 42; leave"
             " --seeds out"
         )
-    found = []
-    for number in range(seeds):
-        found.append({**parameters, "seed": parameters["seed"] + number})
-    return found
+    return [{**parameters, "seed": parameters["seed"] + number} for number in range(seeds)]
 
 
 def _parameters(recipe: Recipe, given: Mapping[str, str]) -> dict[str, Any]:

@@ -177,10 +177,7 @@ def build_table(
 
 def find_best(values: Sequence[Any], direction: int) -> set[int]:
     """Return the positions of the best value; empty if there is no direction or all values are equal."""
-    known = {}
-    for i, value in enumerate(values):
-        if is_finite(value):
-            known[i] = direction * value
+    known = {i: direction * value for i, value in enumerate(values) if is_finite(value)}
     best = max(known.values(), default=0)
     if not direction or best == min(known.values(), default=0):
         return set()

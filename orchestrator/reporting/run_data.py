@@ -126,10 +126,7 @@ def collect_tables(steps: Sequence[StepReport]) -> list[tuple[str, str, Table]]:
     tables = []
     for step in steps:
         for title, rows in step.tables.items():
-            chosen = {}
-            for i, row in enumerate(rows):
-                if row.get("kept") is True:
-                    chosen[i] = "chosen"
+            chosen = {i: "chosen" for i, row in enumerate(rows) if row.get("kept") is True}
             if rows:
                 tables.append((step.name, title, build_table(rows, chosen, step.directions)))
     return tables

@@ -279,10 +279,7 @@ class Bucket(Backend):
                 yield from page
 
     def _sizes(self, prefix: str) -> dict[str, int]:
-        found = {}
-        for meta in self.list_objects(prefix):
-            found[meta["path"]] = meta["size"]
-        return found
+        return {meta["path"]: meta["size"] for meta in self.list_objects(prefix)}
 
     def _send(self, path: Path, key: str) -> str:
         with self.report_unreachable(key):

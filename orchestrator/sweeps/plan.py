@@ -90,10 +90,7 @@ def plan_sweep(
     for step in needed:
         if step.name in {*touched, objective.step} and hasattr(step.config, "seed"):
             seeded.append(step.name)
-    finished = {}
-    for step in reached:
-        if step.finished:
-            finished[step.name] = step
+    finished = {step.name: step for step in reached if step.finished}
     return SweepPlan(
         name,
         found,

@@ -80,9 +80,7 @@ class Evaluations:
         """Fuse systems with weights chosen on the held-out queries, and evaluate the fusion on the split in the table.
         systems: name -> split -> evaluation; the fusion is compared with the first. end: suffix of the step names."""
         shown = self.splits[0]
-        evaluated = {}
-        for one, found in systems.items():
-            evaluated[one] = (found["valid"], found[shown])
+        evaluated = {one: (found["valid"], found[shown]) for one, found in systems.items()}
         blended = fuse_evaluations(f"{name}/blend{end}", self.valid, evaluated)
         before = next(iter(systems.values()))[shown]
         return self.evaluate_order(name, f"blended{end}", shown, blended["ranking"], before=before)
