@@ -14,7 +14,7 @@ def ask(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
     the folders `index` and `model`."""
     from ratchet.jobs.indexes.finder import Finder
 
-    finder = Finder(paths["model"], paths["index"], arguments.hybrid)
+    finder = Finder(paths["model"], paths["index"])
     for query in arguments.query or read_queries():
         found = finder.find(query, arguments.top)
         if arguments.json:

@@ -78,7 +78,6 @@ def _add_search(sub: argparse.ArgumentParser) -> None:
         help="flat (exact), ivf or hnsw (approximate, for millions of documents) (default: flat)")
     sub.add_argument("--query", action="append", metavar="TEXT",
         help="a query; may be repeated (default: queries are typed, or read from the standard input)")
-    sub.add_argument("--hybrid", action="store_true", help="combine with BM25 by reciprocal rank fusion")
     sub.add_argument("--top", type=number(int, 1), default=10, metavar="N", help="documents per query (default: 10)")
 
 
@@ -132,7 +131,7 @@ DIR contains shard-00000.arrow, ... (columns id and embedding), embeddings.npy (
         examples="""\
 examples:
   ratchet search 20261124-2311:embedder documents.jsonl
-  ratchet search 20261124-2311:embedder documents.jsonl --query "adds the denominators" --hybrid
+  ratchet search 20261124-2311:embedder documents.jsonl --query "adds the denominators"
   ratchet search base/ documents.parquet --index hnsw --json < queries.txt
 
 The index is kept in the store: the next search with this model and these documents does not build it again.

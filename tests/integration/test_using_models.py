@@ -127,10 +127,10 @@ def test_texts_are_embedded_and_found(said: dict[str, str], folder: Path) -> Non
     searches = {
         command: output for command, output in said.items() if command.startswith("ratchet search")
     }
-    plain, hybrid = searches.values()
+    plain, as_json = searches.values()
     assert "recall@10" in plain
     assert len(re.findall(r"^  [123]  0\.\d{4}  ", plain, re.MULTILINE)) == 3
-    found = json.loads(hybrid)
+    found = json.loads(as_json)
     assert found["documents"][0]["text"] == "Squares each term of a sum on its own"
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import bm25s
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -105,26 +104,6 @@ def test_fewer_lists_searched_find_less(inputs: Inputs, context: MakeContext) ->
     assert recalls[0] < recalls[1] < recalls[2] == 1.0
 
 
-def test_a_hybrid_search_is_the_sum_of_reciprocal_ranks(
-    inputs: Inputs, context: MakeContext
-) -> None:
-    made, query = context(1), "nurse repairs keys"
-    run(made, Config(), inputs)
-    words = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
-    words.index(bm25s.tokenize(TEXTS, stopwords=None, show_progress=False), show_progress=False)
-    score_N = words.get_scores(
-        bm25s.tokenize([query], stopwords=None, show_progress=False, return_ids=False)[0]
-    )
-    by_words = [row for row in np.argsort(-score_N, kind="stable")[:100] if score_N[row] > 0]
-    points: dict[int, float] = {}
-    for ranking in (rank(inputs.model, query)[:100], by_words):
-        for place, row in enumerate(ranking, 1):
-            points[int(row)] = points.get(int(row), 0.0) + 1 / (60 + place)
-    best = sorted(points.items(), key=lambda one: -one[1])[:7]
-    found = Finder(inputs.model, made.out, hybrid=True).find(query, 7)
-    assert [(int(name[1:]), pytest.approx(score)) for name, _, score in found] == best
-
-
 def test_search_reads_arguments_and_stdin(
     inputs: Inputs,
     context: MakeContext,
@@ -134,7 +113,7 @@ def test_search_reads_arguments_and_stdin(
     made = context(1)
     run(made, Config(), inputs)
     paths = {**vars(inputs), "index": made.out}
-    options = {"hybrid": False, "top": 2, "json": True, "query": ["a soup", "the moon"]}
+    options = {"top": 2, "json": True, "query": ["a soup", "the moon"]}
     ask(paths, argparse.Namespace(**options))
     first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert (first["query"], second["query"], len(first["documents"])) == ("a soup", "the moon", 2)
