@@ -29,6 +29,7 @@ def settings(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> list[s
     ]
 
 
+@pytest.mark.soak
 def test_two_folds_end_in_one_table(settings: list[str], tmp_path: Path) -> None:
     folds = ("--set", "folds=2", "--set", "iterations=0", "--set", "split_by=document")
     status, output = run(tmp_path, "run", "retriever", *settings, *folds)

@@ -18,6 +18,7 @@ from ratchet.orchestrator.store import Store
 pytestmark = pytest.mark.timeout(900)
 
 
+@pytest.mark.soak
 def test_a_run_starts_from_the_weights_of_the_scripts(tiny_decoder: Path, tmp_path: Path) -> None:
     theirs = ScriptEncoder(tiny_decoder, "qwen2", 24)
     adapter, projection = theirs.save(tmp_path / "outputs")

@@ -344,6 +344,7 @@ ray.shutdown()
 """
 
 
+@pytest.mark.soak
 def test_killed_driver_loses_one_shard(tmp_path: Path, context: MakeContext) -> None:
     shards, calm, trace = inputs(tmp_path, 6), context(name="calm"), tmp_path / "trace"
     map_shards(calm, shards, Square, {"trace": tmp_path / "calm"}, calm.out)

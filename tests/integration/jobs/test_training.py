@@ -176,7 +176,7 @@ def tensorboard(folder: Path) -> dict[str, dict[int, float]]:
     return curves
 
 
-@pytest.mark.parametrize(("stage", "workers"), [(2, 2), (3, 1)])
+@pytest.mark.parametrize(("stage", "workers"), [pytest.param(2, 2, marks=pytest.mark.soak), (3, 1)])
 def test_zero_stages_workers_and_parts_agree(
     cluster: None, tmp_path: Path, workers: int, stage: int
 ) -> None:

@@ -133,7 +133,13 @@ def test_zero_3_shards_what_full_finetuning_keeps(models: dict[str, Path]) -> No
             r"add --set finetune_embedder\.micro_batch_size=1\n",
             marks=pytest.mark.soak,
         ),
-        ("32B", "T4:16", "", r"use a smaller model, or larger machines|add --set embed"),
+        pytest.param(
+            "32B",
+            "T4:16",
+            "",
+            r"use a smaller model, or larger machines|add --set embed",
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_what_cannot_fit_is_refused_with_what_makes_it_fit(

@@ -108,7 +108,7 @@ def test_saved_adapters_load_here_and_in_plain_peft(tiny: dict[str, Path], tmp_p
     )
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_same_adapter_is_the_same_bytes_in_every_process(
     tiny: dict[str, Path], tmp_path: Path
 ) -> None:
