@@ -7,7 +7,7 @@ import torch
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
-from ratchet.models.footprint import Kind, build_on_meta, read_config
+from ratchet.models.footprint import Kind, build_on_meta, load_config
 from ratchet.models.loading import HEADS, train_in_float32
 
 TASKS = {"backbone": "FEATURE_EXTRACTION", "causal": "CAUSAL_LM", "classifier": "SEQ_CLS"}
@@ -21,7 +21,7 @@ TIED = ("lm_head", "embed_tokens", "embed_out", "wte", "word_embeddings")
 def try_adapter(base: Path, kind: Kind, target_modules: str, changed: int) -> None:
     """Raise ModelError, beginning with `target_modules`, for modules that PEFT or training cannot adapt. Reads the
     config only. changed: time of the last change of the folder, for the cache."""
-    config = read_config(base, kind)
+    config = load_config(base, kind)
     try:
         model = build_on_meta(config, kind, torch.float32)
     except (NotImplementedError, RuntimeError):  # an architecture that cannot be built without data

@@ -208,7 +208,7 @@ def measure(
     training: the pass has a backward pass too. lora_r: rank of the adapter; 0 trains all weights. eager: attention
     with its matrix, as in training on CPUs.
     """
-    config = read_config(folder, kind)
+    config = load_config(folder, kind)
     turn_off_dropout(config)
     config._attn_implementation = "eager" if eager else "footprint"
     compute = resolve_dtype(dtype, torch.device("cpu"))
@@ -257,7 +257,7 @@ def measure(
     )
 
 
-def read_config(folder: Path, kind: Kind) -> Any:
+def load_config(folder: Path, kind: Kind) -> Any:
     """Return the config of a model folder; a classifier has one output."""
     config = transformers.AutoConfig.from_pretrained(folder)
     if kind == "classifier":

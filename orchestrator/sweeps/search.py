@@ -169,8 +169,9 @@ class Search(tune.Callback):
     def _end(self, trial: Any, **found: Any) -> None:
         self.ended += 1
         key = compute_key(self.spec.get_settings(trial.config))
-        # A trial whose process could not be started has an error without a start.
-        seconds = time.monotonic() - self.started.get(key, time.monotonic())
+        seconds = 0.0
+        if key in self.started:  # else its process could not be started
+            seconds = time.monotonic() - self.started[key]
         self._record(trial, seconds=seconds, **found)
         result = self.trials[key]
         if result.status == "failed":
