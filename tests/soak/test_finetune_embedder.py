@@ -15,7 +15,7 @@ from embedder_finetuning import LONG, Lines, context, losses, train_with_a_kille
 from safetensors.torch import load_file
 from step_process import run_step
 
-from ratchet.jobs.retrieval import finetune_embedder as implementation
+from ratchet.jobs.retrieval import finetune_embedder
 from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs, check
 from ratchet.orchestrator.job_interface import Result
 
@@ -31,7 +31,7 @@ def inputs(concepts: Path) -> Inputs:
 def undisturbed(
     local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory
 ) -> Result:
-    return run_step(implementation.run, context(tmp_path_factory.mktemp("long")), LONG, inputs)
+    return run_step(finetune_embedder.run, context(tmp_path_factory.mktemp("long")), LONG, inputs)
 
 
 def test_killed_zero_3_worker_resumes(undisturbed: Result, inputs: Inputs, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ class Lines:
         with open(self.path, "a") as file: file.write(json.dumps([self.name, progress.done, progress.stage]) + "\\n")
 context, config, inputs = spec
 from dataclasses import replace
-result = run_step(implementation.run, replace(context, progress=Lines(sys.argv[3], sys.argv[2])), config, inputs)
+result = run_step(finetune_embedder.run, replace(context, progress=Lines(sys.argv[3], sys.argv[2])), config, inputs)
 Path(sys.argv[4]).write_bytes(pickle.dumps(result))
 """
 
@@ -66,7 +66,7 @@ def test_a_killed_driver_goes_on_too(local_ray: None, inputs: Inputs, tmp_path: 
     """What the first driver started dies with it within a second or so: the run must be longer than that. (And few
     checkpoints: Ray Train takes one every two seconds.)"""
     longer = dataclasses.replace(LONG, epochs=6, save_steps=40)
-    undisturbed = run_step(implementation.run, context(tmp_path / "undisturbed"), longer, inputs)
+    undisturbed = run_step(finetune_embedder.run, context(tmp_path / "undisturbed"), longer, inputs)
     here = dataclasses.replace(context(tmp_path / "killed"), progress=None)  # type: ignore[arg-type]
     (tmp_path / "spec").write_bytes(pickle.dumps((here, longer, inputs)))
 
@@ -123,7 +123,7 @@ def test_a_decoder_in_4_bits_learns_with_examples(
     )
     decoder = dataclasses.replace(inputs, base=tiny_decoder)
     check(config, decoder, {})
-    result = run_step(implementation.run, context(tmp_path, workers=2), config, decoder)
+    result = run_step(finetune_embedder.run, context(tmp_path, workers=2), config, decoder)
     found = losses(result)
     assert np.mean(found[-3:]) < np.mean(found[:3]) - 0.05
     text = (tmp_path / "out/adapter/encoding_config.json").read_text()

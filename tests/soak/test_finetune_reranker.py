@@ -10,7 +10,7 @@ import pytest
 from reranker_finetuning import DECODER, context, losses, make_inputs
 from step_process import run_step
 
-from ratchet.jobs.retrieval import finetune_reranker as implementation
+from ratchet.jobs.retrieval import finetune_reranker
 from ratchet.jobs.retrieval.finetune_reranker import Inputs, check
 from ratchet.orchestrator.job_interface import Result
 
@@ -31,7 +31,7 @@ def decoder(
     )
     check(DECODER, given, {})
     return run_step(
-        implementation.run, context(folder, workers=2), DECODER, given
+        finetune_reranker.run, context(folder, workers=2), DECODER, given
     ), folder / "out/adapter"
 
 
@@ -44,7 +44,7 @@ def test_a_decoder_learns_nearly_the_same_in_4_bits(
         dataclasses.replace(inputs, base=tiny_decoder),
     )
     check(config, given, {})
-    result = run_step(implementation.run, context(tmp_path, workers=2), config, given)
+    result = run_step(finetune_reranker.run, context(tmp_path, workers=2), config, given)
     assert losses(result) == pytest.approx(losses(decoder[0]), rel=0.2)
     assert np.mean(losses(result)[-3:]) < np.mean(losses(result)[:3]) - 0.02
 
@@ -58,6 +58,6 @@ def test_a_decoder_learns_the_same_with_zero_3(
         dataclasses.replace(inputs, base=tiny_decoder),
     )
     check(config, given, {})
-    result = run_step(implementation.run, context(tmp_path, workers=2), config, given)
+    result = run_step(finetune_reranker.run, context(tmp_path, workers=2), config, given)
     assert losses(result) == pytest.approx(losses(decoder[0]), rel=0.02)
     assert np.mean(losses(result)[-3:]) < np.mean(losses(result)[:3]) - 0.02

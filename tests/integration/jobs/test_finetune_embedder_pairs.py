@@ -16,8 +16,7 @@ from step_process import run_step
 from ratchet.data.pair_batches import PairSampler
 from ratchet.data.tables import open_mapped, read_shards
 from ratchet.errors import InputError
-from ratchet.jobs.statements import finetune_embedder_pairs as implementation
-from ratchet.jobs.statements import prepare_papers
+from ratchet.jobs.statements import finetune_embedder_pairs, prepare_papers
 from ratchet.jobs.statements.finetune_embedder_pairs import Config, Inputs, check
 from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.orchestrator.job_interface import Context, Resources, Result
@@ -79,7 +78,9 @@ def tuned(
 ) -> tuple[Result, Path]:
     folder = tmp_path_factory.mktemp("tuned")
     check(FAST, inputs, {})
-    return run_step(implementation.run, context(folder), FAST, inputs), folder / "out/adapter"
+    return run_step(
+        finetune_embedder_pairs.run, context(folder), FAST, inputs
+    ), folder / "out/adapter"
 
 
 def test_training_equals_plain_torch(tuned: tuple[Result, Path], inputs: Inputs) -> None:
@@ -138,7 +139,7 @@ def test_workers_and_micro_batches_change_nothing(
     change = {"zero_stage": 2, "gradient_checkpointing": True, "eval_steps": 3}
     config = dataclasses.replace(FAST, **change)
     other = run_step(
-        implementation.run,
+        finetune_embedder_pairs.run,
         context(tmp_path / "other", workers=2, micro_batch_size=3),
         config,
         inputs,
@@ -191,7 +192,10 @@ def test_a_decoder_in_4_bits_learns_with_dropout(
     )
     decoder = dataclasses.replace(inputs, base=tiny_decoder)
     result = run_step(
-        implementation.run, context(tmp_path, workers=2, micro_batch_size=8), config, decoder
+        finetune_embedder_pairs.run,
+        context(tmp_path, workers=2, micro_batch_size=8),
+        config,
+        decoder,
     )
     found = losses(result)
     assert np.mean(found[-3:]) < np.mean(found[:2])

@@ -14,7 +14,7 @@ from pathlib import Path
 from ray import cloudpickle
 from step_process import run_step
 
-from ratchet.jobs.retrieval import finetune_embedder as implementation
+from ratchet.jobs.retrieval import finetune_embedder
 from ratchet.jobs.retrieval.finetune_embedder import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Progress, Resources, Result
 
@@ -107,7 +107,7 @@ def train_with_a_killed_worker(
 
     thread = threading.Thread(target=kill, daemon=True)
     thread.start()
-    result = run_step(implementation.run, here, config, inputs)
+    result = run_step(finetune_embedder.run, here, config, inputs)
     thread.join(timeout=1)
     after = [done for pid, done, _ in told.read() if pid != killed[0]]
     assert after, "the worker was not killed in time"

@@ -20,7 +20,6 @@ from tiny_models import save_chat_model
 from ratchet.data.tables import write_shards
 from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
 from ratchet.jobs.answers import sft, sft_training
-from ratchet.jobs.answers import sft as implementation
 from ratchet.models.losses import causal_lm_loss
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 
@@ -41,10 +40,10 @@ class SmallChunks(sft_training.SftTask):
     """Chunks of a few labels, so that their numbers differ. With a folder named `kill` beside the file of lengths, the
     second worker is killed once, in the second epoch."""
 
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, *given: Any, **arguments: Any) -> None:
         causal_lm_loss.CHUNK = 5
         self.kill: Path = arguments["lengths"].parent / "kill"
-        super().__init__(**arguments)
+        super().__init__(*given, **arguments)
 
     def batch(self, epoch: int, step: int) -> Any:
         if epoch == 1 and self.worker.rank == 1 and self.kill.exists():
@@ -80,7 +79,7 @@ def context(folder: Path, workers: int = 1) -> Context:
 
 def train(folder: Path, config: sft.Config, inputs: sft.Inputs, workers: int = 1) -> Result:
     sft.check(config, inputs, {})
-    return run_step(implementation.run, context(folder, workers), config, inputs)
+    return run_step(sft.run, context(folder, workers), config, inputs)
 
 
 def make_inputs(folder: Path) -> sft.Inputs:

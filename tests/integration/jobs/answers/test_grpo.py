@@ -24,7 +24,6 @@ from ratchet.jobs.answers import (
     grpo,
     grpo_training,
 )
-from ratchet.jobs.answers import grpo as implementation
 from ratchet.orchestrator.job_interface import Context, Result
 
 MakeContext = Callable[..., Context]
@@ -33,9 +32,9 @@ MakeContext = Callable[..., Context]
 class Killed(grpo_training.GrpoTask):
     """Is killed once, in the fifth training step, if there is a folder named `kill` beside the file of counts."""
 
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, *given: Any, **arguments: Any) -> None:
         self.kill: Path = arguments["counts"].parent / "kill"
-        super().__init__(**arguments)
+        super().__init__(*given, **arguments)
 
     def _answer(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
         if trainer.state.global_step == 4 and self.kill.exists():
@@ -52,14 +51,14 @@ def inputs(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> grpo.In
 
 def train(context: Context, config: grpo.Config, inputs: grpo.Inputs) -> Result:
     grpo.check(config, inputs, {})
-    return run_step(implementation.run, context, config, inputs)
+    return run_step(grpo.run, context, config, inputs)
 
 
 def train_killed(context: Context, config: grpo.Config, inputs: grpo.Inputs) -> Result:
     """In the process of the step."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grpo_training, "GrpoTask", Killed)
-        return implementation.run(context, config, inputs)
+        return grpo.run(context, config, inputs)
 
 
 def test_a_decoder_learns_what_its_verifier_accepts(

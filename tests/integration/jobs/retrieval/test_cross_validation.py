@@ -12,7 +12,7 @@ from embedder_finetuning import FAST, context
 from step_process import run_step
 
 from ratchet.data.tables import read_shards, write_table
-from ratchet.jobs.retrieval import finetune_embedder as implementation
+from ratchet.jobs.retrieval import finetune_embedder
 from ratchet.jobs.retrieval.finetune_embedder import Inputs
 from ratchet.jobs.training.cross_validation import FOLDS, join_histories, needs_cross_validation
 from ratchet.jobs.training.schedule import TrainHistory
@@ -33,7 +33,7 @@ def inputs(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 def test_a_gain_in_all_folds_replaces_the_base(
     local_ray: None, inputs: Inputs, tmp_path: Path
 ) -> None:
-    result = run_step(implementation.run, context(tmp_path), CONFIG, inputs)
+    result = run_step(finetune_embedder.run, context(tmp_path), CONFIG, inputs)
     assert (result.metrics["tested"], result.metrics["tested_on"]) == (
         "eval_loss",
         "folds of the training queries",
@@ -63,7 +63,7 @@ def test_labels_that_tell_nothing_keep_the_base(
     exchanged = mined.set_column(column, "positives", mined["positives"].take(pa.array(order)))
     write_table(tmp_path / "mined" / "shard-00000.parquet", exchanged)
     given = dataclasses.replace(inputs, mined=tmp_path / "mined")
-    result = run_step(implementation.run, context(tmp_path / "run"), CONFIG, given)
+    result = run_step(finetune_embedder.run, context(tmp_path / "run"), CONFIG, given)
     assert result.metrics["kept"] == "base"
     assert not result.metrics["changed"]
     assert result.note.endswith("(cross-validation of the training queries)")

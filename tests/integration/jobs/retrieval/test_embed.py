@@ -14,7 +14,6 @@ from ratchet.data.tables import CORPUS, open_mapped, read_shards, write_shards
 from ratchet.data.vectors import read_blocks
 from ratchet.errors import InputError, ModelError
 from ratchet.jobs.retrieval import embed
-from ratchet.jobs.retrieval import embed as implementation
 from ratchet.jobs.retrieval.embed import Config, Inputs
 from ratchet.models.model_files import MINILM, resolve
 from ratchet.models.search.top_k import top_k
@@ -65,7 +64,7 @@ def test_vectors_are_those_of_sentence_transformers(
     from sentence_transformers import SentenceTransformer
 
     ctx, config = context(), Config(role="passage", dtype="float32")
-    result = implementation.run(ctx, config, Inputs(model, texts))
+    result = embed.run(ctx, config, Inputs(model, texts))
     expected = SentenceTransformer(str(model), device="cpu").encode(
         TEXTS, normalize_embeddings=True
     )
@@ -92,7 +91,7 @@ def test_float16_vectors(model: Path, texts: Path, context: MakeContext) -> None
     runs = context(name="whole"), context(name="half")
     for ctx, storage in zip(runs, ("float32", "float16"), strict=True):
         config = Config(dtype="float32", storage_dtype=storage, npy=True)  # type: ignore[arg-type]
-        implementation.run(ctx, config, Inputs(model, texts))
+        embed.run(ctx, config, Inputs(model, texts))
     whole, half = (vectors(ctx.out) for ctx in runs)
     assert open_mapped(runs[1].out).field("embedding").type == pa.list_(pa.float16(), 384)
     assert (half == whole.astype(np.float16)).all()
@@ -110,7 +109,7 @@ def test_the_same_bytes_twice_and_a_length_limit(
 ) -> None:
     runs = [context(name=name) for name in ("a", "b", "short")]
     for ctx, limit in zip(runs, (None, None, 8), strict=True):
-        implementation.run(ctx, Config(max_length=limit), Inputs(model, texts))
+        embed.run(ctx, Config(max_length=limit), Inputs(model, texts))
     first, second = (
         {path.name: path.read_bytes() for path in ctx.out.iterdir()} for ctx in runs[:2]
     )
@@ -125,7 +124,7 @@ def test_a_shard_without_rows_gives_one_without_rows(
 ) -> None:
     write_shards(tmp_path / "none", [], CORPUS, 3)
     ctx = context()
-    result = implementation.run(ctx, Config(), Inputs(model, tmp_path / "none"))
+    result = embed.run(ctx, Config(), Inputs(model, tmp_path / "none"))
     assert result.metrics["rows"] == 0
     assert open_mapped(ctx.out).num_rows == 0
 
@@ -145,14 +144,14 @@ def test_what_cannot_work_is_refused_before_anything_starts(
 def test_a_table_without_texts_is_named(model: Path, tmp_path: Path, context: MakeContext) -> None:
     write_shards(tmp_path / "ids", [{"id": "a"}], pa.schema([("id", pa.string())]), 3)
     with pytest.raises(InputError, match=r"shard-00000\.parquet: has no column text"):
-        implementation.run(context(), Config(), Inputs(model, tmp_path / "ids"))
+        embed.run(context(), Config(), Inputs(model, tmp_path / "ids"))
 
 
 def test_vectors_are_written_as_one_array_for_other_tools(
     model: Path, texts: Path, context: MakeContext
 ) -> None:
     made = context()
-    implementation.run(made, Config(npy=True, dtype="float32"), Inputs(model, texts))
+    embed.run(made, Config(npy=True, dtype="float32"), Inputs(model, texts))
     array = np.load(made.out / "embeddings.npy")
     assert array.dtype == np.float32
     assert np.array_equal(array, vectors(made.out))

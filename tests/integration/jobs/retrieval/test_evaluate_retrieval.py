@@ -15,7 +15,6 @@ import pytrec_eval
 
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval import evaluate_retrieval
-from ratchet.jobs.retrieval import evaluate_retrieval as implementation
 from ratchet.jobs.retrieval.evaluate_retrieval import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Result
 from ratchet.orchestrator.job_interface.settings import validate
@@ -35,7 +34,7 @@ def evaluated(ctx: Context, problem: Any, before: Path | None = None, **config: 
     inputs = Inputs(problem.queries, problem.corpus, *vectors, before=before)
     given = validate(Config, config, "evaluate_retrieval")
     evaluate_retrieval.check(given, inputs, {})
-    return implementation.run(ctx, given, inputs)
+    return evaluate_retrieval.run(ctx, given, inputs)
 
 
 def first_ranks(problem: Any) -> list[int]:
@@ -177,7 +176,7 @@ def test_what_does_not_fit_is_named(problem: Any, context: MakeContext, tmp_path
         with pytest.raises(
             InputError, match=f"system={system} given; expected {said} too; give them"
         ):
-            implementation.run(context(), config, Inputs(problem.queries, problem.corpus))
+            evaluate_retrieval.run(context(), config, Inputs(problem.queries, problem.corpus))
     for config, said in (
         ({"k": (0,)}, r"evaluate_retrieval\.k: \(0,\) given; expected >= 1"),
         ({"tag": "two words"}, "expected one word"),

@@ -13,7 +13,7 @@ from embedder_finetuning import FAST, SHOWN, context, losses, write_examples
 from step_process import run_step
 
 from ratchet.data.tables import read_shards, write_table
-from ratchet.jobs.retrieval import finetune_embedder as implementation
+from ratchet.jobs.retrieval import finetune_embedder
 from ratchet.jobs.retrieval.finetune_embedder import Inputs
 from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.orchestrator.job_interface import Result
@@ -29,7 +29,7 @@ def tuned(
     local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Result, Path]:
     folder = tmp_path_factory.mktemp("tuned")
-    return run_step(implementation.run, context(folder), FAST, inputs), folder / "out/adapter"
+    return run_step(finetune_embedder.run, context(folder), FAST, inputs), folder / "out/adapter"
 
 
 def test_training_is_what_plain_torch_and_peft_do(
@@ -102,7 +102,7 @@ def test_all_epochs_are_kept_and_one_is_chosen(
     from safetensors.torch import load_file
 
     config = dataclasses.replace(FAST, keep="all", epoch=1, learning_rate=1e-12, epochs=2)
-    result = run_step(implementation.run, context(tmp_path), config, inputs)
+    result = run_step(finetune_embedder.run, context(tmp_path), config, inputs)
     assert not result.metrics["improved"]
     assert (result.metrics["kept"], result.metrics["best_epoch"], result.note) == ("epoch 1", 1, "")
     weights = {
@@ -128,7 +128,10 @@ def test_two_workers_give_the_same_losses_and_metrics(
     """On the two workers also with micro batches, which do not change the result either."""
     one = tuned[0]
     other = run_step(
-        implementation.run, context(tmp_path / "other", workers=2, micro_batch_size=5), FAST, inputs
+        finetune_embedder.run,
+        context(tmp_path / "other", workers=2, micro_batch_size=5),
+        FAST,
+        inputs,
     )
     assert losses(other) == pytest.approx(losses(one), rel=1e-5, abs=1e-6)
     first, second = (dict(run.tables["epochs"][0]) for run in (one, other))
@@ -174,7 +177,7 @@ def test_a_large_corpus_is_represented_by_a_pool(
     few = read_shards(inputs.valid).slice(0, 5)  # type: ignore[arg-type]
     write_table(tmp_path / "valid/shard-00000.parquet", few)
     result = run_step(
-        implementation.run,
+        finetune_embedder.run,
         context(tmp_path, workers=2),
         config,
         dataclasses.replace(inputs, valid=tmp_path / "valid"),
@@ -190,7 +193,7 @@ def test_training_is_reproducible(
 ) -> None:
     current_best = dataclasses.replace(inputs, current_best=tuned[1])
     spoiled = dataclasses.replace(FAST, start_from="current_best", epochs=1, learning_rate=0.5)
-    result = run_step(implementation.run, context(tmp_path / "a"), spoiled, current_best)
+    result = run_step(finetune_embedder.run, context(tmp_path / "a"), spoiled, current_best)
     assert result.metrics["kept"] == "current_best"
     assert result.note == "kept the current best: no epoch was better"
     assert result.metrics["improved"] is False
@@ -201,7 +204,7 @@ def test_training_is_reproducible(
         assert (tmp_path / "a/out/adapter" / path.name).read_bytes() == path.read_bytes()
 
     allowed = run_step(
-        implementation.run,
+        finetune_embedder.run,
         context(tmp_path / "b"),
         dataclasses.replace(spoiled, allow_regression=True),
         current_best,
@@ -218,7 +221,7 @@ def test_unbeaten_base_gets_a_neutral_adapter(
     from ratchet.models.embedder import encoder
 
     result = run_step(
-        implementation.run,
+        finetune_embedder.run,
         context(tmp_path),
         dataclasses.replace(FAST, epochs=1, learning_rate=1e-12),
         inputs,
@@ -243,7 +246,7 @@ def test_an_adapter_brings_its_examples_along(
 
     inputs = dataclasses.replace(inputs, examples=write_examples(tmp_path))
     result = run_step(
-        implementation.run, context(tmp_path), dataclasses.replace(SHOWN, epochs=2), inputs
+        finetune_embedder.run, context(tmp_path), dataclasses.replace(SHOWN, epochs=2), inputs
     )
     adapter = tmp_path / "out/adapter"
     agreed = read_encoding_config(adapter)
@@ -265,9 +268,9 @@ def test_without_held_out_queries_the_last_epoch_is_kept(
     """As if the last epoch had been evaluated only, and was kept whatever it gave; also over a current best adapter."""
     config = dataclasses.replace(FAST, epochs=2)
     everything = dataclasses.replace(inputs, valid=None, current_best=tuned[1])
-    result = run_step(implementation.run, context(tmp_path / "all"), config, everything)
+    result = run_step(finetune_embedder.run, context(tmp_path / "all"), config, everything)
     at_the_end = dataclasses.replace(config, eval_steps=10**6, allow_regression=True)
-    expected = run_step(implementation.run, context(tmp_path / "some"), at_the_end, inputs)
+    expected = run_step(finetune_embedder.run, context(tmp_path / "some"), at_the_end, inputs)
     assert losses(result) == losses(expected)
     paths = [tmp_path / name / "out/adapter/adapter_model.safetensors" for name in ("all", "some")]
     assert paths[0].read_bytes() == paths[1].read_bytes()

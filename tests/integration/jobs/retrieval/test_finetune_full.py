@@ -16,9 +16,7 @@ from safetensors.torch import load_file
 from step_process import run_step
 
 from ratchet.data.tables import read_shards
-from ratchet.jobs.retrieval import finetune_embedder as implementation
-from ratchet.jobs.retrieval import finetune_reranker
-from ratchet.jobs.retrieval import finetune_reranker as reranker_work
+from ratchet.jobs.retrieval import finetune_embedder, finetune_reranker
 from ratchet.jobs.retrieval.finetune_embedder import Inputs
 from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.models.embedder import encoder
@@ -38,7 +36,7 @@ def tuned(
     local_ray: None, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Result, Path]:
     folder = tmp_path_factory.mktemp("full")
-    return run_step(implementation.run, context(folder), FULL, inputs), folder / "out/model"
+    return run_step(finetune_embedder.run, context(folder), FULL, inputs), folder / "out/model"
 
 
 def test_training_is_what_plain_torch_does(tuned: tuple[Result, Path], inputs: Inputs) -> None:
@@ -126,7 +124,7 @@ def test_a_current_best_that_is_not_beaten_stays(
 ) -> None:
     spoiled = dataclasses.replace(FULL, start_from=start_from, epochs=1, learning_rate=0.1)
     result = run_step(
-        implementation.run,
+        finetune_embedder.run,
         context(tmp_path),
         spoiled,
         dataclasses.replace(inputs, current_best=tuned[1]),
@@ -145,7 +143,7 @@ def test_a_current_best_that_is_not_beaten_stays(
 
 def test_unbeaten_base_stays(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
     spoiled = dataclasses.replace(FULL, epochs=1, learning_rate=1e-12, max_length=16)
-    result = run_step(implementation.run, context(tmp_path), spoiled, inputs)
+    result = run_step(finetune_embedder.run, context(tmp_path), spoiled, inputs)
     made = tmp_path / "out/model"
     assert result.metrics["kept"] == "base"
     before, after = (load_file(folder / "model.safetensors") for folder in (inputs.base, made))
@@ -157,12 +155,12 @@ def test_unbeaten_base_stays(local_ray: None, inputs: Inputs, tmp_path: Path) ->
 def test_whole_reranker_stays_if_unbeaten(local_ray: None, concepts: Path, tmp_path: Path) -> None:
     inputs = reranker_finetuning.make_inputs(concepts, tmp_path)
     config = dataclasses.replace(reranker_finetuning.FAST, method="full", learning_rate=2e-3)
-    first = run_step(reranker_work.run, reranker_finetuning.context(tmp_path / "a"), config, inputs)
+    first = run_step(finetune_reranker.run, reranker_finetuning.context(tmp_path / "a"), config, inputs)
     made = tmp_path / "a/out/model"
     assert first.metrics["improved"]
     spoiled = dataclasses.replace(config, start_from="current_best", epochs=1, learning_rate=0.5)
     best = dataclasses.replace(inputs, current_best=made)
-    second = run_step(reranker_work.run, reranker_finetuning.context(tmp_path / "b"), spoiled, best)
+    second = run_step(finetune_reranker.run, reranker_finetuning.context(tmp_path / "b"), spoiled, best)
     assert second.metrics["kept"] == "current_best"
     assert second.metrics["valid/map@25_start"] == pytest.approx(
         first.metrics["valid/map@25"], abs=1e-5
@@ -194,7 +192,7 @@ def test_a_decoder_in_parts_is_saved_with_its_head(
     config = dataclasses.replace(
         reranker_finetuning.DECODER, method="full", zero_stage=3, epochs=1, depth=2
     )
-    run_step(reranker_work.run, reranker_finetuning.context(tmp_path, workers=2), config, inputs)
+    run_step(finetune_reranker.run, reranker_finetuning.context(tmp_path, workers=2), config, inputs)
     before, after = (
         load_file(folder / "model.safetensors") for folder in (base, tmp_path / "out/model")
     )

@@ -17,7 +17,7 @@ from step_process import run_step
 
 from ratchet.data.tables import CORPUS, RANKED, read_shards, write_shards
 from ratchet.data.triplets import Triplets
-from ratchet.jobs.retrieval import finetune_reranker as implementation
+from ratchet.jobs.retrieval import finetune_reranker
 from ratchet.jobs.retrieval.finetune_reranker import Inputs, check
 from ratchet.jobs.training import teacher_gate
 from ratchet.jobs.training.schedule import learning_rate_at
@@ -36,7 +36,9 @@ def tuned(
     folder = tmp_path_factory.mktemp("tuned")
     config = dataclasses.replace(FAST, distillation="kl_div", label_smoothing=0.2)
     check(config, inputs, {})
-    return run_step(implementation.run, context(folder), config, inputs), folder / "out" / "adapter"
+    return run_step(
+        finetune_reranker.run, context(folder), config, inputs
+    ), folder / "out" / "adapter"
 
 
 def test_training_is_what_plain_torch_and_peft_do(
@@ -161,7 +163,7 @@ def test_unhelpful_fresh_head_is_kept(local_ray: None, inputs: Inputs, tmp_path:
     write_shards(tmp_path / "ranking", perfect, RANKED, 50)
     still = dataclasses.replace(FAST, epochs=1, learning_rate=1e-9)
     result = run_step(
-        implementation.run,
+        finetune_reranker.run,
         context(tmp_path),
         still,
         dataclasses.replace(inputs, ranking=tmp_path / "ranking"),
@@ -184,7 +186,7 @@ def decoder(
     )
     check(DECODER, given, {})
     return run_step(
-        implementation.run, context(folder, workers=2), DECODER, given
+        finetune_reranker.run, context(folder, workers=2), DECODER, given
     ), folder / "out/adapter"
 
 
@@ -210,7 +212,7 @@ def test_decoder_learns_and_loads_in_peft(
 def test_last_epoch_without_held_out_lists(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
     everything = dataclasses.replace(inputs, valid=None, ranking=None)
     result = run_step(
-        implementation.run, context(tmp_path), dataclasses.replace(FAST, epochs=2), everything
+        finetune_reranker.run, context(tmp_path), dataclasses.replace(FAST, epochs=2), everything
     )
     assert result.metrics["kept"] == "epoch 2"
     assert result.metrics["teacher_gate"] == "no: nothing is held out, nothing was compared"
@@ -218,7 +220,7 @@ def test_last_epoch_without_held_out_lists(local_ray: None, inputs: Inputs, tmp_
     assert not teacher_gate.read(tmp_path / "out" / "teacher_gate").is_open
     with pytest.raises(Exception, match="one of valid and ranking given; expected both or none"):
         run_step(
-            implementation.run,
+            finetune_reranker.run,
             context(tmp_path / "half"),
             FAST,
             dataclasses.replace(inputs, valid=None),

@@ -1,4 +1,4 @@
-"""The mine job against a simple implementation: sort all documents, then go through the list."""
+"""The mine job against a simple mine: sort all documents, then go through the list."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from ratchet.data.tables import QUERIES, read_shards, write_shards
 from ratchet.errors import DataError, InputError
-from ratchet.jobs.retrieval import mine as implementation
+from ratchet.jobs.retrieval import mine
 from ratchet.jobs.retrieval.mine import Config, Inputs
 from ratchet.orchestrator.job_interface import Context, Result
 from tests.support.clusters.step_process import work_here
@@ -29,7 +29,7 @@ def mined(ctx: Context, problem: Any, **config: Any) -> tuple[Result, list[dict[
     inputs = Inputs(
         problem.queries, problem.corpus, problem.query_embeddings, problem.corpus_embeddings
     )
-    result = implementation.run(ctx, Config(**config), inputs)
+    result = mine.run(ctx, Config(**config), inputs)
     return result, read_shards(ctx.out).to_pylist()
 
 

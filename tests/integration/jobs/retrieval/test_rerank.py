@@ -16,7 +16,6 @@ from ratchet.data.tables import MINED, read_shards, write_shards
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval import evaluate_retrieval, rerank
 from ratchet.jobs.retrieval import evaluate_retrieval as evaluation
-from ratchet.jobs.retrieval import rerank as implementation
 from ratchet.jobs.retrieval.rerank import Config, Inputs
 from ratchet.jobs.training.config import RetrievalFinetuneConfig
 from ratchet.jobs.training.teacher_gate import TeacherGate, drop_refused_teacher
@@ -74,7 +73,7 @@ def test_each_list_gets_the_scores_of_its_pairs(
     inputs = Inputs(model, tmp_path / "mined", problem.corpus)
     config = Config(dtype="float32", max_length=64)
     rerank.check(config, inputs, {})
-    result = implementation.run(ctx, config, inputs)
+    result = rerank.run(ctx, config, inputs)
     text_of = dict(zip(problem.ids, problem.texts, strict=True))
     ours = reranker.load(model, dtype="float32", device="cpu")
     found = read_shards(ctx.out).to_pylist()
@@ -101,7 +100,7 @@ def test_each_list_gets_the_scores_of_its_pairs(
         assert (line["pos_scores"], line["neg_scores"]) == scores
 
     again = context(workers=2, cpus=1.0, batch_tokens=300)
-    implementation.run(
+    rerank.run(
         again, config, Inputs(model, ctx.out, problem.corpus)
     )  # scores that are there already are replaced
     for one, other in zip(found, read_shards(again.out).to_pylist(), strict=True):
@@ -118,7 +117,7 @@ def test_unclear_reranker_is_no_teacher(
     (tmp_path / "mined" / "suspects.jsonl").write_text("{}\n")
     TeacherGate("map@25", before=0.4, after=0.42, p_value=p_value).write(tmp_path / "teacher_gate")
     ctx, config = context(), Config(dtype="float32", max_length=64)
-    result = implementation.run(
+    result = rerank.run(
         ctx,
         config,
         Inputs(model, tmp_path / "mined", problem.corpus, teacher_gate=tmp_path / "teacher_gate"),
@@ -161,7 +160,7 @@ def test_a_reranked_list_has_the_ranks_that_sorting_gives(
     )
     ranking = first.out / "ranking"
     scored = context()
-    implementation.run(
+    rerank.run(
         scored,
         Config(dtype="float32", max_length=64, depth=depth),
         Inputs(model, ranking, problem.corpus),
@@ -203,10 +202,10 @@ def test_bad_lists_are_named(
     rows[20]["negatives"] = ["nowhere"]
     write_shards(tmp_path / "unknown", rows, MINED, 15)
     with pytest.raises(InputError, match=r"shard-00001.parquet: row 5: 'nowhere' is not in"):
-        implementation.run(
+        rerank.run(
             context(), Config(max_length=64), Inputs(model, tmp_path / "unknown", problem.corpus)
         )
     with pytest.raises(InputError, match="none of the columns positives, negatives, documents"):
-        implementation.run(context(), Config(), Inputs(model, problem.corpus, problem.corpus))
+        rerank.run(context(), Config(), Inputs(model, problem.corpus, problem.corpus))
     with pytest.raises(InputError, match="depth: 0 given"):
         validate(Config, {"depth": 0}, "rerank")
