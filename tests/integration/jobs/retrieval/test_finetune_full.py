@@ -155,12 +155,16 @@ def test_unbeaten_base_stays(local_ray: None, inputs: Inputs, tmp_path: Path) ->
 def test_whole_reranker_stays_if_unbeaten(local_ray: None, concepts: Path, tmp_path: Path) -> None:
     inputs = reranker_finetuning.make_inputs(concepts, tmp_path)
     config = dataclasses.replace(reranker_finetuning.FAST, method="full", learning_rate=2e-3)
-    first = run_step(finetune_reranker.run, reranker_finetuning.context(tmp_path / "a"), config, inputs)
+    first = run_step(
+        finetune_reranker.run, reranker_finetuning.context(tmp_path / "a"), config, inputs
+    )
     made = tmp_path / "a/out/model"
     assert first.metrics["improved"]
     spoiled = dataclasses.replace(config, start_from="current_best", epochs=1, learning_rate=0.5)
     best = dataclasses.replace(inputs, current_best=made)
-    second = run_step(finetune_reranker.run, reranker_finetuning.context(tmp_path / "b"), spoiled, best)
+    second = run_step(
+        finetune_reranker.run, reranker_finetuning.context(tmp_path / "b"), spoiled, best
+    )
     assert second.metrics["kept"] == "current_best"
     assert second.metrics["valid/map@25_start"] == pytest.approx(
         first.metrics["valid/map@25"], abs=1e-5
@@ -192,7 +196,9 @@ def test_a_decoder_in_parts_is_saved_with_its_head(
     config = dataclasses.replace(
         reranker_finetuning.DECODER, method="full", zero_stage=3, epochs=1, depth=2
     )
-    run_step(finetune_reranker.run, reranker_finetuning.context(tmp_path, workers=2), config, inputs)
+    run_step(
+        finetune_reranker.run, reranker_finetuning.context(tmp_path, workers=2), config, inputs
+    )
     before, after = (
         load_file(folder / "model.safetensors") for folder in (base, tmp_path / "out/model")
     )
