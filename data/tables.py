@@ -7,7 +7,7 @@ Writing is deterministic (equal rows give equal bytes) and atomic (a shard exist
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -187,27 +187,51 @@ def write_table(path: Path, table: pa.Table) -> None:
         pq.write_table(table, file, compression="zstd", row_group_size=65_536)
 
 
-def write_shards(
-    folder: Path,
-    rows: Iterable[dict[str, Any]],
-    schema: pa.Schema,
-    rows_per_shard: int,
-    *,
-    mapped: bool = False,
-) -> list[Path]:
-    """Write rows as shards of `rows_per_shard`; at least one shard, which may be empty. mapped: as Arrow files."""
-    paths = list[Path]()
-    rest = iter(rows)
-    while (part := list(islice(rest, rows_per_shard))) or not paths:
-        table = pa.Table.from_pylist(part, schema=schema)
-        path = folder / f"shard-{len(paths):05d}"
-        if mapped:
-            paths.append(path.with_suffix(".arrow"))
-            write_mapped(paths[-1], table)
+@dataclass
+class ShardWriter:
+    """Writes rows as shards of `rows_per_shard`; at least one shard, which may be empty. mapped: as Arrow files."""
+
+    folder: Path
+    schema: pa.Schema
+    rows_per_shard: int
+    mapped: bool = False
+    paths: list[Path] = field(default_factory=list)
+    """The shards so far."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """The rows of the next shard."""
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        if len(self.rows) == self.rows_per_shard:
+            self._write()
+
+    def close(self) -> list[Path]:
+        """Write the last shard, and return all."""
+        if self.rows or not self.paths:
+            self._write()
+        return self.paths
+
+    def _write(self) -> None:
+        table = pa.Table.from_pylist(self.rows, schema=self.schema)
+        path = self.folder / f"shard-{len(self.paths):05d}"
+        if self.mapped:
+            path = path.with_suffix(".arrow")
+            write_mapped(path, table)
         else:
-            paths.append(path.with_suffix(".parquet"))
-            write_table(paths[-1], table)
-    return paths
+            path = path.with_suffix(".parquet")
+            write_table(path, table)
+        self.paths.append(path)
+        self.rows = []
+
+
+def write_shards(
+    folder: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema, rows_per_shard: int
+) -> list[Path]:
+    """Write rows as Parquet shards: see ShardWriter."""
+    writer = ShardWriter(folder, schema, rows_per_shard)
+    for row in rows:
+        writer.add(row)
+    return writer.close()
 
 
 def write_mapped(path: Path, table: pa.Table) -> None:

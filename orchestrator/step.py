@@ -412,10 +412,10 @@ def check_outputs(steps: Sequence[Step]) -> None:
 
 def check_metric(step: Step, name: str, where: str) -> None:
     """Raise RecipeError, beginning with `where`, if the step's job says that it does not report the metric."""
-    if step.job.metrics is None:
-        return
-    known = list(step.job.metrics(step.config))
-    if not _matches(name, known):
+    known = step.job.metrics
+    if callable(known):
+        known = known(step.config)
+    if known and not _matches(name, known):
         raise RecipeError(
             f"{where}: step {step.name} reports no '{name}'; {expect_one_of(known, name)}"
         )

@@ -111,6 +111,10 @@ class Selection:
         """Number of statements that are not kept."""
         return len(self.kept_S) - int(self.kept_S.sum())
 
+    def count_kept(self, split: str) -> np.ndarray:
+        """Return the number of kept statements of each paper of a split, int64."""
+        return self.count_P[self.split_P == SPLITS.index(split)]
+
     def describe(self) -> str:
         """Return a note on the statements that are not kept, or an empty string."""
         if self.dropped:

@@ -180,7 +180,7 @@ JOB = Job(
     resources=("retries",),
     check=check,
     outputs=("train", "valid", "test"),
-    metrics=lambda config: (
+    metrics=(
         "task",
         "train",
         "valid",

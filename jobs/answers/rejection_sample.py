@@ -92,5 +92,5 @@ JOB = Job(
     run,
     resources=("retries",),
     check=check,
-    metrics=lambda config: ("samples", "unsolved", "kept"),
+    metrics=("samples", "unsolved", "kept"),
 )

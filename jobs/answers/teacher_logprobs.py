@@ -156,5 +156,5 @@ JOB = Job(
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,
-    metrics=lambda config: ("samples", "tokens", "top_k", "dtype"),
+    metrics=("samples", "tokens", "top_k", "dtype"),
 )

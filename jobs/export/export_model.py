@@ -102,5 +102,5 @@ JOB = Job(
     resources=("cpus", "memory", "accelerator", "labels", "retries"),
     check=check,
     outputs=("model",),
-    metrics=lambda config: ("kind", "megabytes"),
+    metrics=("kind", "megabytes"),
 )

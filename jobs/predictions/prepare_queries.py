@@ -51,5 +51,5 @@ JOB = Job(
     run,
     resources=("retries",),
     check=check,
-    metrics=lambda config: ("queries", "longest_text"),
+    metrics=("queries", "longest_text"),
 )

@@ -67,5 +67,5 @@ JOB = Job(
     run,
     resources=("retries",),
     outputs=FILES,
-    metrics=lambda config: ("queries", "documents"),
+    metrics=("queries", "documents"),
 )

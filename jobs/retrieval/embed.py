@@ -158,5 +158,5 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     outputs=("embeddings.npy", "ids.txt"),
-    metrics=lambda config: ("rows", "dim", "tokens", "dtype"),
+    metrics=("rows", "dim", "tokens", "dtype"),
 )

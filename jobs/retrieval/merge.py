@@ -120,5 +120,5 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     outputs=("model",),
-    metrics=lambda config: ("difference", "changed", "probes"),
+    metrics=("difference", "changed", "probes"),
 )

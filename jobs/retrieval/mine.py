@@ -130,7 +130,7 @@ JOB = Job(
     run,
     resources=MAP_RESOURCES,
     check=check,
-    metrics=lambda config: (
+    metrics=(
         "queries",
         "candidates",
         "negatives",

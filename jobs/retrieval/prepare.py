@@ -193,7 +193,7 @@ JOB = Job(
     resources=("retries",),
     check=check,
     outputs=list_outputs,
-    metrics=lambda config: (
+    metrics=(
         "documents",
         "queries",
         "*/queries",

@@ -1,12 +1,11 @@
 """prepare_papers: read papers with their statements, and split them by paper into train/, valid/ and test/.
 
-The files are read to choose the statements, and again for each split, with one shard in memory at a time. A text that
+The files are read to choose the statements, and again to write them, with a shard of each split in memory. A text that
 occurs in several papers is kept in only one. `valid` and `test` are Parquet shards for `embed`; `train` is Arrow files
 that training maps into memory.
 """
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,8 +24,6 @@ from ratchet.orchestrator.job_interface import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ratchet.data.formats.papers import Selection
 
 LEFT_OUT = ("blank_statements", "repeated_statements", "in_other_papers")
@@ -57,12 +54,11 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read all papers, so that a bad line is an error, with file and line, before the run starts."""
-    from ratchet.data.formats.papers import SPLITS
     from ratchet.data.pair_batches import count_pairs
 
     found = select(config, inputs)
-    pairs = count_pairs(found.count_P[found.split_P == SPLITS.index("train")])
-    statements = int(found.count_P[found.split_P == SPLITS.index("test")].sum())
+    pairs = count_pairs(found.count_kept("train"))
+    statements = int(found.count_kept("test").sum())
     return Result({"train/pairs": pairs, "test/statements": statements}, note=found.describe())
 
 
@@ -76,51 +72,44 @@ def select(config: Config, inputs: Inputs) -> "Selection":
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    from ratchet.data.formats.papers import SPLITS, STATEMENTS
+    from ratchet.data.formats.papers import SPLITS, STATEMENTS, read_papers
     from ratchet.data.pair_batches import count_pairs
-    from ratchet.data.tables import write_shards
+    from ratchet.data.tables import ShardWriter
 
     found = select(config, inputs)
-    metrics = {"papers": len(found.split_P)}
-    statistics = []
-    for number, name in enumerate(SPLITS):
-        rows = make_rows(inputs, found, number)
+    papers = len(found.split_P)
+    writers = []
+    for name in SPLITS:
         folder = context.out / name
-        write_shards(folder, rows, STATEMENTS, config.shard_rows, mapped=name == "train")
-        count_P = found.count_P[found.split_P == number]
+        writers.append(ShardWriter(folder, STATEMENTS, config.shard_rows, mapped=name == "train"))
+    for number, paper in enumerate(read_papers(inputs.papers, inputs.valid, inputs.test)):
+        writer = writers[found.split_P[number]]
+        kept = found.kept_S[found.ends_P[number] : found.ends_P[number + 1]]
+        for n, text in enumerate(itertools.compress(paper.statements, kept)):
+            writer.add({"id": f"{paper.id}#{n}", "text": text, "paper": paper.id})
+        context.progress(Progress(number + 1, papers, "papers"))
+    metrics = {"papers": papers}
+    statistics = []
+    for name, writer in zip(SPLITS, writers, strict=True):
+        writer.close()
+        count_P = found.count_kept(name)
         metrics[f"{name}/statements"] = int(count_P.sum())
-        statistics.append(_summarize(name, count_P))
-        context.progress(Progress(number + 1, len(SPLITS), "splits"))
+        numbers = {
+            "split": name,
+            "papers": len(count_P),
+            "statements": int(count_P.sum()),
+            "papers with fewer than 2": int((count_P < 2).sum()),
+            "statements per paper, mean": round(float(count_P.mean()), 4),
+            "most": int(count_P.max()),
+        }
+        statistics.append(numbers)
     metrics |= {
-        "train/pairs": count_pairs(found.count_P[found.split_P == SPLITS.index("train")]),
+        "train/pairs": count_pairs(found.count_kept("train")),
         "blank_statements": found.empty,
         "repeated_statements": found.repeated,
         "in_other_papers": found.dropped,
     }
     return Result(metrics, {"splits": statistics}, note=found.describe())
-
-
-def make_rows(inputs: Inputs, found: "Selection", split: int) -> Iterator[dict[str, str]]:
-    """Yield the statements of a split, an index into SPLITS."""
-    from ratchet.data.formats.papers import read_papers
-
-    papers = read_papers(inputs.papers, inputs.valid, inputs.test)
-    for number, paper in enumerate(papers):
-        if found.split_P[number] == split:
-            kept = found.kept_S[found.ends_P[number] : found.ends_P[number + 1]]
-            for n, text in enumerate(itertools.compress(paper.statements, kept)):
-                yield {"id": f"{paper.id}#{n}", "text": text, "paper": paper.id}
-
-
-def _summarize(name: str, counts: "np.ndarray") -> dict[str, float | int | str]:
-    return {
-        "split": name,
-        "papers": len(counts),
-        "statements": int(counts.sum()),
-        "papers with fewer than 2": int((counts < 2).sum()),
-        "statements per paper, mean": round(float(counts.mean()), 4),
-        "most": int(counts.max()),
-    }
 
 
 JOB = Job(
@@ -131,5 +120,5 @@ JOB = Job(
     resources=("retries",),
     check=check,
     outputs=("train", "valid", "test"),
-    metrics=lambda config: ("papers", "*/statements", "train/pairs", *LEFT_OUT),
+    metrics=("papers", "*/statements", "train/pairs", *LEFT_OUT),
 )

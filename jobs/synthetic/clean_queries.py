@@ -93,6 +93,4 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(found)
 
 
-JOB = Job(
-    "clean_queries", Config, Inputs, run, resources=("retries",), metrics=lambda config: COUNTS
-)
+JOB = Job("clean_queries", Config, Inputs, run, resources=("retries",), metrics=COUNTS)

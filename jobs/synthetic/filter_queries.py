@@ -88,11 +88,5 @@ JOB = Job(
     run,
     resources=("retries",),
     check=check,
-    metrics=lambda config: (
-        "kept",
-        "failed_round_trip",
-        "failed_reranker",
-        *COUNTS,
-        "documents_with_queries",
-    ),
+    metrics=("kept", "failed_round_trip", "failed_reranker", *COUNTS, "documents_with_queries"),
 )

@@ -74,5 +74,5 @@ JOB = Job(
     run,
     resources=("retries",),
     check=check,
-    metrics=lambda config: ("parameters",),
+    metrics=("parameters",),
 )

@@ -73,5 +73,5 @@ JOB = Job(
     resources=("retries",),
     check=check,
     outputs=("tasks",),
-    metrics=lambda config: ("tasks",),
+    metrics=("tasks",),
 )

@@ -162,5 +162,5 @@ JOB = Job(
     run,
     resources=("retries",),
     check=check,
-    metrics=lambda config: ("task", "documents", "unlabelled", "prompts", "examples", "chat"),
+    metrics=("task", "documents", "unlabelled", "prompts", "examples", "chat"),
 )

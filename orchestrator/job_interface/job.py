@@ -11,7 +11,7 @@ part of the step's fingerprint.
 """
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -231,8 +231,9 @@ class Job:
     outputs: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()
     """The files and folders of the output, or glob patterns of them, that other steps may use as `step["name"]`; or a
     function of the config that returns them. Empty: any."""
-    metrics: Callable[[Any], Collection[str]] | None = None
-    """`metrics(config)` returns the names of the metrics that a table may show, or glob patterns. None: any."""
+    metrics: tuple[str, ...] | Callable[[Any], Sequence[str]] = ()
+    """The names of the metrics that a table may show, or glob patterns of them; or a function of the config that
+    returns them. Empty: any."""
     direction: Callable[[str], int] = lambda metric: 0
     """`direction(metric)` returns 1 if a higher value of the metric is better, -1 if a lower one is, and else 0. Tables
     mark the best value, and sweeps select by it. The default says nothing."""
