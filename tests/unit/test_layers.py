@@ -162,6 +162,7 @@ def test_every_package_is_listed_for_installation() -> None:
     assert sorted(listed) == sorted(["ratchet", *found])
 
 
+@pytest.mark.slow
 def test_a_plan_needs_neither_torch_nor_ray(tmp_path: Path) -> None:
     code = (
         "import sys; from ratchet.orchestrator.cli.main import main\n"

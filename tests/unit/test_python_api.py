@@ -41,6 +41,7 @@ def test_values_are_written_as_the_command_reads_them() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_plan_names_its_steps_and_wrong_input_raises(tmp_path: Path) -> None:
     found = ratchet.plan("quickstart", store=tmp_path / "store", iterations=1)
     assert found["prepare"] == "to run"

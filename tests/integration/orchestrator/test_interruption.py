@@ -102,9 +102,9 @@ def test_a_killed_ray_is_named_and_the_same_command_goes_on(toy: Toy) -> None:
 
 def test_two_drivers_do_each_step_once(toy: Toy, undisturbed: dict[str, str]) -> None:
     # Long enough that the second has Ray up, on a busy machine, before the first is through.
-    first = toy.start("--set", "seconds=2")
+    first = toy.start("--set", "a.seconds=4")
     wait_for(lambda: "run a" in toy.done(), "run a: never done")
-    second = toy.start("--set", "seconds=2")
+    second = toy.start("--set", "a.seconds=4")
     outputs = [process.communicate(timeout=200)[0] for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), outputs
     assert sorted(line for line in toy.done() if line.startswith("run")) == [

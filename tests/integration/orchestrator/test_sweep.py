@@ -25,30 +25,24 @@ import json, sys
 from pathlib import Path
 import ratchet
 folder = Path(sys.argv[1])
-found = ratchet.sweep(str(folder / "toy.py"), folder / "space.yaml", "score", trials=4, store=Path(sys.argv[2]),
+found = ratchet.sweep(str(folder / "toy.py"), folder / "space.yaml", "score", trials=3, store=Path(sys.argv[2]),
                       options={"stopping": "none"})
 print(json.dumps({"settings": dict(found.settings), "scores": list(found.table["score"]),
                   "first": found.table.index[0], "report": str(found.report)}))
 """
-GRID = "fit.rate: grid(0.1, 0.7, 0.3)\n"
+GRID = "fit.rate: grid(0.1, 0.7)\n"
 
 
 def test_trials_share_steps(sweeps: Sweeps) -> None:
-    """Takes half a minute: four trials under Ray Tune, and two commands that find everything cached."""
-    status, output = sweeps.sweep(GRID, "--stopping", "none")
+    """Takes half a minute: three trials under Ray Tune, and two commands that find everything cached."""
+    status, output = sweeps.sweep(GRID, "--stopping", "none", trials=3)
     assert status == 0, output
-    assert sweeps.done().count("mine") == 1, "one mining, not four"
-    assert [trial["settings"].get("fit.rate") for trial in sweeps.trials()] == [
-        None,
-        "0.1",
-        "0.7",
-        "0.3",
-    ]
-    assert [trial["value"] for trial in sweeps.trials()] == pytest.approx([1.5, 0.3, 2.1, 0.9])
+    assert sweeps.done().count("mine") == 1, "one mining, not three"
+    assert [trial["settings"].get("fit.rate") for trial in sweeps.trials()] == [None, "0.1", "0.7"]
+    assert [trial["value"] for trial in sweeps.trials()] == pytest.approx([1.5, 0.3, 2.1])
     assert "winner.yaml" in output
     folder = sweeps.folder_of_sweep()
     assert "trial 3 (winner) (a high rate)" in (folder / "report.md").read_text()
-    assert "trial 3" in (folder / "report.md").read_text()
     # The winner's file does what it says, and finds everything made.
     status, again = sweeps.run("--settings", str(folder / "winner.yaml"))
     assert "2.1000" in again, again
@@ -63,10 +57,10 @@ def test_trials_share_steps(sweeps: Sweeps) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["settings"] == {"fit.rate": "0.7"}
-    assert found["scores"] == pytest.approx([2.1, 1.5, 0.9, 0.3])
+    assert found["scores"] == pytest.approx([2.1, 1.5, 0.3])
     assert found["first"] == "trial 3 (winner) (a high rate)"
     assert Path(found["report"]).is_file()
-    assert len(sweeps.done()) == 1 + 4 * 3
+    assert len(sweeps.done()) == 1 + 3 * 3
 
 
 @pytest.mark.soak
@@ -103,7 +97,7 @@ def test_trial_whose_process_cannot_start_is_shown_as_failed(sweeps: Sweeps) -> 
         + "if 'default_worker.py' in ' '.join(sys.argv):\n"
         + "    raise OSError('no recipe here')\n"
     )
-    status, output = sweeps.sweep(GRID, "--stopping", "none")
+    status, output = sweeps.sweep(GRID, "--stopping", "none", trials=3)
     assert status != 0
     assert "its process was lost: OSError: no recipe here" in output
     assert {trial["status"] for trial in sweeps.trials()} == {"failed"}

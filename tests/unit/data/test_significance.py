@@ -60,6 +60,7 @@ def test_false_positives_over_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert by_t_test / experiments > 0.1
 
 
+@pytest.mark.slow
 @given(st.integers(0, 999), st.integers(1, 9), st.integers(1, 3))
 def test_p_value_counts_sign_flips(seed: int, groups: int, epochs: int) -> None:
     random = np.random.default_rng(seed)
@@ -80,6 +81,7 @@ def test_what_does_not_differ_is_not_significant() -> None:
     assert compute_p_value(np.zeros(40), np.ones(40)) == pytest.approx(1 / 10_000)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=30))
 def test_interval_of_independent_rows(values: list[float]) -> None:
     value_Q = np.array(values)

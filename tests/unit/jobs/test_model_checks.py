@@ -26,6 +26,9 @@ from ratchet.jobs.retrieval import embed, finetune_embedder, finetune_reranker, 
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import read_encoding_config
 
+# They make models of real architectures.
+pytestmark = pytest.mark.slow
+
 Edit = Callable[[Path], None]
 EMBEDDER_JOBS: list[tuple[Any, str, dict[str, None]]] = [
     (embed, "model", {"texts": None}),

@@ -25,6 +25,9 @@ from ratchet.models.losses import causal_lm_loss
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig
 
+# They make models of real architectures.
+pytestmark = pytest.mark.slow
+
 DECODERS = [name for name in ARCHITECTURES if "bert" not in name]
 TOLERANCE = {"float32": 2e-5, "bfloat16": 5e-2}
 """Relative to the largest value. Batches of another shape round differently in bfloat16."""
@@ -87,7 +90,6 @@ def compare(job: str, name: str, dtype: str, found: Any, expected: Any) -> None:
     assert largest < TOLERANCE[dtype]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("side", "dtype", "training"),
     [
@@ -122,7 +124,6 @@ def test_embed(name: str, side: Any, dtype: str, training: bool, folders: dict[s
     compare(f"embed, {side}", name, dtype, found, np.stack(expected))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", DECODERS)
 def test_rerank(name: str, dtype: str, folders: dict[str, Path]) -> None:
@@ -142,7 +143,6 @@ def test_rerank(name: str, dtype: str, folders: dict[str, Path]) -> None:
     compare("rerank", name, dtype, found, expected)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", DECODERS)
 def test_sft(

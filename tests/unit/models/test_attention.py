@@ -14,6 +14,9 @@ from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import EncodingConfig
 from ratchet.models.loading import eval_mode, open_model
 
+# They make models of real architectures.
+pytestmark = pytest.mark.slow
+
 IDS = torch.arange(3, 15)[None]
 
 

@@ -24,6 +24,9 @@ from ratchet.models.presets import EMBEDDERS, RERANKERS, WEB_SEARCH, find_preset
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import PairTokenizer, read_reranker_config
 
+# They make models of real architectures.
+pytestmark = pytest.mark.slow
+
 QUERIES = ["What is the capital of China?", "Explain gravity \n", "2 x 3 = 5"]
 DOCUMENTS = [
     "The capital of China is Beijing.",
@@ -173,7 +176,6 @@ def recipe_bge(queries: list[str], documents: list[str]) -> list[str]:
     ] + documents
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "recipe", "pooling"),
     [
@@ -372,7 +374,6 @@ def test_rerankers_have_the_prompt_of_each_query(qwen3_reranker: Path) -> None:
         np.testing.assert_allclose(1 / (1 + np.exp(-own)), theirs, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_a_prompt_behind_the_passage_is_that_of_each_query(
     qwen3_reranker: Path, tmp_path: Path
 ) -> None:

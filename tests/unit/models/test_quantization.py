@@ -19,6 +19,9 @@ from ratchet.models.loading import train_in_float32
 from ratchet.models.reranker import reranker
 from ratchet.models.reranker.reranker_config import RerankerConfig
 
+# They make models of real architectures.
+pytestmark = pytest.mark.slow
+
 ASK = RerankerConfig(
     "yes_no", 64, None, "w1{text}", "w2{text}", "w", "w3w3", answer="w", against="9"
 )
@@ -43,7 +46,6 @@ def linears(model: Any) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["encoder", "reranker"])
 def test_an_adapter_learns_over_a_base_in_4_bits_that_stays(
     base: Path, tmp_path: Path, kind: str
@@ -104,7 +106,6 @@ def test_an_adapter_learns_over_a_base_in_4_bits_that_stays(
         assert int(np.argmax(whole.score(["w1"], [texts])[0])) == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["encoder", "reranker", "decoder"])
 def test_inference_in_4_bits(base: Path, tmp_path: Path, kind: str) -> None:
     load: Any = {

@@ -24,6 +24,9 @@ from ratchet.models.reranker.reranker_config import (
     read_reranker_config,
 )
 
+# They make models of real architectures.
+pytestmark = pytest.mark.slow
+
 ASK = RerankerConfig(
     "yes_no", 64, None, "w1{text}", "w2{text}", "w", "w3w3", answer="w", against="9"
 )
@@ -83,7 +86,6 @@ def test_a_decoder_answers_as_its_whole_head_does(
     assert len({round(float(score), 3) for own in scores for score in own}) == 6
 
 
-@pytest.mark.slow
 def test_a_cross_encoder_scores_as_sentence_transformers_does(cross_encoder: Path) -> None:
     from sentence_transformers import CrossEncoder
 
@@ -153,7 +155,6 @@ def test_classifier_scores_alone_as_in_a_batch(tmp_path: Path, filler: int | Non
     assert np.ptp(theirs) > 1e-3
 
 
-@pytest.mark.slow
 def test_bfloat16_is_near(cross_encoder: Path) -> None:
     texts = ["Adds the denominators.", "Squares each term.", "Reads the scale wrongly."]
     scores = [
@@ -235,7 +236,6 @@ def test_shared_rows_have_the_same_gradients(
         assert float((gradient - expected).norm() / expected.norm()) < 1e-4, name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", prefix_sharing.ARCHITECTURES)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_shared_prefixes_change_no_score(
@@ -278,7 +278,6 @@ def test_short_windows_do_not_share(
     np.testing.assert_allclose(ours.score(QUERIES, PASSAGES)[0], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.slow
 def test_fresh_head_depends_on_its_seed(minilm: Path) -> None:
     with pytest.raises(ModelError, match="classifier"):
         reranker.load(minilm, device="cpu")
@@ -397,7 +396,6 @@ def test_a_decoder_that_is_trained_whole_is_saved_as_it_scores(
     assert np.abs(scores - before).max() > 1e-3
 
 
-@pytest.mark.slow
 def test_bfloat16_scores_are_not_rounded(tiny: dict[str, Path], tmp_path: Path) -> None:
     """Logits of language models are about 20, where bfloat16 has steps of 0.125."""
     ours = reranker.load(tiny["qwen2"], dtype="float32", device="cpu", reranker_config=ASK)

@@ -201,6 +201,7 @@ def test_each_real_change_is_named(
     assert digest(before) != digest(after)
 
 
+@pytest.mark.slow
 def test_the_order_of_statements_counts(project: Project) -> None:
     """`K = 5; TOP = K; K = 10` is not `K = 5; K = 10; TOP = K`, and decorators register in order."""
     text = "LIMIT = 3\nTOP = LIMIT\n"
@@ -280,6 +281,7 @@ def test_hidden_standard_module_is_refused(project: Project) -> None:
         project.document()
 
 
+@pytest.mark.slow
 def test_settings_and_inputs_are_named_with_both_values(project: Project) -> None:
     before = project.document(size=1)
     assert fingerprint.describe_changes(before, project.document(size=2)) == [
@@ -374,6 +376,7 @@ def test_what_was_read_of_a_module_is_kept_between_processes(
     code._read_module.cache_clear()
 
 
+@pytest.mark.slow
 def test_only_libraries_that_decide_the_result_of_mining_count() -> None:
     from ratchet.jobs.retrieval import mine
 

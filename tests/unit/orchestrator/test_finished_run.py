@@ -53,6 +53,7 @@ def make_run(store: Store, **texts: str) -> RunLog:
     return run_log
 
 
+@pytest.mark.slow
 def test_results_of_a_run_are_inputs(store: Store) -> None:
     first, second = make_run(store, data="some text"), make_run(store, data="some text")
     with use_store(store):

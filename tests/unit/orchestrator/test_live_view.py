@@ -107,6 +107,7 @@ def test_a_terminal_shows_bars_and_the_end_of_each_step():
     assert "■ 1/3 steps" in text
 
 
+@pytest.mark.slow
 def test_on_a_terminal_many_finished_steps_are_only_counted():
     view, file = make_view(100, terminal=True)
     with view:

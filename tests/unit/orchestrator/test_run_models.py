@@ -20,6 +20,7 @@ def store(tmp_path: Path) -> Store:
     return Store.open(tmp_path / "store")
 
 
+@pytest.mark.slow
 def test_models_are_listed(store: Store) -> None:
     models = {
         "iter0/merge": EMBEDDER,

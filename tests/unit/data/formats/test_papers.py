@@ -215,6 +215,7 @@ def write(path: Path, rows: list[Any]) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_statements_are_held_as_numbers(tmp_path: Path) -> None:
     rows = [
         {"id": str(p), "theorems": [f"theorem {p} {n}" for n in range(1000)]} for p in range(50)

@@ -169,6 +169,7 @@ def test_anything_else_is_no_number(text: str, tmp_path: Path) -> None:
     assert compute_reward(gsm8k.TASK, sample, f"#### {text}") == 0
 
 
+@pytest.mark.slow
 @given(
     st.fractions()
     | st.decimals(-1000, 1000, allow_nan=False).map(Fraction)

@@ -195,6 +195,7 @@ def brute(numbers: tuple[int, ...]) -> set[int]:
     return {int(value) for value in reached if value.denominator == 1 and value >= 0}
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.integers(0, 13), min_size=1, max_size=3)

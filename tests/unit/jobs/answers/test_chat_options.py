@@ -34,6 +34,9 @@ from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.recipe import Settings, build, find
 from ratchet.orchestrator.store import Store
 
+# They make models of real architectures.
+pytestmark = pytest.mark.slow
+
 THINKING = (  # the rules of Qwen3's template: a last answer has an empty block of thoughts, and so has the prompt
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if loop.last and m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}"
@@ -82,7 +85,6 @@ def test_system_prompt_of_samples(made: Path) -> None:
     assert after == [row | {"system": SYSTEM} for row in before]
 
 
-@pytest.mark.slow
 def test_all_jobs_ask_with_the_same_tokens(made: Path, tmp_path: Path) -> None:
     """Against `apply_chat_template`, with the argument."""
     model, samples = made / "thinking", made / "asked/train"

@@ -143,6 +143,7 @@ def test_an_embedder_is_trained_and_evaluated_with_own_tasks(
     assert run("plain", "", None)[0] != ids
 
 
+@pytest.mark.slow
 def test_a_reranker_is_trained_and_evaluated_with_own_prompts(
     concepts: Path, tiny_decoder: Path, tmp_path: Path
 ) -> None:

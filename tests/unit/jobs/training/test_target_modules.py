@@ -23,6 +23,9 @@ from ratchet.models.loading import train_in_float32
 from ratchet.models.merging import merge
 from ratchet.models.reranker import reranker
 
+# They make models of real architectures.
+pytestmark = pytest.mark.slow
+
 SMALL = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2}
 CONFIGS: dict[str, Any] = {
     **{

@@ -55,6 +55,7 @@ def test_listed_files_exist() -> None:
     assert [name for name in names if not (ROOT / name).is_file()] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batch_size", [None, 4])
 def test_a_step_uses_listed_files_only(concepts: Path, micro_batch_size: int | None) -> None:
     inputs = Inputs(concepts / "base", concepts / "mined", concepts / "corpus", concepts / "valid")

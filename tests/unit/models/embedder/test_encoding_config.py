@@ -24,6 +24,7 @@ TEMPLATES = (
 )
 
 
+@pytest.mark.slow
 @given(
     st.builds(
         EncodingConfig,

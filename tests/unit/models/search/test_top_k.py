@@ -60,6 +60,7 @@ def test_the_order_is_exact(seed: int, rows: int, k: int, dim: int, block_rows: 
     assert np.all(np.diff(scores, axis=1) <= 0)
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**6), scale=st.sampled_from([1, 2, 1000]))
 @settings(max_examples=60, deadline=None)
 def test_whole_numbers_tie_often(seed: int, scale: int) -> None:

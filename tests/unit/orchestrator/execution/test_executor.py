@@ -93,6 +93,7 @@ def test_lost_lease_is_taken_again(tmp_path: Path, error: Exception | None) -> N
     ] * 2 + ["started"]
 
 
+@pytest.mark.slow
 def test_attempt_removes_earlier_output(tmp_path: Path) -> None:
     store, found = Store.open(tmp_path), list[int]()
 

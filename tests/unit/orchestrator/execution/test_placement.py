@@ -75,6 +75,7 @@ def test_workers_are_one_per_gpu_and_one_where_there_is_none() -> None:
     assert resolve_resources(Resources(gpus=2.0), cloud).workers == 4
 
 
+@pytest.mark.slow
 @given(MACHINES, st.integers(1, 6), st.integers(1, 6))
 def test_who_may_begin_with_fewer_has_as_many_as_fit(
     machines: list[Machine], workers: int, least: int

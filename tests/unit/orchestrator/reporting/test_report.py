@@ -353,6 +353,7 @@ def test_texts_cannot_break_out(tmp_path, broken):
     assert "<script" not in rendered
 
 
+@pytest.mark.slow
 def test_a_failure_says_why_at_the_top(tmp_path, broken):
     page, text, markdown = both(tmp_path, broken)
     assert text.index("iter1/finetune_embedder failed") < text.index("<h2>Result")

@@ -235,6 +235,7 @@ def test_columns_are_what_varies_by_a_short_name():
     assert rank_trials(data) == [1, 2]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     st.lists(

@@ -76,6 +76,7 @@ def test_a_step_that_writes_more_than_is_free_is_refused(
     assert main(["plan", *command[1:], "--gpu", "H100:80"]) == 0, "for another machine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["work", "staging"])
 def test_what_earlier_attempts_wrote_does_not_count(
     tmp_path: Path, writing: str, folder: str
