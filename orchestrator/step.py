@@ -15,7 +15,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from ratchet.errors import InputError, RecipeError
-from ratchet.orchestrator.job_interface.job import Job, Resources, Source
+from ratchet.orchestrator.job_interface.job import Job, Names, Resources, Source
 from ratchet.orchestrator.job_interface.placement import Machine, resolve_resources
 from ratchet.orchestrator.job_interface.settings import (
     STEP_NAME,
@@ -70,11 +70,9 @@ class Step:
         return Output(self, part)
 
     @property
-    def outputs(self) -> tuple[str, ...]:
+    def outputs(self) -> Sequence[str]:
         """See `Job.outputs`."""
-        if callable(self.job.outputs):
-            return self.job.outputs(self.config)
-        return self.job.outputs
+        return _list_names(self.job.outputs, self.config)
 
     def place(self, machines: Sequence[Machine]) -> Resources:
         """Resolve the resources of this step for these machines."""
@@ -361,6 +359,12 @@ def _reference(name: str, key: str, value: Any) -> Reference:
     )
 
 
+def _list_names(names: Names, config: Any) -> Sequence[str]:
+    if callable(names):
+        return names(config)
+    return names
+
+
 def _matches(name: str, known: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in known)
 
@@ -412,9 +416,7 @@ def check_outputs(steps: Sequence[Step]) -> None:
 
 def check_metric(step: Step, name: str, where: str) -> None:
     """Raise RecipeError, beginning with `where`, if the step's job says that it does not report the metric."""
-    known = step.job.metrics
-    if callable(known):
-        known = known(step.config)
+    known = _list_names(step.job.metrics, step.config)
     if known and not _matches(name, known):
         raise RecipeError(
             f"{where}: step {step.name} reports no '{name}'; {expect_one_of(known, name)}"

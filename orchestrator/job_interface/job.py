@@ -195,6 +195,8 @@ Parents = Mapping[str, Result]
 """Input field -> the known part of the result of the step that makes the input."""
 Check = Callable[[Any, Any, Parents], Result | None]
 Estimate = Callable[[Any, Any, Resources, Parents], Needs | None]
+Names = tuple[str, ...] | Callable[[Any], Sequence[str]]
+"""Names, or a function of the config that returns them."""
 
 
 @dataclass(frozen=True)
@@ -228,12 +230,11 @@ class Job:
     starts_workers: Callable[[Any], bool] | None = None
     """`starts_workers(config)` returns whether `run` starts other processes, which hold the resources, even for a
     single worker. None: a single worker is the process of the step, which an earlier step may have used."""
-    outputs: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()
-    """The files and folders of the output, or glob patterns of them, that other steps may use as `step["name"]`; or a
-    function of the config that returns them. Empty: any."""
-    metrics: tuple[str, ...] | Callable[[Any], Sequence[str]] = ()
-    """The names of the metrics that a table may show, or glob patterns of them; or a function of the config that
-    returns them. Empty: any."""
+    outputs: Names = ()
+    """The files and folders of the output, or glob patterns of them, that other steps may use as `step["name"]`.
+    Empty: any."""
+    metrics: Names = ()
+    """The metrics that a table may show, or glob patterns of them. Empty: any."""
     direction: Callable[[str], int] = lambda metric: 0
     """`direction(metric)` returns 1 if a higher value of the metric is better, -1 if a lower one is, and else 0. Tables
     mark the best value, and sweeps select by it. The default says nothing."""
