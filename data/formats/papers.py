@@ -65,7 +65,9 @@ def _parse_paper(row: dict[str, Any], where: str, split: int, seen: dict[str, st
         )
     texts = []
     for kind in KINDS:
-        own = row.get(kind) or []
+        own = row.get(kind)
+        if own is None:
+            own = []
         if not isinstance(own, list) or not all(isinstance(text, str) for text in own):
             raise DataError(
                 f"{where}: {kind} is not a list of strings; expected one string per statement; correct it"

@@ -55,6 +55,8 @@ def read_table(path: Path) -> Rows:
             for row in batch.to_pylist():
                 number += 1
                 yield f"{path}: row {number}", row
+        if number != _count_rows(path):  # Arrow reads no rows behind some damaged footers
+            raise ValueError(f"{number} rows found")
 
 
 @contextmanager

@@ -230,14 +230,18 @@ def _load_retrieval(path: Path) -> list[Any]:
 
 
 def _compare_beir(folder: Path, rows: list[Any]) -> None:
-    corpus = _read_with_arrow(folder / "corpus.jsonl", _id=TEXT, text=TEXT, title=TEXT)
+    """Ids may be whole numbers."""
+    corpus = _read_with_arrow(folder / "corpus.jsonl", text=TEXT, title=TEXT)
     assert [f"{other['title'] or ''}\n{other['text']}".strip() for other in corpus] == [
         row.text for row in rows if hasattr(row, "text") and not hasattr(row, "positives")
     ]
-    queries = {
-        other["_id"]: other["text"]
-        for other in _read_with_arrow(folder / "queries.jsonl", _id=TEXT, text=TEXT)
-    }
+    queries = {}
+    for line in _split_lines(folder / "queries.jsonl"):
+        (name,) = _read_texts(line, "_id") or (
+            str(_read_with_arrow(line, _id=pa.int64())[0]["_id"]),
+        )
+        (other,) = _read_with_arrow(line, text=TEXT)
+        queries[name] = other["text"]
     assert all(queries[row.id] == row.text for row in rows if hasattr(row, "positives"))
 
 

@@ -245,6 +245,7 @@ def test_blank_and_repeated_statements(tmp_path: Path) -> None:
         ("{", r"papers.jsonl:2: not JSON"),
         ({"title": "x"}, r"papers.jsonl:2: no lemmas or theorems"),
         ({"lemmas": "x"}, r"papers.jsonl:2: lemmas is not a list of strings"),
+        ({"lemmas": ""}, r"papers.jsonl:2: lemmas is not a list of strings"),
         ({"theorems": ["x", 1]}, r"papers.jsonl:2: theorems is not a list of strings"),
         ({"arxiv_id": "a", "lemmas": []}, r"papers.jsonl:2: paper 'a' is also .*papers.jsonl:1"),
         ([], r"papers.jsonl:2: list given"),
