@@ -27,6 +27,7 @@ print("moved", not torch.equal(before, model.weight))
 """
 
 
+@pytest.mark.soak
 def test_deepspeed_compiles_nothing(tmp_path: Path) -> None:
     cache = tmp_path / "extensions"
     stale = cache / "py311_cpu" / "deepspeed_shm_comm"
@@ -80,9 +81,8 @@ for kind in ("adapter", "full"):
 """
 
 
-@pytest.mark.parametrize(
-    "stage", [0, *(pytest.param(stage, marks=pytest.mark.soak) for stage in (1, 2, 3))]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_gradients_of_a_thousand_parts_add_up(tmp_path: Path, stage: int) -> None:
     """Over a base in bfloat16, which would stop growing after some hundred parts, against a sum in float64."""
     done = subprocess.run(

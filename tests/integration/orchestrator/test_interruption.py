@@ -126,6 +126,7 @@ def test_a_lost_worker_is_tried_again_and_the_report_says_so(toy: Toy) -> None:
     assert kinds.count("retry") == 1
 
 
+@pytest.mark.soak
 def test_wrong_value_is_not_retried(toy: Toy) -> None:
     status, output = toy.run("--set", "fault=value")
     assert status == 1

@@ -68,7 +68,7 @@ def to_options(lines: list[str]) -> list[str]:
     return [word for line in lines for word in ("--set", line)]
 
 
-QUICK = ("misconceptions-icl", "theorems", "squad")
+QUICK = ("theorems", "squad")
 """The plans of the other published runs take over ten seconds each."""
 
 
@@ -263,6 +263,7 @@ def test_experts_with_an_attention_adapter(
     assert status == 0, said
 
 
+@pytest.mark.soak
 def test_the_longest_text_bounds_the_length(
     data: dict[str, list[str]],
     models: dict[str, Path],

@@ -79,6 +79,7 @@ def test_failed_trial_is_shown_with_its_reason(sweeps: Sweeps) -> None:
     assert "fit.rate: 0.7 given; expected at most 0.6; lower it" in output
 
 
+@pytest.mark.soak
 def test_unplaceable_sweep_is_refused(sweeps: Sweeps) -> None:
     status, output = sweeps.sweep("fit.rate: grid(0.1, 0.7)\nfit.workers: 40\nfit.cpus: 1000\n")
     assert status == 2, output

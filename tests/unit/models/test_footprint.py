@@ -99,6 +99,7 @@ def test_published_shapes_have_their_numbers_of_weights(
     assert found.largest == size["hidden_size"] * size["intermediate_size"]
 
 
+@pytest.mark.soak
 def test_what_lowers_the_memory_lowers_the_count(tmp_path: Path) -> None:
     whole = save_shape(tmp_path / "whole", "7B")
     short = shutil.copytree(whole, tmp_path / "short")  # four layers are counted faster than 28

@@ -30,6 +30,7 @@ def inputs(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     return Inputs(concepts / "base", concepts / "mined", concepts / "corpus", folder / "valid")
 
 
+@pytest.mark.soak
 def test_a_gain_in_all_folds_replaces_the_base(
     local_ray: None, inputs: Inputs, tmp_path: Path
 ) -> None:

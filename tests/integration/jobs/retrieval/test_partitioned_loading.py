@@ -44,7 +44,8 @@ def load(rank: int, base: str, folder: str, kind: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("kind", [pytest.param("float32", marks=pytest.mark.soak), "bfloat16"])
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 def test_each_worker_holds_its_part_of_the_weights(
     tiny_decoder: Path, tmp_path: Path, kind: str
 ) -> None:

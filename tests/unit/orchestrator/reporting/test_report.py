@@ -373,6 +373,7 @@ def test_parts_without_data_are_left_out(tmp_path):
     assert "nan" not in page.text
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_two_thousand_steps_make_a_readable_page(tmp_path):
     steps = [
