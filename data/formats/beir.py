@@ -96,7 +96,7 @@ def read(folder: Path, *, labelled: bool = True, sampled: bool = False) -> Retri
 
 def _read_id(where: str, row: dict[str, Any], name: str) -> str:
     """Read an id, which may be a whole number. Raises DataError if it is missing or blank."""
-    if isinstance(row.get(name), int):
+    if type(row.get(name)) is int:
         return str(row[name])
     return read_filled(where, row, name)
 

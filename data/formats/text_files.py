@@ -159,7 +159,7 @@ def read_field(where: str, row: dict[str, Any], name: str, kind: type, default: 
         raise DataError(
             f"{where}: no field '{name}'; found {show(', '.join(row) or 'nothing')}; add it"
         )
-    if not isinstance(value, kind) and value is not default:
+    if type(value) is not kind and value is not default:
         raise DataError(
             f"{where}: field '{name}' is {type(value).__name__}; expected {kind.__name__}; correct or remove the row"
         )

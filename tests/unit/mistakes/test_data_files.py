@@ -269,6 +269,11 @@ BEIRS = [
         corpus_jsonl='{"_id": 1.5, "text": "x"}',
     ),
     beir(
+        "_id is false",
+        r"b/corpus\.jsonl:1: field '_id' is bool",
+        corpus_jsonl='{"_id": false, "text": "x"}',
+    ),
+    beir(
         "title is a list",
         r"b/corpus\.jsonl:1: field 'title' is list",
         corpus_jsonl='{"_id": "1", "title": ["a"], "text": "x"}',

@@ -227,6 +227,7 @@ COUNTDOWN = [
     countdown("a negative number", r"nums is \[-1, 2\]", nums=[-1, 2], target=3),
     countdown("a fraction", r"nums is \[1\.5, 2\]", nums=[1.5, 2], target=3),
     countdown("a number is true", r"nums is \[True, 2\]", nums=[True, 2], target=3),
+    countdown("target is true", r"field 'target' is bool", nums=[1, 2], target=True),
     countdown("target is a fraction", r"field 'target' is float", nums=[1, 2], target=3.0),
     countdown(
         "no way to the target", r"99 cannot be reached from \[1, 2\]", nums=[1, 2], target=99
