@@ -1,1 +1,1 @@
-"""Export: a model folder for other libraries, checked with the installed ones."""
+"""Export: a model folder for other libraries, and the commands that serve it."""

@@ -35,7 +35,7 @@ def run(context, config, inputs):
     (context.out / "value.txt").write_text(str(helper.FACTOR * config.number))
     return Result({"value": helper.FACTOR * config.number, "late": late.VALUE})
 
-JOB = Job("multiply", version=1, config=Config, inputs=Inputs, run=run)
+JOB = Job("multiply", version=1, config=Config, inputs=Inputs, run=run, direction=lambda metric: 1)
 
 def toy() -> Summary:
     """Two steps of one job. One process of Ray may do both."""
@@ -157,14 +157,10 @@ def test_all_trials_of_a_sweep_run_the_code_of_its_start(project: Project) -> No
     project.write("go", "")
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 0, output
-    (events,) = project.folder.glob("store/sweeps/*/events.jsonl")
-    ended = [
-        event["trial"]
-        for event in map(json.loads, events.read_text().splitlines())
-        if event["event"] == "ended"
-    ]
-    assert len(ended) == 3
-    assert {trial["value"] for trial in ended} <= {2.0, 4.0, 6.0}, "a trial ran the edited helper"
+    (file,) = project.folder.glob("store/sweeps/*/trials.json")
+    trials = json.loads(file.read_text())["trials"]
+    assert len(trials) == 3
+    assert {trial["value"] for trial in trials} <= {2.0, 4.0, 6.0}, "a trial ran the edited helper"
 
 
 def test_what_cannot_be_followed_is_said_before_a_run(project: Project) -> None:
