@@ -49,7 +49,9 @@ import logging, sys, pickle, ray
 from pathlib import Path
 spec = pickle.loads(Path(sys.argv[1]).read_bytes())
 ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-from ratchet.jobs.retrieval.finetune_embedder import run
+from ratchet.jobs.retrieval import finetune_embedder
+sys.path.insert(0, "tests/support/clusters")
+from step_process import run_step
 import json
 class Lines:
     def __init__(self, path, name): self.path, self.name = path, name
