@@ -84,11 +84,11 @@ def test_an_interrupted_sweep_stops_its_trials_and_goes_on(sweeps: Sweeps) -> No
 
 
 REAL = """
-import sys, time, ray
-from ratchet.orchestrator.cli.main import main
+import os, subprocess, sys, time, ray
 
-ray.init(address="local", num_cpus=2, log_to_driver=False)
-status = main(sys.argv[1:])
+address = ray.init(address="local", num_cpus=2, log_to_driver=False).address_info["gcs_address"]
+command = [sys.executable, "-m", "orchestrator", *sys.argv[1:]]
+status = subprocess.run(command, env={**os.environ, "RAY_ADDRESS": address}).returncode
 for _ in range(60):
     left = [group for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"]
     if not left and ray.available_resources().get("CPU") == 2:
@@ -132,14 +132,7 @@ def test_trials_on_a_small_cluster_end(tmp_path: Path) -> None:
         "finetune_embedder.allow_regression=true",
     ):
         command += ["--set", line]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=550,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "left over: 0 CPUs free: 2.0" in done.stdout
     (file,) = (tmp_path / "store").glob("sweeps/*/trials.json")
