@@ -1,6 +1,6 @@
 """Readers of user files on 100,000 damaged files of each format, or as many as FUZZED_FILES says.
 
-A format takes a minute: each file is written, read and, if accepted, read by another reader too. The changes are drawn
+A format takes minutes: each file is written, read and, if accepted, read by another reader too. The changes are drawn
 by seed and not by Hypothesis, which takes ten times as long as the reader. A failure names its seed.
 """
 
@@ -12,6 +12,8 @@ from collections import Counter
 
 import pytest
 from fuzzed_files import FORMATS, check_reader
+
+pytestmark = pytest.mark.timeout(3600)
 
 COUNT = int(os.environ.get("FUZZED_FILES", "100000"))
 
