@@ -33,7 +33,7 @@ $(READY): setup.cfg requirements.lock
 quickstart: $(READY) ## set up, then run an iteration on example data and write a report
 	@$(BIN)/ratchet run quickstart
 
-test: $(READY) ## set up, then run the unit tests (no Ray cluster, 2 minutes)
+test: $(READY) ## set up, then run the unit tests (no Ray cluster, 90 seconds)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not soak" --durations=12
 
 # Most of these tests wait for processes that they start, so two run at once.

@@ -21,6 +21,9 @@ from ratchet.orchestrator.reporting.run_data import RunReport, StepReport
 from ratchet.orchestrator.store import Store
 from ratchet.public_names import PLACES
 
+# They plan and run.
+pytestmark = pytest.mark.slow
+
 
 def test_every_name_is_there_and_an_unknown_one_is_not() -> None:
     assert all(getattr(ratchet, name) is not None for names in PLACES.values() for name in names)
@@ -41,7 +44,6 @@ def test_values_are_written_as_the_command_reads_them() -> None:
     ]
 
 
-@pytest.mark.slow
 def test_a_plan_names_its_steps_and_wrong_input_raises(tmp_path: Path) -> None:
     found = ratchet.plan("quickstart", store=tmp_path / "store", iterations=1)
     assert found["prepare"] == "to run"

@@ -20,6 +20,9 @@ from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.sweeps.plan import find_objective, reads_test_split
 from ratchet.recipes.predict import find_last, find_systems
 
+# They plan whole recipes.
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
@@ -100,7 +103,6 @@ def build_retriever(*lines: str) -> tuple[list[Step], Summary]:
     return steps, summary
 
 
-@pytest.mark.slow
 def test_folds_have_steps_of_their_own_and_one_row_per_system(data: str) -> None:
     steps, summary = build_retriever(data, "folds=3", "iterations=1", "reranker=embedder")
     plain, _ = build_retriever(data, "iterations=1", "reranker=embedder")
@@ -131,7 +133,6 @@ def test_predictions_find_the_last_iteration_of_a_run(
     assert find_last(FinishedRun("run", "retriever", store, step_ids)) == "iter0"
 
 
-@pytest.mark.slow
 def test_the_table_shows_what_is_held_out(data: str) -> None:
     _, whole = build_retriever(data, "reranker=embedder")
     shown = {"MAP@25", "R@25", "seen MAP@25", "unseen MAP@25"}
@@ -186,7 +187,6 @@ def test_splits_that_steps_need_are_not_left_out(data: str, lines: list[str], sa
         build_retriever(data, *lines)
 
 
-@pytest.mark.slow
 def test_a_teacher_of_the_data_needs_no_held_out_queries(data: str) -> None:
     steps, _ = build_retriever(
         data, "validation_fraction=0", "reranker=embedder", "mining=given_scored"
@@ -201,7 +201,6 @@ def test_a_teacher_of_the_data_needs_no_held_out_queries(data: str) -> None:
     )
 
 
-@pytest.mark.slow
 def test_a_given_teacher_scores_from_the_first_iteration_on(data: str) -> None:
     steps, _ = build_retriever(
         data, "teacher=sentence-transformers/all-MiniLM-L6-v2", "validation_fraction=0"
@@ -220,7 +219,6 @@ def test_a_given_teacher_scores_from_the_first_iteration_on(data: str) -> None:
             build_retriever(data, "teacher=sentence-transformers/all-MiniLM-L6-v2", other)
 
 
-@pytest.mark.slow
 def test_a_teacher_may_be_behind_an_api(data: str) -> None:
     url = "http://localhost:8000/v1/rerank"
     steps, _ = build_retriever(
@@ -356,7 +354,6 @@ def test_nothing_to_fuse(data: str, lines: Sequence[str]) -> None:
     assert ("BM25" in labels) == ("bm25=false" not in lines)
 
 
-@pytest.mark.slow
 def test_training_queries_are_not_needed_to_evaluate_only(data: str) -> None:
     steps, summary = build_retriever(data, "iterations=0")
     assert [row.label for row in summary.rows] == ["BM25", "zero-shot", "zero-shot, fused"]
@@ -421,7 +418,6 @@ def test_misconceptions_has_the_parameters_of_retriever(data: str) -> None:
 GENERATED = ("prepare", "generate", "clean", "embed_queries", "rank", "filter")
 
 
-@pytest.mark.slow
 def test_generated_queries_are_trained_on_and_never_held_out(data: str, tmp_path: Path) -> None:
     plain, _ = build_retriever(data, "iterations=1", "reranker=embedder")
     steps, _ = build_retriever(data, "iterations=1", "reranker=embedder", f"generator={tmp_path}")

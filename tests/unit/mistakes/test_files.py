@@ -12,6 +12,9 @@ import pytest
 import read_data
 from mistakes import Mistake, check, parametrize
 
+# Some files are large.
+pytestmark = pytest.mark.slow
+
 BEIR = {
     "b/corpus.jsonl": "".join(
         json.dumps({"_id": f"d{i}", "text": f"text {i}"}) + "\n" for i in range(5)

@@ -30,6 +30,9 @@ from ratchet.models.decoder.sampling import (
 )
 from ratchet.models.losses import causal_lm_loss
 
+# They generate.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -235,7 +238,6 @@ def prompts(tiny: decoder.Decoder, count: int = 7) -> list[list[int]]:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_answers_do_not_depend_on_who_shares_the_batch(
     tiny: decoder.Decoder, temperature: float
@@ -263,7 +265,6 @@ def test_answers_do_not_depend_on_who_shares_the_batch(
             assert answer == plain[0, len(prompt) :].tolist()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pad", ["<pad>", "<end>", None])
 def test_a_stopped_answer_gets_no_end_token_from_the_batch(
     folder: Path, tmp_path: Path, pad: str | None
@@ -290,7 +291,6 @@ def test_a_stopped_answer_gets_no_end_token_from_the_batch(
     assert any(ids[-1] not in own.conversations.ends for ids in together)
 
 
-@pytest.mark.slow
 def test_an_answer_ends_where_its_stop_stands(tiny: decoder.Decoder) -> None:
     how = Sampling(temperature=1.5, max_new_tokens=60, seed=1)
     free = [

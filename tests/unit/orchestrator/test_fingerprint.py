@@ -17,6 +17,9 @@ from ratchet.orchestrator import fingerprint
 from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.job_interface import code
 
+# They follow the imports of jobs.
+pytestmark = pytest.mark.slow
+
 JOB = '''
 """A job."""
 from dataclasses import dataclass
@@ -179,7 +182,6 @@ CHANGING = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("file", "old", "new"), UNCHANGING)
 def test_comments_change_no_identity(project: Project, file: str, old: str, new: str) -> None:
     before = project.document()
@@ -189,7 +191,6 @@ def test_comments_change_no_identity(project: Project, file: str, old: str, new:
     assert digest(before) == digest(after)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("file", "old", "new", "said"), CHANGING)
 def test_each_real_change_is_named(
     project: Project, file: str, old: str, new: str, said: str
@@ -201,7 +202,6 @@ def test_each_real_change_is_named(
     assert digest(before) != digest(after)
 
 
-@pytest.mark.slow
 def test_the_order_of_statements_counts(project: Project) -> None:
     """`K = 5; TOP = K; K = 10` is not `K = 5; K = 10; TOP = K`, and decorators register in order."""
     text = "LIMIT = 3\nTOP = LIMIT\n"
@@ -229,7 +229,6 @@ def install(folder: Path, version: str) -> None:
     (folder / "measuring.py").write_text(f"VERSION = '{version}'\n")
 
 
-@pytest.mark.slow
 def test_installed_libraries_count_by_version(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +246,6 @@ def test_installed_libraries_count_by_version(
     assert fingerprint.describe_changes(before, after) == ["library measuring-tape: 1.0 -> 1.1"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -281,7 +279,6 @@ def test_hidden_standard_module_is_refused(project: Project) -> None:
         project.document()
 
 
-@pytest.mark.slow
 def test_settings_and_inputs_are_named_with_both_values(project: Project) -> None:
     before = project.document(size=1)
     assert fingerprint.describe_changes(before, project.document(size=2)) == [
@@ -293,7 +290,6 @@ def test_settings_and_inputs_are_named_with_both_values(project: Project) -> Non
     assert fingerprint.describe_changes(known, planned) == []
 
 
-@pytest.mark.slow
 def test_the_place_of_the_checkout_does_not_matter(
     project: Project, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -312,7 +308,6 @@ def test_the_place_of_the_checkout_does_not_matter(
         sys.path.insert(0, str(project.root))
 
 
-@pytest.mark.slow
 def test_the_real_jobs_follow_their_helpers() -> None:
     from ratchet.jobs.retrieval import mine
 
@@ -324,7 +319,6 @@ def test_the_real_jobs_follow_their_helpers() -> None:
     assert found.warnings == ()
 
 
-@pytest.mark.slow
 def test_recipe_mutations_change_identities(tmp_path: Path) -> None:
     """A sample of the mutations that tests/soak/test_identity.py tries."""
     found = mutate_copy(tmp_path, "quickstart", "--sample", "60")
@@ -376,7 +370,6 @@ def test_what_was_read_of_a_module_is_kept_between_processes(
     code._read_module.cache_clear()
 
 
-@pytest.mark.slow
 def test_only_libraries_that_decide_the_result_of_mining_count() -> None:
     from ratchet.jobs.retrieval import mine
 

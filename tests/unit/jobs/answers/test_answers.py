@@ -36,6 +36,9 @@ from ratchet.models.decoder import decoder
 from ratchet.orchestrator.job_interface import Context, Resources, Result
 from ratchet.orchestrator.job_interface.settings import validate
 
+# They plan whole recipes, and prepare their data.
+pytestmark = pytest.mark.slow
+
 MakeContext = Callable[..., Context]
 
 
@@ -44,7 +47,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_countdown_files(tmp_path_factory.mktemp("countdown"))
 
 
-@pytest.mark.slow
 def test_splits_are_disjoint_by_numbers_and_target(made: Path, tmp_path: Path) -> None:
     keys = {}
     for name in ("train", "valid", "test"):
@@ -117,7 +119,6 @@ def whole(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, 
     return gradient(made, tmp_path_factory.mktemp("whole"), 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [{"workers": 2}, {"workers": 4}, {"workers": 1, "micro_batch_size": 3}],
@@ -185,7 +186,6 @@ def check_equal(one: tuple[float, dict[str, Any]], other: tuple[float, dict[str,
         torch.testing.assert_close(others[name], value, rtol=1e-4, atol=1e-5 * scale, msg=name)
 
 
-@pytest.mark.slow
 def test_what_is_too_long_is_left_out_whole_and_counted(made: Path, tmp_path: Path) -> None:
     plain = SftTask(
         WorkerInfo(0, 1, "cpu"),
@@ -410,7 +410,6 @@ def test_countdown_trains_all_weights_at_their_own_rate(
     assert training.config.learning_rate == rate
 
 
-@pytest.mark.slow
 def test_current_best_over_the_trained_base(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

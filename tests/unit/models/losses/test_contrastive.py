@@ -83,6 +83,7 @@ def worker(rank: int, world: int, port: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_averaged_gradient_is_the_full_batch_one(world: int, tmp_path: Path) -> None:
     with socket.socket() as free:
