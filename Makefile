@@ -21,7 +21,8 @@ setup: $(READY) ## install the locked dependencies into .venv
 
 # torch by itself and first, at exactly the locked version: where an index offers a CPU wheel, pip takes that, and
 # what comes after finds torch there and does not ask for a build with CUDA. pip would compile on one core only, uv not
-# at all; compileall fails for files that a library ships for a later Python. Of these folders a run reads few files.
+# at all; compileall fails for files that a library ships for a later Python, and leaves out large folders of which
+# few files are ever imported.
 $(READY): setup.cfg requirements.lock
 	@echo "setting up $(VENV) (once, a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -80,8 +80,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     papers = len(found.split_P)
     writers = []
     for name in SPLITS:
-        folder = context.out / name
-        writers.append(ShardWriter(folder, STATEMENTS, config.shard_rows, mapped=name == "train"))
+        # Training maps its statements into memory.
+        writers.append(
+            ShardWriter(context.out / name, STATEMENTS, config.shard_rows, name == "train")
+        )
     for number, paper in enumerate(read_papers(inputs.papers, inputs.valid, inputs.test)):
         writer = writers[found.split_P[number]]
         kept = found.kept_S[found.ends_P[number] : found.ends_P[number + 1]]
@@ -93,16 +95,18 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     for name, writer in zip(SPLITS, writers, strict=True):
         writer.close()
         count_P = found.count_kept(name)
-        metrics[f"{name}/statements"] = int(count_P.sum())
-        numbers = {
-            "split": name,
-            "papers": len(count_P),
-            "statements": int(count_P.sum()),
-            "papers with fewer than 2": int((count_P < 2).sum()),
-            "statements per paper, mean": round(float(count_P.mean()), 4),
-            "most": int(count_P.max()),
-        }
-        statistics.append(numbers)
+        statements = int(count_P.sum())
+        metrics[f"{name}/statements"] = statements
+        statistics.append(
+            {
+                "split": name,
+                "papers": len(count_P),
+                "statements": statements,
+                "papers with fewer than 2": int((count_P < 2).sum()),
+                "statements per paper, mean": round(float(count_P.mean()), 4),
+                "most": int(count_P.max()),
+            }
+        )
     metrics |= {
         "train/pairs": count_pairs(found.count_kept("train")),
         "blank_statements": found.empty,

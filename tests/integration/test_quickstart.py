@@ -65,6 +65,14 @@ def test_a_run_has_a_report_and_ranks_for_new_queries(tmp_path: Path) -> None:
     assert status == 0
     assert "starting Ray" not in again
 
+    status, explained = run(
+        tmp_path, "plan", "quickstart", "--explain", *SMALL, "--set", "iter0/mine.num_negatives=3"
+    )
+    assert status == 0
+    assert "setting num_negatives: 8 -> 3" in explained
+    status, shown = run(tmp_path, "status")
+    assert "finished" in shown
+
     # The model of the run, fused with BM25 and training queries as in the run, ranks for new queries without labels.
     (tmp_path / "new.txt").write_text("Simplify 2/4\n3 + 4 x 2 = 14\n")
     options = (

@@ -374,7 +374,6 @@ def test_parts_without_data_are_left_out(tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 def test_two_thousand_steps_make_a_readable_page(tmp_path):
     steps = [
         StepReport(
