@@ -101,9 +101,12 @@ class Nodes:
     def add(
         self, *options: str, cpus: int = 1, without: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a node. `without` is a folder that it cannot see."""
+        """Start a node. `without` is a folder that it cannot see.
+
+        Its folder is its own: a node that unpacks a working directory removes the one of that name first."""
+        folder = f"--temp-dir={self.place}/{len(self.all) + 1}"
         return self.start(
-            f"--address={self.address}", f"--num-cpus={cpus}", *options, without=without
+            f"--address={self.address}", f"--num-cpus={cpus}", folder, *options, without=without
         )
 
     def start(self, *options: str, without: Path | None = None) -> subprocess.Popen[bytes]:
