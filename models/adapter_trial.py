@@ -7,7 +7,7 @@ import torch
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
-from ratchet.models.footprint import Kind, build_on_meta, load_config
+from ratchet.models.footprint import Kind, build_on_meta, find_equal_layers, load_config
 from ratchet.models.loading import HEADS, train_in_float32
 
 TASKS = {"backbone": "FEATURE_EXTRACTION", "causal": "CAUSAL_LM", "classifier": "SEQ_CLS"}
@@ -26,6 +26,7 @@ def try_adapter(base: Path, kind: Kind, target_modules: str, changed: int) -> No
         model = build_on_meta(config, kind, torch.float32)
     except (NotImplementedError, RuntimeError):  # an architecture that cannot be built without data
         return
+    del find_equal_layers(model, target_modules)[1:]
     heads = [name for name in HEADS if kind == "classifier" and hasattr(model, name)]
     adapted = lora.attach(
         model,
