@@ -1,7 +1,7 @@
 """The selection of hard negatives from mined candidates.
 
-The window is that of FlagEmbedding's `hn_mine`: take the best `hi` candidates by similarity, cut `[lo:hi]`, then drop
-the positives and the query's own text, draw `num_negatives` of what is left, and fill up at random from the corpus.
+The window is that of FlagEmbedding's `hn_mine`: take the best candidates by similarity, cut the window, then drop the
+positives and the query's own text, draw `num_negatives` of what is left, and fill up at random from the corpus.
 Unlike the original, the random fill never contains a positive, the query's own text, a document above the ceiling, or a
 document that was already selected. If even the last ranked document is above the ceiling, nothing is filled.
 """
@@ -9,39 +9,10 @@ document that was already selected. If even the last ranked document is above th
 import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-
-@dataclass(frozen=True)
-class Window:
-    """Settings of the selection of negatives. Ranks count from 0, and lo < hi; margins apply to the similarities of the
-    ranking."""
-
-    lo: int
-    hi: int
-    num_negatives: int
-    sampling_strategy: Literal["random", "top"] = "random"
-    """`random`: drawn from the window by seed; `top`: the best-ranked."""
-    absolute_margin: float | None = None
-    """The similarity of a negative is at most the similarity of the best positive minus this margin."""
-    percent_of_positive: float | None = None
-    """The similarity of a negative is at most this fraction of the similarity of the best positive (TopK-PercPos of
-    NV-Retriever, which uses 0.95)."""
-    max_score: float | None = None
-    min_score: float | None = None
-    """max_score, min_score: bounds of the similarity of a negative. None: no bound."""
-
-    def ceiling(self, positive: float) -> float:
-        """Return the highest similarity that a negative may have, given the similarity of the best positive."""
-        limits = [np.inf if self.max_score is None else self.max_score]
-        if self.absolute_margin is not None:
-            limits.append(positive - self.absolute_margin)
-        if self.percent_of_positive is not None:
-            # If the similarity is negative, a plain fraction of it would be above it.
-            limits.append(positive - (1 - self.percent_of_positive) * abs(positive))
-        return float(min(limits))
+from ratchet.data.negative_settings import NegativeSettings
 
 
 @dataclass(frozen=True)
@@ -57,7 +28,7 @@ class ChosenNegatives:
 
 
 def choose_negatives(
-    window: Window,
+    settings: NegativeSettings,
     candidates: np.ndarray,
     scores: np.ndarray,
     positive: float,
@@ -75,25 +46,26 @@ def choose_negatives(
     on seed and query id only, not on the shard or its other queries."""
     digest = hashlib.sha256(f"{seed}\n{query_id}".encode()).digest()
     random = np.random.default_rng(int.from_bytes(digest[:8], "big"))
-    rows = candidates[window.lo : window.hi]
-    values = scores[window.lo : window.hi]
+    window = slice(*settings.window)
+    rows = candidates[window]
+    values = scores[window]
     allowed = ~np.isin(texts[rows], np.array(list(forbidden), texts.dtype))
     # Among documents with equal text, only the best-ranked counts.
     first = np.zeros(len(rows), dtype=bool)
     first[np.unique(texts[rows], return_index=True)[1]] = True
     allowed &= first
-    ceiling = window.ceiling(positive)
+    ceiling = settings.ceiling(positive)
     below = values <= ceiling
-    floor = -np.inf if window.min_score is None else window.min_score
+    floor = -np.inf if settings.min_score is None else settings.min_score
     suspects = rows[allowed & ~below]
     pool = rows[allowed & below & (values >= floor)]
-    if len(pool) > window.num_negatives:
-        if window.sampling_strategy == "top":
-            keep = np.arange(window.num_negatives)
+    if len(pool) > settings.num_negatives:
+        if settings.sampling_strategy == "top":
+            keep = np.arange(settings.num_negatives)
         else:
-            keep = random.choice(len(pool), window.num_negatives, replace=False)
+            keep = random.choice(len(pool), settings.num_negatives, replace=False)
         pool = pool[np.sort(keep)]
-    missing = window.num_negatives - len(pool)
+    missing = settings.num_negatives - len(pool)
     if len(scores) and scores[-1] > ceiling:
         missing = 0  # documents that rank behind the window may be above the ceiling too
     # Above the ceiling are also documents before the window, which the random fill would draw in a small corpus.

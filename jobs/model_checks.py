@@ -32,7 +32,7 @@ from ratchet.models.reranker.reranker_config import (
 from ratchet.models.roles import find_usage
 
 if TYPE_CHECKING:  # it imports torch
-    from ratchet.models.footprint import Kind
+    from ratchet.models.meta_device import Kind
 
 USUAL = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "electra")
 """The `model_type` of encoders whose files can show by themselves that transformers opens them."""

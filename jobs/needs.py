@@ -13,7 +13,7 @@ from ratchet.models.pass_size import CPU_TOKENS, size_passes
 from ratchet.orchestrator.job_interface import Needs, Parents, Resources, Result
 
 if TYPE_CHECKING:  # it imports torch
-    from ratchet.models.footprint import Kind
+    from ratchet.models.meta_device import Kind
 
 TEMPLATE = 64
 """Tokens allowed for a template, a task or a prompt."""

@@ -4,10 +4,9 @@ Plans call `estimate_inference` and `estimate_training`. They add up weights, gr
 the KV cache, logits, and constants that were measured (`benchmarks/limits/memory.py`). Both return None for an
 architecture that does not run on the meta device, such as Mamba.
 
-`measure` builds the model from its config.json on PyTorch's meta device, where tensors have a shape and a dtype but no
-data. The same forward and backward passes run there as in the job, and `_LiveBytes` follows which tensors are alive.
-The count therefore follows the model's code (grouped queries, tied heads, windows). If all layers are equal, passes
-of four and of two layers tell what a layer adds. A 7B model takes a second.
+`measure` builds the model on PyTorch's meta device. The same forward and backward passes run there as in the job, and
+`_LiveBytes` follows which tensors are alive. The count therefore follows the model's code (grouped queries, tied heads,
+windows). If all layers are equal, passes of four and of two layers tell what a layer adds.
 """
 
 import warnings
@@ -16,28 +15,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-import transformers
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
-from transformers.initialization import no_init_weights
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
 from ratchet.models.devices import resolve_dtype
-from ratchet.models.loading import silence_transformers, train_in_float32, turn_off_dropout
+from ratchet.models.loading import train_in_float32, turn_off_dropout
+from ratchet.models.meta_device import Kind, build_on_meta, find_equal_layers, load_config
 
-Kind = Literal["backbone", "causal", "classifier"]
-"""A model without a head, a causal language model, or a sequence classifier with one output."""
-CLASSES = {
-    "backbone": transformers.AutoModel,
-    "causal": transformers.AutoModelForCausalLM,
-    "classifier": transformers.AutoModelForSequenceClassification,
-}
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a weight in 4 bits: the code, a byte for each block of 64, and a float32 for 256 of those (QLoRA)."""
 LIBRARIES = 0.62e9
@@ -261,37 +252,6 @@ def measure(
         layers=text.num_hidden_layers,
         itemsize=compute.itemsize,
     )
-
-
-def load_config(folder: Path, kind: Kind) -> Any:
-    """Return the config of a model folder; a classifier has one output."""
-    config = transformers.AutoConfig.from_pretrained(folder)
-    if kind == "classifier":
-        config.num_labels = 1
-    return config
-
-
-def build_on_meta(config: Any, kind: Kind, dtype: torch.dtype) -> Any:
-    """Return a model on the meta device, where weights have no data."""
-    with silence_transformers(), torch.device("meta"), no_init_weights():
-        return CLASSES[kind].from_config(config, dtype=dtype)
-
-
-def find_equal_layers(model: Any, target_modules: str) -> torch.nn.ModuleList:
-    """Return a model's list of layers, to be shortened in place; an empty list if they differ, in their attention,
-    their weights, or in an adapter whose `target_modules` have numbers."""
-    text = model.config.get_text_config()
-    found = []
-    for module in model.modules():
-        if isinstance(module, torch.nn.ModuleList) and len(module) == text.num_hidden_layers:
-            found.append(module)
-    kinds = set(getattr(text, "layer_types", None) or [])
-    if len(found) != 1 or len(kinds) > 1 or any(map(str.isdecimal, target_modules)):
-        return torch.nn.ModuleList()
-    shapes = set()
-    for layer in found[0]:
-        shapes.add(tuple((name, weight.shape) for name, weight in layer.named_parameters()))
-    return found[0] if len(shapes) == 1 else torch.nn.ModuleList()
 
 
 def _run(model: Any, rows: int, length: int, *, training: bool) -> tuple[int, int]:

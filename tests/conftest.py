@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from nodes import Nodes, environment_of
 
 from ratchet.data.tables import (
     CORPUS,
@@ -56,6 +58,22 @@ def local_ray() -> Iterator[None]:
     )
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def shared_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
+    """The option of the command that names a Ray which runs for the whole session. Starting and ending a Ray of its own
+    is most of the time of a short run."""
+    home = tmp_path_factory.mktemp("shared-ray")
+    as_ours = {"prestart_worker_first_driver": False, "num_workers_soft_limit": 2}
+    options = (
+        "--num-cpus=2",
+        "--include-dashboard=false",
+        f"--system-config={json.dumps(as_ours)}",
+    )
+    nodes = Nodes(home, environment_of(home), *options)
+    yield "--address", nodes.address
+    nodes.end()
 
 
 @pytest.fixture

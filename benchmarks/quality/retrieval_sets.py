@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ratchet.data.negatives import Window, choose_negatives
+from ratchet.data.negative_settings import NegativeSettings
+from ratchet.data.negatives import choose_negatives
 from ratchet.data.retrieval import Document, Query, RetrievalData
 from ratchet.data.retrieval.splits import leave_out_labels, split_queries
 from ratchet.data.tables import CORPUS, GROUPED, IDS, MINED, RANKED, hash_texts, write_shards
@@ -163,12 +164,12 @@ def write_mined(
     **limits: Any,
 ) -> None:
     """Write queries with negatives that are drawn as `mine` draws them. score_QN: of all documents. labelled: only
-    documents that have queries are drawn. limits: see `Window`."""
+    documents that have queries are drawn. limits: see `NegativeSettings`."""
     row_of = {one.id: row for row, one in enumerate(corpus)}
     text_N, text_Q = (
         hash_texts(pa.chunked_array([[one.text for one in own]])) for own in (corpus, queries)
     )
-    options = Window(*window, num_mined, **limits)
+    options = NegativeSettings(window, num_mined, **limits)
     allowed_N = np.full(len(corpus), not labelled)
     allowed_N[[row_of[name] for query in queries for name in query.positives]] = True
     mined = []

@@ -279,7 +279,7 @@ class ShardRunner:
                 " expected it to finish; give workers more memory, or lower batch_tokens or workers"
             )
         if self.worker is None:
-            torch.set_num_threads(max(1, int(self.context.resources.cpus or 1)))
+            torch.set_num_threads(self.context.resources.threads)
             self.worker = self.make_worker()
         worker: ShardWorker = self.worker
         report = self._reporter(source)

@@ -74,7 +74,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.models.embedder import encoder
     from ratchet.models.search.top_k import top_k
 
-    threads = max(1, int(context.resources.cpus or 1))
+    threads = context.resources.threads
     torch.set_num_threads(threads)
     faiss.omp_set_num_threads(threads)
     documents = read_shards(inputs.texts, ["id", "text"])

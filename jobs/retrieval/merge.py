@@ -81,7 +81,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tables import list_shards
     from ratchet.models import merging
 
-    torch.set_num_threads(max(1, int(context.resources.cpus or 1)))
+    torch.set_num_threads(context.resources.threads)
     context.progress(Progress(0, 2, "stages", "merging"))
     target = context.out / "model"
     target.mkdir()

@@ -7,46 +7,22 @@ negatives: documents of the window that are too similar to the query, and their 
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from annotated_types import Interval
-
+from ratchet.data.negative_settings import NegativeSettings
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface import (
-    MAP_RESOURCES,
-    Context,
-    Job,
-    Parents,
-    PositiveInt,
-    Result,
-    Seed,
-)
+from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Parents, Result, Seed
 
 SMALL = 3
 """In a smaller corpus the default window may be empty: all negatives are then drawn at random."""
 
 
 @dataclass(frozen=True)
-class Config:
-    window: tuple[int, int] = (2, 200)
-    """Ranks that negatives are drawn from, counted from 0: from the first number up to, but not including, the second.
-    Positives in the window are dropped."""
+class Config(NegativeSettings):
     candidates: Literal["auto", "corpus", "labelled"] = "corpus"
     """Documents that may be negatives. `corpus`: all. `labelled`: only positives of training queries. Documents without
     training queries can only be negatives: a model that learns to push them away does not find them when a new query
     needs them. `auto`: `labelled` if at least a quarter of the corpus is labelled, else `corpus`."""
-    num_negatives: PositiveInt = 15
-    """Number of negatives per query. Missing negatives are drawn at random from the candidates."""
-    sampling_strategy: Literal["random", "top"] = "random"
-    """`random`: draw negatives from the window at random. `top`: take the best-ranked ones of the window."""
-    absolute_margin: Annotated[float, Interval(ge=0, le=2)] | None = None
-    """The similarity of a negative is at most that of the best positive minus this margin. None: no limit."""
-    percent_of_positive: Annotated[float, Interval(ge=0, le=2)] | None = None
-    """The similarity of a negative is at most this fraction (such as 0.95) of the best positive's. None: no limit."""
-    max_score: float | None = None
-    """Maximum similarity of a negative. None: no limit."""
-    min_score: float | None = None
-    """Minimum similarity of a negative. None: no limit."""
     seed: Seed = 42
     """Seed of the random draws. The draw for a query does not depend on the other queries."""
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ratchet.data import tables
-from ratchet.data.negatives import ChosenNegatives, Window, choose_negatives
+from ratchet.data.negatives import ChosenNegatives, choose_negatives
 from ratchet.data.triplets import KnownPositives, find_corpus_rows, find_own_rows
 from ratchet.data.vectors import read_blocks, read_vectors
 from ratchet.errors import InputError
@@ -48,15 +48,6 @@ class Worker:
         self.corpus = tables.DocumentRows(pa.chunked_array([self.ids]))
         self.known = KnownPositives.read(inputs.queries, self.corpus, inputs.corpus)
         self.candidates = choose_candidates(config, self.known.list_rows(), len(self.ids))
-        self.window = Window(
-            *config.window,
-            num_negatives=config.num_negatives,
-            sampling_strategy=config.sampling_strategy,
-            absolute_margin=config.absolute_margin,
-            percent_of_positive=config.percent_of_positive,
-            max_score=config.max_score,
-            min_score=config.min_score,
-        )
 
     def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
         shard = tables.read_queries(source)
@@ -73,7 +64,9 @@ class Worker:
                 " query from the training data"
             )
         positive_scores = self._score(query_QD, positives)
-        scores_QK, rows_QK = top_k(query_QD, self._read(), self.window.hi, device=self.device)
+        scores_QK, rows_QK = top_k(
+            query_QD, self._read(), self.config.window[1], device=self.device
+        )
         if self.candidates is not None:
             rows_QK = self.candidates[rows_QK]
         chosen = []
@@ -81,7 +74,7 @@ class Worker:
             best = float(positive_scores[q].max())
             chosen.append(
                 choose_negatives(
-                    self.window,
+                    self.config,
                     rows_QK[q],
                     scores_QK[q],
                     best,

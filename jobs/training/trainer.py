@@ -55,7 +55,7 @@ class Trainer:
         self.worker = worker
         self.device = torch.device(worker.device)
         if self.device.type == "cpu":
-            torch.set_num_threads(max(1, int(context.resources.cpus or 1)))
+            torch.set_num_threads(context.resources.threads)
         else:
             torch.cuda.set_device(self.device)
         seed_generators(config.seed)

@@ -55,6 +55,11 @@ class Resources:
     retries: Annotated[int, Ge(0)] = 3
     """Number of retries of a step after transient errors, such as a lost worker. Invalid input is never retried."""
 
+    @property
+    def threads(self) -> int:
+        """Number of threads that a worker computes with."""
+        return max(1, int(self.cpus or 1))
+
     def selector(self) -> dict[str, str]:
         """Return label name -> value. Raises InputError for a label other than `name=value`, and for repeated names."""
         found = {}

@@ -44,7 +44,9 @@ def test_a_killed_run_does_no_finished_step_again(tmp_path: Path) -> None:
     assert {name: after[name] for name in before} == before, "a finished step was done again"
 
 
-def test_a_run_has_a_report_and_ranks_for_new_queries(tmp_path: Path) -> None:
+def test_a_run_has_a_report_and_ranks_for_new_queries(
+    tmp_path: Path, shared_ray: tuple[str, ...]
+) -> None:
     """Takes a minute: one iteration of the recipe with MiniLM."""
     status, output = run(tmp_path, "run", "quickstart", *SMALL)
     assert status == 0, output
@@ -84,7 +86,13 @@ def test_a_run_has_a_report_and_ranks_for_new_queries(tmp_path: Path) -> None:
         "write_predictions.columns=id,ids",
     )
     status, predicted = run(
-        tmp_path, "run", "predict", *options, "--set", f"queries={tmp_path / 'new.txt'}"
+        tmp_path,
+        "run",
+        "predict",
+        *options,
+        *shared_ray,
+        "--set",
+        f"queries={tmp_path / 'new.txt'}",
     )
     assert status == 0, predicted
     assert {"bm25/rank_queries", "model/rank_knn", "fuse"} <= set(addresses(tmp_path))

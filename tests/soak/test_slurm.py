@@ -114,7 +114,7 @@ class Job:
         self.id = subprocess.run(
             ["sbatch", "--parsable", *options, str(SCRIPT), *run],
             cwd=self.folder,
-            env=kept | {"TOY_TRACE": str(self.toy.trace), "HOME": str(self.folder)},
+            env=kept | {"HOME": str(self.folder)},
             capture_output=True,
             text=True,
             check=True,

@@ -11,11 +11,13 @@ import pytest
 import ratchet
 
 
-def test_a_job_runs_by_itself_and_prints_its_numbers(problem: Any, tmp_path: Path) -> None:
+def test_a_job_runs_by_itself_and_prints_its_numbers(
+    problem: Any, tmp_path: Path, shared_ray: tuple[str, ...]
+) -> None:
     given = {"queries": problem.queries, "corpus": problem.corpus, "system": "bm25", "k": "1,25"}
     settings = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
     where = ("--store", str(tmp_path / "store"), "--out", str(tmp_path / "made"))
-    status, output = command.run("run", "jobs/evaluate_retrieval", *settings, *where)
+    status, output = command.run("run", "jobs/evaluate_retrieval", *settings, *where, *shared_ray)
     assert status == 0, output
     lines = [
         line.split() for line in output.splitlines() if line.startswith("evaluate_retrieval: ")

@@ -51,8 +51,8 @@ class Project:
     """A recipe with helpers beside it, outside the checkout."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.environment = folder, {"TOY_TRACE": str(folder / "trace")}
-        self.write("toy.py", RECIPE)
+        self.folder = folder
+        self.write("toy.py", RECIPE.replace("TRACE_FILE", str(folder / "trace")))
         self.write("helper.py", "FACTOR = 2\n")
         self.write("late.py", "VALUE = 1\n")
 
@@ -63,7 +63,7 @@ class Project:
         return [verb, str(self.folder / "toy.py"), "--store", str(self.folder / "store"), *options]
 
     def run(self, verb: str, *options: str) -> str:
-        status, output = command.run(*self.arguments(verb, *options), environment=self.environment)
+        status, output = command.run(*self.arguments(verb, *options))
         assert status == 0, output
         return output
 
@@ -108,7 +108,7 @@ def test_a_changed_helper_beside_the_recipe_is_a_changed_step(project: Project) 
 def test_an_edit_during_a_run_does_not_reach_it(project: Project) -> None:
     """Takes half a minute: Ray starts twice. The first step imports `late` after it was edited."""
     waiting = ("--set", "first.wait=true")
-    process = command.start(*project.arguments("run", *waiting), environment=project.environment)
+    process = command.start(*project.arguments("run", *waiting))
     trace = project.folder / "trace"
     wait_for(
         lambda: trace.exists() and "run first" in trace.read_text(), "the first step never began"
@@ -146,8 +146,7 @@ def test_all_trials_of_a_sweep_run_the_code_of_its_start(project: Project) -> No
         "3",
     )
     process = command.start(
-        *project.arguments("sweep", *options, "--set", "first.wait=true", "--max-concurrent", "1"),
-        environment=project.environment,
+        *project.arguments("sweep", *options, "--set", "first.wait=true", "--max-concurrent", "1")
     )
     trace = project.folder / "trace"
     wait_for(

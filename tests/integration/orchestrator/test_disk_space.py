@@ -36,15 +36,18 @@ def growing() -> Summary:
 """
 
 
-def test_what_is_known_late_is_refused_before_the_step(tmp_path: Path) -> None:
+def test_what_is_known_late_is_refused_before_the_step(
+    tmp_path: Path, shared_ray: tuple[str, ...]
+) -> None:
     (tmp_path / "growing.py").write_text(RECIPE)
-    status, output = run("run", str(tmp_path / "growing.py"), "--store", str(tmp_path / "store"))
+    command = ("run", str(tmp_path / "growing.py"), "--store", str(tmp_path / "store"))
+    status, output = run(*command, *shared_ray)
     assert status == 1, output
     assert (
         "step second: writes up to 1000000000.0 GB, checkpoints included; expected at most the"
         in output
     )
     assert "1/2 steps, 1 failed" in output
-    status, output = run("run", str(tmp_path / "growing.py"), "--store", str(tmp_path / "store"))
+    status, output = run(*command)
     assert status == 2, output
     assert "step second: writes up to 1000000000.0 GB" in output

@@ -166,15 +166,13 @@ def test_a_signal_in_a_recipe_ends_in_one_line(number: int, status: int, tmp_pat
     assert process.returncode == status
 
 
-def test_a_run_continues_when_nobody_reads_it(tmp_path: Path) -> None:
+def test_a_run_continues_when_nobody_reads_it(tmp_path: Path, shared_ray: tuple[str, ...]) -> None:
     toy = Toy(tmp_path)
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as output:
-        arguments = ("run", str(toy.path), "--store", str(toy.store))
-        process = command.start(
-            *arguments, environment={"TOY_TRACE": str(toy.trace)}, output=output
-        )
+        arguments = ("run", str(toy.path), "--store", str(toy.store), *shared_ray)
+        process = command.start(*arguments, output=output)
         assert process.wait(120) == 141
     assert sum(line.startswith("run ") for line in toy.done()) == 4
 

@@ -25,9 +25,11 @@ def toy(tmp_path: Path) -> Toy:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory, shared_ray: tuple[str, ...]
+) -> dict[str, str]:
     toy = Toy(tmp_path_factory.mktemp("undisturbed"))
-    status, output = toy.run()
+    status, output = toy.run(*shared_ray)
     assert status == 0, output
     return addresses(toy.store)
 
@@ -58,15 +60,16 @@ def test_changed_setting_runs_what_it_reaches(toy: Toy) -> None:
     assert [line for line in toy.done() if line.startswith("run")].count("run a") == 1
 
 
-def test_a_killed_driver_goes_on_where_it_was(toy: Toy, undisturbed: dict[str, str]) -> None:
-    """Takes half a minute: Ray starts three times, once for the run without an interruption."""
+def test_a_killed_driver_goes_on_where_it_was(
+    toy: Toy, undisturbed: dict[str, str], shared_ray: tuple[str, ...]
+) -> None:
     process = toy.start("--set", "seconds=0.3")
     wait_for(lambda: "shard b 2" in toy.done(), "shard b 2: never done")
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     before = toy.done()
     # Without the delay it is another step by its settings; so the same command:
-    status, output = toy.run("--set", "seconds=0.3")
+    status, output = toy.run("--set", "seconds=0.3", *shared_ray)
     assert status == 0, output
     after = toy.done()[len(before) :]
     assert "run a" not in after
@@ -100,11 +103,13 @@ def test_a_killed_ray_is_named_and_the_same_command_goes_on(toy: Toy) -> None:
     assert toy.done().count("shard a 0") == 1
 
 
-def test_two_drivers_do_each_step_once(toy: Toy, undisturbed: dict[str, str]) -> None:
-    # Long enough that the second has Ray up, on a busy machine, before the first is through.
-    first = toy.start("--set", "a.seconds=4")
+def test_two_drivers_do_each_step_once(
+    toy: Toy, undisturbed: dict[str, str], shared_ray: tuple[str, ...]
+) -> None:
+    # Long enough that the second is up, on a busy machine, before the first is through.
+    first = toy.start("--set", "a.seconds=2", *shared_ray)
     wait_for(lambda: "run a" in toy.done(), "run a: never done")
-    second = toy.start("--set", "a.seconds=4")
+    second = toy.start("--set", "a.seconds=2", *shared_ray)
     outputs = [process.communicate(timeout=200)[0] for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), outputs
     assert sorted(line for line in toy.done() if line.startswith("run")) == [
@@ -117,8 +122,10 @@ def test_two_drivers_do_each_step_once(toy: Toy, undisturbed: dict[str, str]) ->
     assert addresses(toy.store) == undisturbed
 
 
-def test_a_lost_worker_is_tried_again_and_the_report_says_so(toy: Toy) -> None:
-    status, output = toy.run("--set", "fault=worker")
+def test_a_lost_worker_is_tried_again_and_the_report_says_so(
+    toy: Toy, shared_ray: tuple[str, ...]
+) -> None:
+    status, output = toy.run("--set", "fault=worker", *shared_ray)
     assert status == 0, output
     assert toy.done().count("run b") == 2
     (events,) = toy.store.glob("runs/*/events.jsonl")
@@ -171,6 +178,7 @@ def test_a_disk_without_room_for_the_runs_own_files_is_named(toy: Toy) -> None:
 def test_interrupt_keeps_the_finished(
     toy: Toy,
     undisturbed: dict[str, str],
+    shared_ray: tuple[str, ...],
     send: Callable[[int, int], None],
     number: int,
     expected: int,
@@ -188,7 +196,7 @@ def test_interrupt_keeps_the_finished(
         True
     ]
     assert len(list(toy.store.glob("runs/*/report.html"))) == 1
-    assert toy.run("--set", "seconds=0.3")[0] == 0
+    assert toy.run("--set", "seconds=0.3", *shared_ray)[0] == 0
     assert addresses(toy.store) == undisturbed
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,9 +32,9 @@ print(json.dumps({"settings": dict(found.settings), "scores": list(found.table["
 GRID = "fit.rate: grid(0.1, 0.7)\n"
 
 
-def test_trials_share_steps(sweeps: Sweeps) -> None:
+def test_trials_share_steps(sweeps: Sweeps, shared_ray: tuple[str, ...]) -> None:
     """Takes half a minute: three trials under Ray Tune, and two commands that find everything cached."""
-    status, output = sweeps.sweep(GRID, "--stopping", "none", trials=3)
+    status, output = sweeps.sweep(GRID, "--stopping", "none", *shared_ray, trials=3)
     assert status == 0, output
     assert sweeps.done().count("mine") == 1, "one mining, not three"
     assert [trial["settings"].get("fit.rate") for trial in sweeps.trials()] == [None, "0.1", "0.7"]
@@ -49,7 +48,6 @@ def test_trials_share_steps(sweeps: Sweeps) -> None:
     # So does the same sweep, given again from Python, in a process of its own: that of the tests may have Ray already.
     done = subprocess.run(
         [sys.executable, "-c", FROM_PYTHON, str(sweeps.folder), str(sweeps.store)],
-        env={**os.environ, "TOY_TRACE": str(sweeps.trace)},
         capture_output=True,
         text=True,
         timeout=300,

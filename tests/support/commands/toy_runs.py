@@ -16,7 +16,7 @@ from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface import Job, Progress, Result
 from ratchet.orchestrator.step import Row, Summary, step
 
-TRACE = Path(os.environ["TOY_TRACE"])
+TRACE = Path("TRACE_FILE")
 
 def trace(text):
     with TRACE.open("a") as file:
@@ -82,15 +82,14 @@ class Toy:
     def __init__(self, folder: Path) -> None:
         self.folder, self.store, self.trace = folder, folder / "store", folder / "trace"
         self.path = folder / "toy.py"
-        self.path.write_text(self.recipe)
+        # Not a variable of the environment, which the processes of another Ray do not have.
+        self.path.write_text(self.recipe.replace("TRACE_FILE", str(self.trace)))
 
     def start_command(
         self, verb: str, *options: str, file_limit: int | None = None
     ) -> subprocess.Popen[str]:
         arguments = (verb, str(self.path), "--store", str(self.store), *options)
-        return command.start(
-            *arguments, environment={"TOY_TRACE": str(self.trace)}, file_limit=file_limit
-        )
+        return command.start(*arguments, file_limit=file_limit)
 
     def start(self, *options: str, file_limit: int | None = None) -> subprocess.Popen[str]:
         return self.start_command("run", *options, file_limit=file_limit)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ratchet.data.negatives import Window, choose_negatives
+from ratchet.data.negative_settings import NegativeSettings
+from ratchet.data.negatives import choose_negatives
 
 
 def sixteenths(lowest: int, highest: int) -> st.SearchStrategy[float]:
@@ -26,9 +27,8 @@ def cases(draw: st.DrawFn) -> dict:
         ::-1
     ]
     lo = draw(st.integers(0, 6))
-    window = Window(
-        lo,
-        lo + draw(st.integers(1, size)),
+    settings = NegativeSettings(
+        (lo, lo + draw(st.integers(1, size))),
         draw(st.integers(1, 12)),
         draw(st.sampled_from(["random", "top"])),
         draw(st.none() | sixteenths(0, 8)),
@@ -38,7 +38,7 @@ def cases(draw: st.DrawFn) -> dict:
     )
     forbidden = set(draw(st.lists(st.integers(0, size), min_size=1, max_size=4)))
     return {
-        "window": window,
+        "settings": settings,
         "candidates": order,
         "scores": scores,
         "positive": draw(sixteenths(-16, 16)),
@@ -51,12 +51,13 @@ def cases(draw: st.DrawFn) -> dict:
 
 def pool_of(case: dict) -> list[int]:
     """Rows of the window that may be negatives, in the order of their rank, one by one from the description."""
-    window: Window = case["window"]
+    settings: NegativeSettings = case["settings"]
     pool, seen = [], set()
+    lo, hi = settings.window
     for rank, (row, score) in enumerate(
         zip(case["candidates"].tolist(), case["scores"].tolist(), strict=True)
     ):
-        if not window.lo <= rank < window.hi:
+        if not lo <= rank < hi:
             continue
         text = int(case["texts"][row])
         fresh = text not in seen
@@ -64,16 +65,16 @@ def pool_of(case: dict) -> list[int]:
         if text in case["forbidden"] or not fresh:
             continue
         positive = case["positive"]
-        if window.absolute_margin is not None and score > positive - window.absolute_margin:
+        if settings.absolute_margin is not None and score > positive - settings.absolute_margin:
             continue
-        if window.percent_of_positive is not None:
-            share = window.percent_of_positive
+        if settings.percent_of_positive is not None:
+            share = settings.percent_of_positive
             limit = positive * share if positive >= 0 else positive * (2 - share)
             if score > limit:
                 continue
-        if window.max_score is not None and score > window.max_score:
+        if settings.max_score is not None and score > settings.max_score:
             continue
-        if window.min_score is not None and score < window.min_score:
+        if settings.min_score is not None and score < settings.min_score:
             continue
         pool.append(row)
     return pool
@@ -84,15 +85,15 @@ def pool_of(case: dict) -> list[int]:
 @given(cases())
 def test_choice_of_negatives(case: dict) -> None:
     chosen = choose_negatives(**case)
-    pool, window, texts = pool_of(case), case["window"], case["texts"]
+    pool, settings, texts = pool_of(case), case["settings"], case["texts"]
     mined, filled = (
         chosen.rows[: len(chosen.rows) - chosen.random_fill],
         chosen.rows[len(chosen.rows) - chosen.random_fill :],
     )
-    assert len(mined) == min(len(pool), window.num_negatives)
+    assert len(mined) == min(len(pool), settings.num_negatives)
     assert set(mined.tolist()) <= set(pool)
-    if window.sampling_strategy == "top":
-        assert mined.tolist() == pool[: window.num_negatives]
+    if settings.sampling_strategy == "top":
+        assert mined.tolist() == pool[: settings.num_negatives]
     assert mined.tolist() == sorted(mined.tolist(), key=pool.index), (
         "not in the order of their rank"
     )
@@ -101,12 +102,12 @@ def test_choice_of_negatives(case: dict) -> None:
     assert not set(taken) & case["forbidden"]
     suspects = {int(texts[row]) for row in chosen.suspects}
     assert not suspects & case["forbidden"]
-    above = case["candidates"][case["scores"] > window.ceiling(case["positive"])]
+    above = case["candidates"][case["scores"] > settings.ceiling(case["positive"])]
     too_similar = {int(texts[row]) for row in above}
     assert not suspects - too_similar
     assert not too_similar & {int(texts[row]) for row in filled}
     left = {int(text) for text in texts} - case["forbidden"] - too_similar - set(taken)
-    assert len(chosen.rows) == window.num_negatives or not left, "the corpus had more"
+    assert len(chosen.rows) == settings.num_negatives or not left, "the corpus had more"
 
 
 @pytest.mark.slow
@@ -117,7 +118,7 @@ def test_a_draw_depends_on_seed_and_query_alone(case: dict) -> None:
 
 def test_another_seed_or_query_draws_others() -> None:
     case = {
-        "window": Window(2, 200, 15),
+        "settings": NegativeSettings((2, 200), 15),
         "candidates": np.arange(500),
         "scores": np.linspace(1, 0, 500),
         "positive": 1.0,
@@ -158,13 +159,13 @@ def test_the_candidates_are_those_of_flag_embeddings_hn_mine(lo: int, hi: int) -
             if i >= 0 and corpus[i] not in positives[q] and corpus[i] != query
         }
         forbidden = {known[text] for text in [*positives[q], query] if text in known}
-        everything = Window(lo, hi, max(1, len(theirs)), "top")
+        everything = NegativeSettings((lo, hi), max(1, len(theirs)), "top")
         ours = choose_negatives(
             everything, rows_QK[q], scores_QK[q], np.inf, forbidden, texts, 0, query
         )
         assert set(ours.rows.tolist()) == theirs
         assert ours.random_fill == 0
-        one_more = Window(lo, hi, len(theirs) + 1, "top")
+        one_more = NegativeSettings((lo, hi), len(theirs) + 1, "top")
         assert choose_negatives(
             one_more, rows_QK[q], scores_QK[q], np.inf, forbidden, texts, 0, query
         ).random_fill == min(1, len(corpus) - len(theirs) - len(forbidden))
@@ -174,10 +175,10 @@ def test_the_candidates_are_those_of_flag_embeddings_hn_mine(lo: int, hi: int) -
 def test_ceiling_holds_for_random_fill(hi: int) -> None:
     """The 100 best of 200 documents are above the ceiling of 0.5."""
     scores, rows = np.linspace(0.99, 0.0, 200), np.arange(200)
-    window = Window(0, hi, 15, absolute_margin=0.1)
+    settings = NegativeSettings((0, hi), 15, absolute_margin=0.1)
     for number in range(20):
         chosen = choose_negatives(
-            window, rows[:hi], scores[:hi], 0.6, [], rows, number, f"q{number}"
+            settings, rows[:hi], scores[:hi], 0.6, [], rows, number, f"q{number}"
         )
         assert (scores[chosen.rows] <= 0.5).all()
         assert (len(chosen.rows) == 15) == (hi == 150)

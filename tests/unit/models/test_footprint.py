@@ -109,13 +109,7 @@ def test_what_lowers_the_memory_lowers_the_count(tmp_path: Path) -> None:
     )
 
     def peak(folder: Path = short, **options: Any) -> footprint.Footprint:
-        given = {
-            "dtype": "bfloat16",
-            "rows": 8,
-            "length": 256,
-            "lora_r": 32,
-            **options,
-        }
+        given = {"dtype": "bfloat16", "rows": 8, "length": 256, "lora_r": 32, **options}
         return footprint.measure(folder, "backbone", **given)
 
     assert peak(whole, gradient_checkpointing=True).peak < peak(whole).peak / 10
