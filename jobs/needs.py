@@ -41,8 +41,9 @@ def add_architecture(result: Result, inputs: Any, parents: Parents) -> Result:
 def find_model_folder(field: str, inputs: Any, parents: Parents) -> Path | None:
     """Return the folder of a model input; if a step has yet to make it, a folder of the same architecture."""
     given = getattr(inputs, field)
-    if given is None and field in parents and "architecture" in parents[field].metrics:
-        given = Path(str(parents[field].metrics["architecture"]))
+    known = parents.get(field, Result()).metrics.get("architecture")
+    if given is None and known is not None:
+        given = Path(str(known))
     if given is not None and (given / "config.json").is_file():
         return given
     return None
@@ -50,9 +51,7 @@ def find_model_folder(field: str, inputs: Any, parents: Parents) -> Path | None:
 
 def count(parents: Parents, field: str, *names: str) -> int | None:
     """Return the first of the metrics `names` that the step behind an input has; None if it has none of them."""
-    if field not in parents:
-        return None
-    metrics = parents[field].metrics
+    metrics = parents.get(field, Result()).metrics
     for name in names:
         if name in metrics:
             return int(metrics[name])

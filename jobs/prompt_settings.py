@@ -155,7 +155,7 @@ def list_examples(config: Any, inputs: Any) -> Sequence[Example] | None:
 def describe_prompts(config: Any, inputs: Any, parents: Parents, role: Role = "query") -> Result:
     """Describe for the plan, in the result's note, the preset of a job's model, and whether the model uses the data's
     instructions (counted by the metrics `tasks` and `prompts` of a parent step)."""
-    known = parents["lists"].metrics if "lists" in parents else {}
+    known = parents.get("lists", Result()).metrics
     base = getattr(inputs, "model", None) or getattr(inputs, "base", None)
     if base is None:
         return Result(known)

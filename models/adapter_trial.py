@@ -40,20 +40,18 @@ def try_adapter(base: Path, kind: Kind, target_modules: str, changed: int) -> No
         train_in_float32(adapted)
     except ModelError as error:
         raise ModelError(f"target_modules: {target_modules} given; {error}") from None
-    layers = []
-    for name, layer in adapted.named_modules():
+    tied = config.tie_word_embeddings or config.get_text_config().tie_word_embeddings
+    for path, layer in adapted.named_modules():
         if not hasattr(layer, "lora_A"):
             continue
-        layers.append(name.removeprefix("base_model.model."))
+        name = path.removeprefix("base_model.model.")
         if not layer.lora_A:  # PEFT names the weights of embeddings otherwise
             raise ModelError(
-                f"target_modules: {target_modules} given, and {layers[-1]} is no linear layer; expected linear layers;"
-                " leave it out, or set method=full"
+                f"target_modules: {target_modules} given, and {name} is no linear layer; expected linear layers; leave"
+                " it out, or set method=full"
             )
-    tied = config.tie_word_embeddings or config.get_text_config().tie_word_embeddings
-    for layer in layers:
-        if tied and layer.rpartition(".")[2] in TIED:
+        if tied and name.rpartition(".")[2] in TIED:
             raise ModelError(
-                f"target_modules: {target_modules} given, and the weight of {layer} is tied; expected other layers;"
+                f"target_modules: {target_modules} given, and the weight of {name} is tied; expected other layers;"
                 " leave it out"
             )

@@ -115,12 +115,19 @@ def estimate_training(
     vectors: number of embeddings that a training step keeps. labels: number of tokens whose logits are kept.
     """
     full = config.method == "full"
-    # With method=full the gradients of all weights, which are counted below, would hide the activations.
-    adapter = {"lora_r": 1, "target_modules": "all-linear"}
-    if not full:
-        adapter = {"lora_r": config.lora_r, "target_modules": config.target_modules}
-    options = {"gradient_checkpointing": config.gradient_checkpointing, "eager": not gpus}
-    one = _measure(folder, kind, config, gpus, rows=rows, length=length, **options, **adapter)
+    one = _measure(
+        folder,
+        kind,
+        config,
+        gpus,
+        rows=rows,
+        length=length,
+        # With method=full the gradients of all weights, which are counted below, would hide the activations.
+        lora_r=1 if full else config.lora_r,
+        target_modules="all-linear" if full else config.target_modules,
+        gradient_checkpointing=config.gradient_checkpointing,
+        eager=not gpus,
+    )
     if one is None:
         return None
     trained = one.trained
@@ -225,11 +232,11 @@ def measure(
     if training:
         model = lora.attach(model, lora_r=lora_r, lora_alpha=1, target_modules=target_modules)
         train_in_float32(model)
-    if training and gradient_checkpointing:
-        options = {"use_reentrant": False, "preserve_rng_state": False}
-        with warnings.catch_warnings(action="ignore"):
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
-        model.enable_input_require_grads()
+        if gradient_checkpointing:
+            options = {"use_reentrant": False, "preserve_rng_state": False}
+            with warnings.catch_warnings(action="ignore"):
+                model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+            model.enable_input_require_grads()
     model.train(training)
     trained, peak = _run(model, rows, length, training=training)
     if depth > 4:  # each layer adds as much as the one before
@@ -259,7 +266,7 @@ def _run(model: Any, rows: int, length: int, *, training: bool) -> tuple[int, in
     pass of the layers."""
     model.zero_grad()
     plain = model
-    if hasattr(model, "get_base_model"):
+    if training:
         plain = model.get_base_model()
     backbone = getattr(plain, "base_model", plain)
     model.config.use_cache = False

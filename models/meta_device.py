@@ -33,16 +33,17 @@ def build_on_meta(config: Any, kind: Kind, dtype: torch.dtype) -> Any:
 
 
 def find_equal_layers(model: Any, target_modules: str) -> torch.nn.ModuleList:
-    """Return a model's list of layers, to be shortened in place; an empty list if the shapes of their weights
-    differ, or if `target_modules` may name some of them by their numbers."""
+    """Return a model's list of layers, to be shortened in place; an empty list if they differ in size, or if
+    `target_modules` may name some of them by their numbers."""
     depth = getattr(model.config.get_text_config(), "num_hidden_layers", 0)
     found = []
     for module in model.modules():
         if isinstance(module, torch.nn.ModuleList) and len(module) == depth:
             found.append(module)
-    if len(found) != 1 or any(map(str.isdecimal, target_modules)):
-        return torch.nn.ModuleList()
-    shapes = set()
-    for layer in found[0]:
-        shapes.add(tuple((name, weight.shape) for name, weight in layer.named_parameters()))
-    return found[0] if len(shapes) == 1 else torch.nn.ModuleList()
+    if len(found) == 1 and not any(map(str.isdecimal, target_modules)):
+        sizes = set()
+        for layer in found[0]:
+            sizes.add(sum(weight.numel() for weight in layer.parameters()))
+        if len(sizes) == 1:
+            return found[0]
+    return torch.nn.ModuleList()

@@ -171,10 +171,7 @@ class Row:
                 )
         require_items(self.steps, Step, f"{where}: steps", "step(...)")
         require(
-            self.model is None or isinstance(self.model, Output),
-            f"{where}: model",
-            self.model,
-            'step["model"]',
+            isinstance(self.model, Output | None), f"{where}: model", self.model, 'step["model"]'
         )
 
     @property
@@ -234,10 +231,7 @@ def average(summaries: Sequence[Summary]) -> Summary:
             for title, metric in row.metrics:
                 columns.setdefault(title, []).append(metric)
         rows.append(replace(same[0], columns=columns, steps=steps))
-    goals = []
-    for summary in summaries:
-        for goal in summary.goals:
-            goals.append(goal)
+    goals = [goal for summary in summaries for goal in summary.goals]
     return replace(summaries[0], rows=rows, goals=goals)
 
 
@@ -259,10 +253,7 @@ def step(name: str, job: Job, *, resources: Resources | None = None, **values: A
     )
     require(isinstance(job, Job), f"step {name}: job", job, "a Job, such as mine.JOB")
     require(
-        resources is None or isinstance(resources, Resources),
-        f"step {name}: resources",
-        resources,
-        "Resources",
+        isinstance(resources, Resources | None), f"step {name}: resources", resources, "Resources"
     )
     where = locate_caller()
     config_fields = {f.name: f for f in fields(job.config)}

@@ -355,9 +355,7 @@ def _read_scores(
 
 def read_name(where: str, row: Mapping[str, Any], columns: Sequence[str], role: str) -> str:
     """Read the first of `columns` as a text; empty if missing or blank. Raises DataError unless text or integer."""
-    value = None
-    if columns:
-        value = row.get(columns[0])
+    value = row.get(columns[0]) if columns else None
     if isinstance(value, bool) or not isinstance(value, str | int | None):
         raise DataError(
             f"{where}: {role} {show(value)} given; expected a text or a whole number; correct the row"

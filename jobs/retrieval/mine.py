@@ -55,15 +55,13 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
             f"mine.min_score: {config.min_score:g} given, with max_score={config.max_score:g}; expected at most"
             " max_score, since no document has both; correct one"
         )
-    known = None
-    if "corpus" in parents:
-        known = parents["corpus"].metrics.get("documents")
+    known = parents.get("corpus", Result()).metrics.get("documents")
     if isinstance(known, int) and start >= max(known, SMALL):
         raise InputError(
             f"mine.window: {start},{end} given, for {known:,} documents; expected ranks in the corpus, since all"
             " negatives would be drawn at random; lower it"
         )
-    return Result(parents["queries"].metrics if "queries" in parents else {})
+    return Result(parents.get("queries", Result()).metrics)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -54,7 +54,17 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     rows = read_shards(inputs.samples, ["system", "questions", "targets"]).to_pylist()
     texts = (text for row in rows for text in (row["system"], *row["questions"], *row["targets"]))
-    return Result({"parameters": save_decoder(context.out, texts, **vars(config))})
+    parameters = save_decoder(
+        context.out,
+        texts,
+        vocab_size=config.vocab_size,
+        seed=config.seed,
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        max_position_embeddings=config.max_position_embeddings,
+    )
+    return Result({"parameters": parameters})
 
 
 JOB = Job(

@@ -41,9 +41,5 @@ class WorkerGroupCleanup(WorkerGroupCallback, ControllerCallback):
 def install_cleanup() -> None:
     """Register the cleanup callback for later training runs of this process. It becomes the first callback, because a
     callback that fails prevents the calls of those after it."""
-    name = f"{__name__}.{WorkerGroupCleanup.__name__}"
-    others = []
-    for other in os.environ.get(VARIABLE, "").split(","):
-        if other and other != name:
-            others.append(other)
-    os.environ[VARIABLE] = ",".join([name, *others])
+    names = [f"{__name__}.{WorkerGroupCleanup.__name__}", *os.environ.get(VARIABLE, "").split(",")]
+    os.environ[VARIABLE] = ",".join(dict.fromkeys(filter(None, names)))  # each once

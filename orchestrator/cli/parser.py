@@ -184,7 +184,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     sub = add_command("report", "show the report of a run, and the path of report.html")
     sub.add_argument("run", nargs="?", default="", help="id of a run, or its beginning (default: the newest run)")
 
-    _add_gc(add_command("gc", "list results that no kept run needs, and remove them with --yes", epilog=GC))
+    sub = add_command("gc", "list results that no kept run needs, and remove them with --yes", epilog=GC)
+    sub.add_argument("--keep", type=number(int, 0), default=5, metavar="N",
+        help="keep the newest N finished runs, all runs after the oldest of these, and N sweeps (default: 5)")
+    sub.add_argument("--grace-period", type=number(float, 0), default=24.0, metavar="HOURS",
+        help="keep everything that was created or used in the last HOURS hours, at least a minute (default: 24)")
+    sub.add_argument("--yes", action="store_true", help="remove these results (default: only list them)")
+
     add_command("verify", "read every byte of every result, and check that it is unchanged", epilog=VERIFY)
     return parser.parse(argv)
 
@@ -221,14 +227,6 @@ def _add_sweep(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--max-concurrent", type=number(int, 1), metavar="N",
         help="maximum number of trials at once (default: as many as the cluster can place)")
     _add_address(sub)
-
-
-def _add_gc(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--keep", type=number(int, 0), default=5, metavar="N",
-        help="keep the newest N finished runs, all runs after the oldest of these, and N sweeps (default: 5)")
-    sub.add_argument("--grace-period", type=number(float, 0), default=24.0, metavar="HOURS",
-        help="keep everything that was created or used in the last HOURS hours, at least a minute (default: 24)")
-    sub.add_argument("--yes", action="store_true", help="remove these results (default: only list them)")
 # fmt: on
 
 

@@ -21,9 +21,6 @@ from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import list_open_runs
 from ratchet.orchestrator.store.verification import verify
 
-MAX_LISTED = 50
-"""Maximum number of removable folders that `gc` lists one by one."""
-
 
 def print_status(arguments: argparse.Namespace) -> None:
     """Print all runs (newest first), or the steps of a run."""
@@ -59,17 +56,20 @@ def list_run_steps(run_log: RunLog) -> list[dict[str, Any]]:
     rows = []
     for step in run_log.steps():
         event = latest.get(step["name"], {"event": "pending"})
-        row = {"step": step["name"], "status": event["event"], "seconds": event.get("seconds")}
-        note = event.get("reason") or event.get("on") or event.get("because") or ""
-        rows.append({**row, "note": note})
+        rows.append(
+            {
+                "step": step["name"],
+                "status": event["event"],
+                "seconds": event.get("seconds"),
+                "note": event.get("reason") or event.get("on") or event.get("because") or "",
+            }
+        )
     return rows
 
 
 def list_run_states(store: Store) -> list[dict[str, Any]]:
     """Return id, recipe, start, steps and state of each run, the newest first."""
-    running = set()
-    for mark in list_open_runs(store):
-        running.add(mark["run"])
+    running = {mark["run"] for mark in list_open_runs(store)}
     rows = []
     for run_log in list_run_logs(store):
         row: dict[str, Any] = {
@@ -92,8 +92,9 @@ def list_run_states(store: Store) -> list[dict[str, Any]]:
             "recipe": str(about.get("recipe")),
             "started": about.get("started", 0),
             "steps": f"{done}/{len(steps)}",
+            "state": state,
         }
-        rows.append({**row, "state": state})
+        rows.append(row)
     return rows
 
 
@@ -106,14 +107,16 @@ def print_models(arguments: argparse.Namespace) -> None:
         return
     rows = []
     for one in models:
-        row = {
-            "model": f"{one.name} ({one.remark})" if one.remark else one.name,
-            "kind": one.kind,
-            "row": one.row,
-        }
-        row |= {"metric": one.format_metric(), "base": one.base or NOTHING}
         rows.append(
-            {**row, "MB": round(one.bytes / 1e6, 1), "run started": format_local_time(one.started)}
+            {
+                "model": f"{one.name} ({one.remark})" if one.remark else one.name,
+                "kind": one.kind,
+                "row": one.row,
+                "metric": one.format_metric(),
+                "base": one.base or NOTHING,
+                "MB": round(one.bytes / 1e6, 1),
+                "run started": format_local_time(one.started),
+            }
         )
     if rows:
         print_table(build_table(rows))
@@ -142,10 +145,8 @@ def collect_garbage(arguments: argparse.Namespace) -> None:
     else:
         store = Store.view(arguments.store)
     garbage = gc.find_garbage(store, keep=arguments.keep, grace=arguments.grace_period * 3600)
-    for item in sorted(garbage, key=lambda item: -item.bytes)[:MAX_LISTED]:
+    for item in sorted(garbage, key=lambda item: -item.bytes):
         print_clean(str(item))
-    if len(garbage) > MAX_LISTED:
-        print_clean(f"{len(garbage) - MAX_LISTED:,} smaller ones are not shown")
     size = sum(item.bytes for item in garbage)
     done = "could be removed; --yes removes them"
     if arguments.yes:

@@ -1,5 +1,7 @@
 """The job interface: the classes and functions that jobs and the orchestrator share."""
 
+from annotated_types import Unit
+
 from ratchet.orchestrator.atomic_file import append_json, read_json_lines, sync, write_atomically
 from ratchet.orchestrator.job_interface.job import (
     MAP_RESOURCES,
@@ -19,7 +21,6 @@ from ratchet.orchestrator.job_interface.settings import (
     PositiveInt,
     Seed,
     Tokens,
-    Unit,
 )
 
 __all__ = [

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Interval
+from annotated_types import Ge, Gt, Interval, Unit
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface.settings import Unit, check_job, require
+from ratchet.orchestrator.job_interface.settings import check_job, require
 
 
 @dataclass(frozen=True)

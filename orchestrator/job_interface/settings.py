@@ -7,7 +7,7 @@ A setting is defined once, at its field: type and bounds in the annotation, then
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
     \"\"\"Longer texts are truncated. None: the limit of the encoding config.\"\"\"
 
-Bounds are from the package `annotated-types` (`Ge`, `Gt`, `Le`, `Lt`, `Interval`); pydantic checks them.
+Bounds (`Ge`, `Gt`, `Le`, `Lt`, `Interval`) and `Unit` are from the package `annotated-types`; pydantic checks bounds.
 """
 
 import ast
@@ -27,19 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Interval
+from annotated_types import Ge, Gt, Interval, Unit
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from ratchet.errors import InputError, RecipeError
-
-
-@dataclass(frozen=True)
-class Unit:
-    """The unit of a setting, for the help: `Annotated[float, Gt(0), Unit("seconds")]`."""
-
-    name: str
-
 
 PositiveInt = Annotated[int, Ge(1)]
 NonNegativeInt = Annotated[int, Ge(0)]
@@ -220,7 +212,7 @@ def _type_text(annotation: Any) -> str:
             for name, sign in SIGNS.items():
                 if getattr(item, name, None) is not None:
                     parts.append(f"{sign} {getattr(item, name):g}")
-        parts += [f"({item.name})" for item in arguments[1:] if isinstance(item, Unit)]
+        parts += [f"({item.unit})" for item in arguments[1:] if isinstance(item, Unit)]
         return " ".join(parts)
     if origin in (Union, types.UnionType):
         return " | ".join(_type_text(argument) for argument in arguments)

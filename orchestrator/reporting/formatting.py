@@ -181,11 +181,7 @@ def find_best(values: Sequence[Any], direction: int) -> set[int]:
     best = max(known.values(), default=0)
     if not direction or best == min(known.values(), default=0):
         return set()
-    found = set()
-    for i, value in known.items():
-        if value == best:
-            found.add(i)
-    return found
+    return {i for i, value in known.items() if value == best}
 
 
 def is_finite(value: Any) -> bool:

@@ -223,9 +223,7 @@ def find_objective(
         chosen = (changed or training)[-1]
         maximize = _is_higher_better(chosen, name, metric)
         return Objective(chosen.name, f"valid/{name}", metric, trained=True, maximize=maximize)
-    last: Step | None = None
-    if dot:
-        last = among[-1]
+    last = among[-1] if dot else None
     titles = []
     if last:
         check_metric(last, name, f"--metric {metric}")

@@ -123,14 +123,13 @@ class TrialRun(RunListener):
             value, about = self._run_seed(seed)
             values.append(value)
             first = first or about
-        checkpoint = max(1, len(first["curve"]))
-        end = {
-            "checkpoint": checkpoint,
+        return {
+            **first,
+            "checkpoint": max(1, len(first["curve"])),
             "value": sum(values) / len(values),
             "values": values,
             "ended": True,
         }
-        return {**first, **end}
 
     def _run_seed(self, seed: int) -> tuple[float, dict[str, Any]]:
         """Run one seed and return its value, and the curve and the note of the deciding step."""

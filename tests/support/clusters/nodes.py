@@ -118,6 +118,9 @@ class Nodes:
             "--block",
             f"--node-ip-address=127.0.0.{number}",
             "--dashboard-agent-listen-port=0",
+            # Free ports: another Ray on this machine takes the default ones too, and its workers may be first.
+            "--min-worker-port=0",
+            "--max-worker-port=0",
         ]
         if without is not None:
             hidden = 'mount -t tmpfs none "$0" && exec "$@"'
