@@ -38,7 +38,7 @@ test: $(READY) ## set up, then run the unit tests (no Ray cluster, 90 seconds)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not soak" --durations=12
 
 # Most of these tests wait for processes that they start, so two run at once.
-test-integration: $(READY) ## slow unit tests; tests on Ray and DeepSpeed, with killed processes (20 minutes)
+test-integration: $(READY) ## slow unit tests; tests on Ray and DeepSpeed, with killed processes (12 minutes)
 	@$(PATIENT) $(BIN)/python -m pytest -m "slow and not soak" --no-loadscope-reorder --durations=30 \
 	    $(LONGEST) tests/integration tests/unit
 
