@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import command
 import pytest
 from s3_server import KEYS, serve_s3
 from store_contents import list_running_attempts
@@ -26,8 +25,6 @@ from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Commit, Store, bucket, lease
 from ratchet.orchestrator.store.bucket import Bucket
 from ratchet.orchestrator.store.lease import Lease, Leases
-
-ROOT = Path(__file__).resolve().parents[3]
 
 RECIPE = '''
 import os
@@ -347,19 +344,12 @@ def test_a_bucket_that_cannot_be_used_is_named(
         assert "hush" not in str(refused.value)
 
 
-def run(store: Store, folder: Path, machine: str, *command: str) -> str:
+def run(store: Store, folder: Path, machine: str, *arguments: str) -> str:
     (folder / "toy.py").write_text(RECIPE)
-    environment = {
-        **os.environ,
-        "RATCHET_CACHE": str(folder / machine),
-        "RATCHET_STORE": store.where,
-    }
-    program = [sys.executable, "-m", "orchestrator", *command]
-    done = subprocess.run(
-        program, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    environment = {"RATCHET_CACHE": str(folder / machine), "RATCHET_STORE": store.where}
+    status, output = command.run(*arguments, environment=environment)
+    assert status == 0, output
+    return output
 
 
 def test_a_run_on_a_bucket_goes_on_from_another_machine(
