@@ -42,7 +42,7 @@ def find_model_folder(field: str, inputs: Any, parents: Parents) -> Path | None:
     """Return the folder of a model input; if a step has yet to make it, a folder of the same architecture."""
     given = getattr(inputs, field)
     known = parents.get(field, Result()).metrics.get("architecture")
-    if given is None and known is not None:
+    if given is None and known:
         given = Path(str(known))
     if given is not None and (given / "config.json").is_file():
         return given
@@ -122,11 +122,15 @@ class ModelStep:
             return None
         from ratchet.models import footprint
 
-        rows = max(1, tokens // length)
-        workers = self.resources.workers or 1
-        gpus = self.resources.gpus or 0.0
         found = footprint.estimate_training(
-            self.folder, kind, self.config, gpus, workers, rows=rows, length=length, **kept
+            self.folder,
+            kind,
+            self.config,
+            self.resources.gpus or 0.0,
+            self.resources.workers or 1,
+            rows=max(1, tokens // length),
+            length=length,
+            **kept,
         )
         return Needs(**found, remedies=LESS_TRAINING) if found else None
 

@@ -265,9 +265,7 @@ def _run(model: Any, rows: int, length: int, *, training: bool) -> tuple[int, in
     """Return the number of trained weights, and the largest number of bytes of live tensors beside the model's own in a
     pass of the layers."""
     model.zero_grad()
-    plain = model
-    if training:
-        plain = model.get_base_model()
+    plain = model.get_base_model() if training else model
     backbone = getattr(plain, "base_model", plain)
     model.config.use_cache = False
     ids_BL = torch.zeros((rows, length), dtype=torch.int64, device="meta")

@@ -36,10 +36,8 @@ def find_equal_layers(model: Any, target_modules: str) -> torch.nn.ModuleList:
     """Return a model's list of layers, to be shortened in place; an empty list if they differ in size, or if
     `target_modules` may name some of them by their numbers."""
     depth = getattr(model.config.get_text_config(), "num_hidden_layers", 0)
-    found = []
-    for module in model.modules():
-        if isinstance(module, torch.nn.ModuleList) and len(module) == depth:
-            found.append(module)
+    lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
+    found = [layers for layers in lists if len(layers) == depth]
     if len(found) == 1 and not any(map(str.isdecimal, target_modules)):
         sizes = set()
         for layer in found[0]:

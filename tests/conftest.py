@@ -64,13 +64,10 @@ def local_ray() -> Iterator[None]:
 def shared_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
     """The option of the command that names a Ray which runs for the whole session. Starting and ending a Ray of its own
     is most of the time of a short run."""
+    from ratchet.orchestrator.execution.cluster import SYSTEM
+
     home = tmp_path_factory.mktemp("shared-ray")
-    as_ours = {"prestart_worker_first_driver": False, "num_workers_soft_limit": 2}
-    options = (
-        "--num-cpus=2",
-        "--include-dashboard=false",
-        f"--system-config={json.dumps(as_ours)}",
-    )
+    options = ("--num-cpus=2", "--include-dashboard=false", f"--system-config={json.dumps(SYSTEM)}")
     nodes = Nodes(home, environment_of(home), *options)
     yield "--address", nodes.address
     nodes.end()

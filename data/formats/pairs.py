@@ -123,16 +123,13 @@ def read(
     queries: list[Query] = []
     for own in found.values():
         queries.append(_merge_rows(own, f"q{len(queries)}"))
-    estimate = None
-    if share < 1:
-        estimate = round(len(corpus) / share)
     return RetrievalData(
         corpus,
         queries,
         {"rows that repeat a query, put together": count - len(queries)},
         numbered=not any(own[0].id for own in found.values()),
         share=share,
-        estimate=estimate,
+        estimate=round(len(corpus) / share) if share < 1 else None,
         unread=sorted(unread),
     )
 
@@ -252,11 +249,9 @@ def _read_objects(
         for number, line in iterate_lines(path):
             if line.strip(BLANK):
                 yield f"{path}:{number}", {"query": line.strip(BLANK)}, ""
-    elif path.suffix == ".csv":
-        for where, row in read_csv(path, ()):
-            yield where, row, ""
-    elif path.suffix in (".jsonl", ".json"):
-        for where, row in read_json_objects(path):
+    elif path.suffix in (".csv", ".jsonl", ".json"):
+        rows = read_csv(path, ()) if path.suffix == ".csv" else read_json_objects(path)
+        for where, row in rows:
             yield where, row, ""
     tables = list_tables(path, options)
     splits: dict[Path, str] = {}

@@ -84,11 +84,9 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         length = PROMPT.resolve(config, inputs.model) + config.max_new_tokens
         check_length("generate: max_prompt_length + max_new_tokens", inputs.model, length)
     check_engine(config, inputs)
-    task = None
+    task = parents.get("samples", Result()).metrics.get("task")
     if inputs.samples is not None:
         task = read_task_name(inputs.samples)
-    elif "samples" in parents:
-        task = parents["samples"].metrics.get("task")
     if task is not None:
         check_same_task(config, inputs, str(task))
     check_chat(inputs, parents)

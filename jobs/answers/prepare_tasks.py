@@ -74,8 +74,9 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     known: dict[str, Any] = {"task": config.task}
     known |= describe_chat(config, make_task(config, inputs).stop)
     if inputs.data is None:  # another step makes it
-        if "data" in parents and "tasks" in parents["data"].metrics:
-            known["train"] = parents["data"].metrics["tasks"]
+        made = parents.get("data", Result()).metrics
+        if "tasks" in made:
+            known["train"] = made["tasks"]
         return Result(known)
     if inputs.test is not None and inputs.test.resolve() == inputs.data.resolve():
         raise InputError(

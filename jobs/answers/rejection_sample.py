@@ -25,9 +25,7 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    if "samples" not in parents:
-        return Result()
-    return Result(parents["samples"].metrics)
+    return Result(parents.get("samples", Result()).metrics)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

@@ -77,7 +77,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         raise InputError(
             "finetune_embedder: ranking given, without valid; expected both or none; give the other"
         )
-    if parents.get("valid", Result()).metrics.get("train/queries") == 0:
+    if needs.count(parents, "valid", "train/queries") == 0:
         said = "the data has queries for test only; expected some to train on; add train.tsv or --set data=PATH"
         raise DataError(f"finetune_embedder: {said}, or evaluate only: --set iterations=0")
     return needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)

@@ -21,6 +21,9 @@ from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import list_open_runs
 from ratchet.orchestrator.store.verification import verify
 
+MAX_LISTED = 50
+"""Maximum number of removable folders that `gc` lists one by one."""
+
 
 def print_status(arguments: argparse.Namespace) -> None:
     """Print all runs (newest first), or the steps of a run."""
@@ -145,8 +148,10 @@ def collect_garbage(arguments: argparse.Namespace) -> None:
     else:
         store = Store.view(arguments.store)
     garbage = gc.find_garbage(store, keep=arguments.keep, grace=arguments.grace_period * 3600)
-    for item in sorted(garbage, key=lambda item: -item.bytes):
+    for item in sorted(garbage, key=lambda item: -item.bytes)[:MAX_LISTED]:
         print_clean(str(item))
+    if len(garbage) > MAX_LISTED:
+        print_clean(f"{len(garbage) - MAX_LISTED:,} smaller ones are not shown")
     size = sum(item.bytes for item in garbage)
     done = "could be removed; --yes removes them"
     if arguments.yes:

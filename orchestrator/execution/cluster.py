@@ -55,6 +55,10 @@ QUIET = {
 }
 """Environment variables that silence libraries' logs, unless the variable is set already."""
 
+# Two idle processes may stay, since imports take seconds: one that has used a GPU and one that has not.
+SYSTEM = {"prestart_worker_first_driver": False, "num_workers_soft_limit": 2}
+"""Configuration of the Ray of this machine. No processes in advance: they would lack the snapshot."""
+
 PATIENCE = 10.0
 """Seconds that a stopped step has to end by itself before it is killed."""
 
@@ -94,14 +98,11 @@ class Cluster:
             os.environ.setdefault(key, value)
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if not self.address:
-            # No dashboard: it takes seconds to start, and this Ray ends with the driver. No processes in advance: they
-            # would lack the snapshot. Two idle processes may stay, since imports take seconds: one that has used a GPU
-            # and one that has not.
-            system = {"prestart_worker_first_driver": False, "num_workers_soft_limit": 2}
+            # No dashboard: it takes seconds to start, and this Ray ends with the driver.
             options |= {
                 "include_dashboard": False,
                 "num_cpus": count_cpus(),
-                "_system_config": system,
+                "_system_config": SYSTEM,
             }
             folder = choose_ray_folder()
             if folder is not None:

@@ -1,8 +1,8 @@
 """The live view of a run.
 
 On a terminal, finished steps are printed as one line each. Below them, rich's progress bars show the whole run and the
-running steps. In CI and job logs, there is a plain line per event, and a progress line every 15 seconds. Every method
-may be called from any thread.
+running steps. In a plan with many steps, only failures and other notable events are printed. In CI and job logs, there
+is a plain line per event, and a progress line every 15 seconds. Every method may be called from any thread.
 """
 
 import importlib.util
@@ -30,6 +30,8 @@ from ratchet.orchestrator.run_log import RunListener
 
 LOG_INTERVAL = 15.0
 """Seconds between progress lines of one step in a log."""
+MANY_STEPS = 60
+"""On a terminal, the steps of a plan with more steps than this are counted, but not listed."""
 MAX_NUMBERS = 4
 """Maximum number of metrics in the line of a finished step."""
 
@@ -125,7 +127,8 @@ class LiveView(RunListener):
                     facts = [name, format_duration(event["seconds"])]
                     for key, value in list(event["metrics"].items())[:MAX_NUMBERS]:
                         facts.append(f"{key} {_format_number(value)}")
-                    self._print("done", "  ".join(facts))
+                    if not self.is_live or self.total <= MANY_STEPS:
+                        self._print("done", "  ".join(facts))
                 case "failed":
                     self._count("failed", name)
                     reason = event["reason"].strip()

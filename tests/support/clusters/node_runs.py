@@ -15,19 +15,15 @@ from random import Random
 
 import command
 import pytest
+from command import sets
 from nodes import Nodes, environment_of, kill, processes, title
+from quickstart_runs import ONE_TRAINING
 from store_contents import events, list_running_attempts, results
 from waiting import wait_for
 
 from ratchet.orchestrator.store import Store
 
-
-def sets(*settings: str) -> list[str]:
-    return [word for setting in settings for word in ("--set", setting)]
-
-
-# Without folds, each of which would start Ray Train: the first checkpoint would come after minutes.
-ONE_TRAINING = "finetune_embedder.allow_regression=true"
+# With folds, each of which would start Ray Train, the first checkpoint would come after minutes.
 RUN = ["run", "quickstart", *sets("questions=96", "reranker=false", ONE_TRAINING)]
 
 ONE = [*RUN, *sets("iterations=1", "finetune_embedder.epochs=1")]

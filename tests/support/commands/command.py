@@ -18,6 +18,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def sets(*settings: str) -> list[str]:
+    """Return the options of the command for these settings."""
+    return [word for setting in settings for word in ("--set", setting)]
+
+
 def start(
     *arguments: str,
     environment: Mapping[str, str] | None = None,

@@ -6,12 +6,13 @@ import subprocess
 from pathlib import Path
 
 import command
+from command import sets
 
-WITHOUT_TRAINING = ("--set", "questions=24", "--set", "reranker=false", "--set", "iterations=0")
-
-# Without folds, which train four times more.
-ONE_TRAINING = ("finetune_embedder.epochs=1", "--set", "finetune_embedder.allow_regression=true")
-SMALL = (*WITHOUT_TRAINING[:-1], "iterations=1", "--set", *ONE_TRAINING)
+ONE_TRAINING = "finetune_embedder.allow_regression=true"
+"""Setting without which few held-out queries mean a cross-validation: four trainings more."""
+FEW = ("questions=24", "reranker=false")
+WITHOUT_TRAINING = sets(*FEW, "iterations=0")
+SMALL = sets(*FEW, "iterations=1", "finetune_embedder.epochs=1", ONE_TRAINING)
 
 
 def start(store: Path, *arguments: str) -> subprocess.Popen[str]:

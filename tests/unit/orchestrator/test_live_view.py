@@ -107,6 +107,17 @@ def test_a_terminal_shows_bars_and_the_end_of_each_step():
     assert "■ 1/3 steps" in text
 
 
+@pytest.mark.slow
+def test_on_a_terminal_many_finished_steps_are_only_counted():
+    view, file = make_view(100, terminal=True)
+    with view:
+        for i in range(100):
+            view.show(event("started", f"s{i}", attempt=1))
+            view.show(event("done", f"s{i}", seconds=1.0, metrics={}))
+    assert "✓ s5" not in file.getvalue()
+    assert "100/100 steps" in file.getvalue()
+
+
 def test_any_thread_may_report():
     view, file = make_view(200)
 

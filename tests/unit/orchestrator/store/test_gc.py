@@ -173,7 +173,7 @@ def test_collections_at_once_do_not_stumble_over_each_other(store: Store) -> Non
 
 
 @pytest.mark.slow
-def test_gc_lists_the_largest_first(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gc_lists_the_largest(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(60):
         made(store, f"step{number}", "x" * number)
     largest = made(store, "largest", "x" * 2_000_000).manifest
@@ -182,6 +182,6 @@ def test_gc_lists_the_largest_first(store: Store, capsys: pytest.CaptureFixture[
     lines = capsys.readouterr().out.splitlines()
     assert largest[:16] in lines[0]
     assert "2.0 MB" in lines[0]
-    assert len(lines) == 122 + 1
+    assert lines[50] == "72 smaller ones are not shown"
     assert "122 things, 2.0 MB could be removed" in lines[-1]
     assert store.lookup("largest")
