@@ -4,9 +4,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# uv, where it is installed, resolves and unpacks in parallel.
-INSTALL := $(if $(shell command -v uv),uv pip install -q --python $(BIN)/python,\
-    $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check) -c requirements.lock
+PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c requirements.lock
+# uv resolves and unpacks in parallel; pip takes over where uv fails, for instance at an index that only pip is told of.
+UV := $(BIN)/uv pip install -q --python $(BIN)/python -c requirements.lock
 # Threads that wait for each other sleep: two processes of tests, each with threads, would burn the time of the other.
 PATIENT := OMP_WAIT_POLICY=PASSIVE
 # Begun first, so that neither of the two processes is alone with them at the end.
@@ -19,15 +19,15 @@ help: ## this list
 
 setup: $(READY) ## install the locked dependencies into .venv
 
-# torch by itself and first, at exactly the locked version: where an index offers a CPU wheel, pip takes that, and
-# what comes after finds torch there and does not ask for a build with CUDA. pip would compile on one core only, uv not
-# at all; compileall fails for files that a library ships for a later Python, and leaves out large folders of which
-# few files are ever imported.
+# torch first, at exactly the locked version: where an index offers a CPU wheel, pip takes that, and what comes after
+# finds torch there and does not ask for a build with CUDA. pip would compile on one core only, uv not at all;
+# compileall fails for files that a library ships for a later Python, and leaves out large folders of which few files
+# are ever imported.
 $(READY): setup.cfg requirements.lock
 	@echo "setting up $(VENV) (once, a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(INSTALL) torch
-	@$(INSTALL) -e '.[dev]'
+	@$(PIP) torch uv
+	@$(UV) -e '.[dev]' || $(PIP) -e '.[dev]'
 	@$(BIN)/python -m compileall -q -j 0 -x '/(tests?|moto|mteb|transformers/models)/' $(VENV)/lib >/dev/null || true
 	@touch $@
 
@@ -56,7 +56,7 @@ types: $(READY) ## mypy
 	@$(BIN)/mypy
 
 bench: $(READY) ## the benchmarks, side by side with what one would use instead
-	@$(INSTALL) -e '.[dev,bench]'
+	@$(PIP) -e '.[dev,bench]'
 	@for file in inference.embedding inference.mining inference.scoring limits.roofline training.finetune training.finetune_reranker training.evaluation training.contrastive inference.metrics training.sft inference.answers quality.countdown orchestrator.overhead orchestrator.sweep; do echo "== $$file"; $(BIN)/python -m benchmarks.$$file || exit 1; done
 
 # torch first, as in the set-up.
