@@ -26,6 +26,7 @@ from ray.train import (
     ScalingConfig,
     WorkerGroupError,
     get_context,
+    get_preemption_info,
 )
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
@@ -179,10 +180,8 @@ def _train_here(context: Context, config: FinetuneConfig, make_task: partial[Any
     """Train in this process as the only worker. Ray Train would start seven more processes: 15 to 20 s on two cores.
 
     If the process is lost, the next attempt resumes from the last checkpoint."""
-    from ratchet.jobs.training.trainer import Trainer  # only workers need it: seconds of imports
     from ratchet.models.engine import release_memory
 
-    check_dtype(context)
     gpu = bool(context.resources.gpus)
     if (
         not torch.distributed.is_initialized()
@@ -193,11 +192,9 @@ def _train_here(context: Context, config: FinetuneConfig, make_task: partial[Any
         )
     worker = WorkerInfo(0, 1, "cuda:0" if gpu else "cpu")
     try:
-        trainer_class = getattr(make_task.func, "trainer", Trainer)
-        trainer_class(context, config, make_task, worker).run()
-    except (
-        Exception
-    ) as error:  # converted as an error of another process, with the traceback as text
+        _run_trainer(context, config, make_task, worker)
+    except Exception as error:
+        # Converted as an error of another process, with the traceback as text.
         raise error_from_json(error_to_json(error)) from None
     finally:
         release_memory()
@@ -206,8 +203,6 @@ def _train_here(context: Context, config: FinetuneConfig, make_task: partial[Any
 def _run_worker(loop_config: dict[str, Any]) -> None:
     """Run the training loop of one of several workers. An error that a retry would raise again is written to a file; if
     this failure file exists, a restarted worker returns at once."""
-    from ratchet.jobs.training.trainer import Trainer  # only workers need it: seconds of imports
-
     place = get_context()
     # Ray also shows GPUs to workers that requested none, for which get_device would return the first one.
     device = str(get_device()) if ray.get_gpu_ids() else "cpu"
@@ -216,13 +211,24 @@ def _run_worker(loop_config: dict[str, Any]) -> None:
     if Path(failure).exists():
         return
     check_worker(context, loop_config["paths"])
-    check_dtype(context)
     try:
-        trainer_class = getattr(make_task.func, "trainer", Trainer)
-        trainer_class(context, config, make_task, worker).run()
+        _run_trainer(context, config, make_task, worker, find_notice=get_preemption_info)
     except Exception as error:
-        if type(error).__name__ not in RETRYABLE or isinstance(
-            error, RatchetError
-        ):  # not caused by a lost worker
+        lost_another = type(error).__name__ in RETRYABLE and not isinstance(error, RatchetError)
+        if not lost_another:
             write_atomically(Path(failure), error_to_json(error))
         raise  # so that Ray ends the other workers, which may wait for this one
+
+
+def _run_trainer(
+    context: Context,
+    config: FinetuneConfig,
+    make_task: partial[Any],
+    worker: WorkerInfo,
+    **more: Any,
+) -> None:
+    from ratchet.jobs.training.trainer import Trainer  # only workers need it: seconds of imports
+
+    check_dtype(context)
+    trainer_class = getattr(make_task.func, "trainer", Trainer)
+    trainer_class(context, config, make_task, worker, **more).run()

@@ -26,6 +26,8 @@ from ratchet.orchestrator.job_interface import Context, Progress
 
 CHECKPOINT_SECONDS = 300.0
 """Time between checkpoints if save_steps is None, and so the most work that is lost when the run is killed."""
+POLL_SECONDS = 5.0
+"""Time between polls for notices, which wait for all workers. Clouds give a notice at least 30 s before."""
 
 
 def seed_generators(*numbers: int) -> None:
@@ -48,7 +50,9 @@ class Trainer:
         config: FinetuneConfig,
         make_task: Callable[[WorkerInfo, FinetuneConfig], FinetuneTask],
         worker: WorkerInfo,
+        find_notice: Callable[[], Any] = lambda: None,
     ) -> None:
+        """find_notice: returns the notice that machines of the run will be taken away, or None. Collective."""
         engine.silence_libraries()
         self.context = context
         self.config = config
@@ -69,7 +73,9 @@ class Trainer:
         self.history = TrainHistory()
         self.tokens = 0.0
         """Number of tokens of all workers since the last report."""
-        self.saved_at = self.reported_at = time.monotonic()
+        self.find_notice = find_notice
+        self.notice: Any = None
+        self.saved_at = self.reported_at = self.polled_at = time.monotonic()
 
     def _start_engine(self) -> Any:
         """Return the DeepSpeed engine, or an object with its methods to save, load and release the optimizer state."""
@@ -137,10 +143,12 @@ class Trainer:
             self.engine.backward(loss)
             loss_sum = loss_sum + loss.detach()
 
-        save_is_due = float(self.worker.rank == 0 and self._is_save_due(done + 1))
+        is_first_worker = self.worker.rank == 0
+        save_is_due = float(is_first_worker and self._is_save_due(done + 1))
+        poll_is_due = float(is_first_worker and time.monotonic() - self.polled_at > POLL_SECONDS)
         share = float(loss_sum) / self.worker.world_size
-        mean_loss, num_tokens, save_is_due = self._all_reduce(
-            [share, batch.num_tokens, save_is_due]
+        mean_loss, num_tokens, save_is_due, poll_is_due = self._all_reduce(
+            [share, batch.num_tokens, save_is_due, poll_is_due]
         )
         self._check_finite(mean_loss)
 
@@ -154,7 +162,15 @@ class Trainer:
             gradient_norm = float(engine_norm)
 
         self._record(num_tokens, mean_loss, learning_rate, gradient_norm)
-        return save_is_due > 0
+        has_notice = poll_is_due > 0 and self._find_new_notice()
+        return has_notice or save_is_due > 0
+
+    def _find_new_notice(self) -> bool:
+        """Return whether there is another notice than at the last poll. Collective."""
+        self.polled_at = time.monotonic()
+        known = self.notice
+        self.notice = self.find_notice()
+        return self.notice is not None and self.notice != known
 
     def _compute_gradient_norm(self) -> float:
         """Return the norm before clipping with ZeRO stage 0, where DeepSpeed returns none, but every worker has the

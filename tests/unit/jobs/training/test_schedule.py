@@ -65,3 +65,11 @@ def test_save_steps_cross_epochs() -> None:
             due.append(done)
         loop.history.epoch, loop.history.step = divmod(done, 2)
     assert due == [3, 6, 9]
+
+
+def test_each_notice_is_new_once() -> None:
+    loop = object.__new__(Trainer)
+    loop.notice = None
+    notices = iter([None, "one machine", "one machine", "two machines", None])
+    loop.find_notice = lambda: next(notices)
+    assert [loop._find_new_notice() for _ in range(5)] == [False, True, False, True, False]
