@@ -8,7 +8,8 @@ PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check 
 # uv resolves and unpacks in parallel; pip takes over where uv fails, for instance at an index that only pip is told of.
 UV := $(BIN)/uv pip install -q --python $(BIN)/python -c requirements.lock
 # Threads that wait for each other sleep: two processes of tests, each with threads, would burn the time of the other.
-PATIENT := OMP_WAIT_POLICY=PASSIVE
+# And bitsandbytes, which PEFT imports, does not load torch's compiler: a second of every process that trains.
+PATIENT := OMP_WAIT_POLICY=PASSIVE TORCHDYNAMO_DISABLE=1
 # Begun first, so that neither of the two processes is alone with them at the end.
 LONGEST := tests/integration/orchestrator tests/integration/jobs/test_training.py
 
@@ -38,7 +39,7 @@ test: $(READY) ## set up, then run the unit tests (no Ray cluster, 90 seconds)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not soak" --durations=12
 
 # Most of these tests wait for processes that they start, so two run at once.
-test-integration: $(READY) ## slow unit tests; tests on Ray and DeepSpeed, with killed processes (12 minutes)
+test-integration: $(READY) ## slow unit tests; tests on Ray and DeepSpeed, with killed processes (10 minutes)
 	@$(PATIENT) $(BIN)/python -m pytest -m "slow and not soak" --no-loadscope-reorder --durations=30 \
 	    $(LONGEST) tests/integration tests/unit
 
