@@ -41,9 +41,12 @@ class Lists:
         self.text_of = read_texts(corpus, read_listed(lists))
         self.depth = depth
 
-    def read(self, source: Path) -> tuple[pa.Table, list[list[str]]]:
-        """Return the table of a shard, without scores of a teacher, and the texts of each row, column by column."""
-        table = pq.read_table(source)
+    def read(
+        self, source: Path, first: int = 0, rows: int | None = None
+    ) -> tuple[pa.Table, list[list[str]]]:
+        """Return rows of a shard, by default all, without scores of a teacher, and the texts of each row, column by
+        column."""
+        table = pq.read_table(source).slice(first, rows)
         for name in TEACHER_SCORES.values():
             if name in table.column_names:
                 table = table.drop_columns(name)
@@ -59,8 +62,8 @@ class Lists:
                     texts[row] += self.text_of.find(names)
                 except KeyError as error:
                     raise DataError(
-                        f"{source}: row {row}: {error} is not in {self.corpus}; expected a document's id; use the"
-                        " corpus of these lists"
+                        f"{source}: row {first + row}: {error} is not in {self.corpus}; expected a document's id; use"
+                        " the corpus of these lists"
                     ) from None
         return table, texts
 

@@ -74,20 +74,26 @@ class Step:
         """See `Job.outputs`."""
         return _list_names(self.job.outputs, self.config)
 
-    def place(self, machines: Sequence[Machine]) -> Resources:
-        """Resolve the resources of this step for these machines."""
+    def place(self, machines: Sequence[Machine], inputs: Any = None) -> Resources:
+        """Resolve the resources of this step for these machines. inputs: the job's inputs. None: not known."""
         asked = self.resources
         if not self.job.uses("workers"):
             asked = replace(asked, workers=1)
         if not self.job.uses("gpus"):
             asked = replace(asked, gpus=0.0)
         resolved = resolve_resources(asked, machines)
-        if asked.workers is not None or self.job.max_workers is None:
+        workers = resolved.workers or 1
+        if inputs is None:
+            inputs = self.job.inputs(**dict.fromkeys(self.inputs))
+        division = self.job.divide(self.config, inputs)
+        if asked.workers is None and division.default is not None:
+            workers = min(workers, division.default)
+        if division.most is not None:
+            workers = min(workers, division.most)
+        if workers == resolved.workers:
             return resolved
-        most = self.job.max_workers(self.config)
-        return resolve_resources(
-            replace(asked, workers=min(most, resolved.workers or most)), machines
-        )
+        # Fewer workers get more CPUs each.
+        return resolve_resources(replace(asked, workers=workers), machines)
 
     def metric(self, name: str, count: str = "") -> "Metric":
         """Return a reference to a metric of this step, for the recipe's table. count: see `Metric`."""

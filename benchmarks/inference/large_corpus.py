@@ -244,12 +244,14 @@ def load_datasets(given: argparse.Namespace) -> None:
 
 def mine(given: argparse.Namespace) -> None:
     from ratchet.data.scored_lists import write_flag_embedding
+    from ratchet.jobs.distributed.pieces import Piece
     from ratchet.jobs.retrieval.mining import Worker
 
     inputs, context = MineInputs(*list_inputs(given)), make_context(given, given.stage)
     worker = Worker(MineConfig(), inputs, "cpu")
     for source in list_shards(inputs.queries):
-        print(worker(source, context.out / source.name, lambda *_: None), flush=True)
+        piece = Piece.whole(source, context.out / source.name)
+        print(worker(piece, piece.target, lambda *_: None), flush=True)
     write_flag_embedding(context.out, inputs.corpus)
 
 
@@ -265,12 +267,14 @@ def list_inputs(given: argparse.Namespace) -> tuple[Path, Path, Path, Path]:
 
 
 def evaluate(given: argparse.Namespace) -> None:
+    from ratchet.jobs.distributed.pieces import Piece
     from ratchet.jobs.retrieval.ranking import Worker
 
     inputs, context = EvaluationInputs(*list_inputs(given)), make_context(given, "evaluate")
     worker, print_since = Worker(EvaluationConfig(), inputs, "cpu"), Clock()
     for source in list_shards(inputs.queries):
-        print_since(f"{worker(source, context.out / source.name, lambda *_: None)}")
+        piece = Piece.whole(source, context.out / source.name)
+        print_since(f"{worker(piece, piece.target, lambda *_: None)}")
 
 
 def train(given: argparse.Namespace) -> None:

@@ -165,6 +165,7 @@ def nothing() -> None:
 
 
 def embed(base: Path, data: Path, out: Path, settings: dict[str, Any], given: Any) -> Parts:
+    from ratchet.jobs.distributed.pieces import Piece
     from ratchet.jobs.retrieval import embed as job
     from ratchet.jobs.retrieval.embed import Worker
 
@@ -173,9 +174,9 @@ def embed(base: Path, data: Path, out: Path, settings: dict[str, Any], given: An
 
     def work() -> None:
         worker = Worker(inputs, config, given.batch_tokens, "cpu")
-        worker(
-            next((data / "corpus").glob("*.parquet")), out.with_suffix(".parquet"), lambda *_: None
-        )
+        [source] = (data / "corpus").glob("*.parquet")
+        piece = Piece.whole(source, out.with_suffix(".parquet"))
+        worker(piece, piece.target, lambda *_: None)
 
     return nothing, work, lambda: job.estimate_needs(config, inputs, given, {})
 

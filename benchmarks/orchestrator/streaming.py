@@ -33,6 +33,7 @@ from benchmarks.misconceptions import format_query, generate_questions
 from benchmarks.orchestrator.nodes import limit
 from ratchet.data.tables import write_table
 from ratchet.data.vectors import read_dim
+from ratchet.jobs.distributed.pieces import Piece
 from ratchet.jobs.distributed.shard_map import map_shards
 from ratchet.jobs.retrieval.embed import Config, Inputs, Worker
 from ratchet.models.batching import batch_by_tokens, pad
@@ -141,10 +142,8 @@ class ActorOnShards:
         self.worker = Worker(**arguments())
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        rows = self.worker(
-            Path(batch["source"][0]), Path(batch["target"][0]), lambda rows, tokens=0: None
-        )["rows"]
-        return {"rows": [rows]}
+        piece = Piece.whole(Path(batch["source"][0]), Path(batch["target"][0]))
+        return {"rows": [self.worker(piece, piece.target, lambda rows, tokens=0: None)["rows"]]}
 
 
 def by_actors(shards: list[Path], out: Path, workers: int) -> None:

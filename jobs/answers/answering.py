@@ -14,6 +14,7 @@ from ratchet.data.tasks import get_task
 from ratchet.data.tasks.answers import COMPLETIONS
 from ratchet.data.tasks.task import Sample, read_task_name, row_to_sample, sample_to_row
 from ratchet.jobs.answers.chat_options import load_decoder, read_chat
+from ratchet.jobs.distributed.pieces import Piece
 from ratchet.jobs.distributed.shard_map import ReportProgress
 from ratchet.jobs.distributed.vllm_shards import Request
 from ratchet.models.decoder import decoder
@@ -29,7 +30,7 @@ TALK_COLUMNS = ("answers", "truncated", "prompt_tokens", "new_prompt_tokens", "g
 
 
 class Worker:
-    """Answers shards of samples with transformers. Writes ratchet.data.tasks.answers.COMPLETIONS."""
+    """Answers pieces of shards of samples with transformers. Writes ratchet.data.tasks.answers.COMPLETIONS."""
 
     def __init__(self, config: "Config", inputs: "Inputs", batch_tokens: int, device: str) -> None:
         self.config = config
@@ -37,8 +38,8 @@ class Worker:
         self.decoder = load_decoder(config, inputs, device)
         self.sampling = _make_sampling(config, inputs)
 
-    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
-        samples = read_samples(source)
+    def __call__(self, piece: Piece, target: Path, report: ReportProgress) -> dict[str, int]:
+        samples = read_samples(piece.source)[piece.first : piece.first + piece.rows]
         total = self.config.num_completions * sum(len(sample.turns) for sample in samples)
         done = tokens = 0
 

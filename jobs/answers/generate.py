@@ -16,11 +16,13 @@ from ratchet.extras import require_extra
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat, count_turns, read_chat
 from ratchet.jobs.answers.lengths import PROMPT
+from ratchet.jobs.distributed.piece_size import GENERATION_PIECES, count_pieces
 from ratchet.jobs.inference import InferenceConfig, check_inference, check_quantization
 from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
     Context,
+    Division,
     Job,
     Needs,
     NonNegativeFloat,
@@ -146,6 +148,20 @@ def estimate_needs(step: needs.ModelStep) -> Needs | None:
     return step.estimate_inference("causal", length=length, kept=kept)
 
 
+def choose_pieces(config: Config) -> int:
+    """Return the argument `pieces` of `map_model`. The samples of a passage are measured together."""
+    if config.measure_latency:
+        return 0
+    return GENERATION_PIECES
+
+
+def divide(config: Config, inputs: Inputs) -> Division:
+    """Divide the samples; vLLM's engines are processes of their own."""
+    if config.engine == "vllm":
+        return Division(inside=False)
+    return Division(most=count_pieces(inputs.samples, choose_pieces(config)))
+
+
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tables import list_shards
     from ratchet.data.tasks.task import SAMPLES, read_task_file, read_task_name, write_task_name
@@ -155,8 +171,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         read_samples,
         start_conversations,
     )
+    from ratchet.jobs.distributed.pieces import count_rows
     from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
-    from ratchet.jobs.distributed.shard_map import count_rows, map_model
+    from ratchet.jobs.distributed.shard_map import map_model
     from ratchet.jobs.distributed.vllm_shards import map_with_vllm
     from ratchet.models.decoder import decoder
     from ratchet.models.decoder.multi_turn import tokenize_prompts
@@ -181,7 +198,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         client = ShardClient(config, inputs)
         counts = map_with_vllm(context, shards, model, config.dtype, client, total)
     else:
-        counts = map_model(context, shards, Worker, config, inputs, total)
+        pieces = choose_pieces(config)
+        counts = map_model(context, shards, Worker, config, inputs, total, pieces=pieces)
     write_task_name(context.out, **read_task_file(inputs.samples))
     return Result(
         {
@@ -199,7 +217,7 @@ JOB = Job(
     Inputs,
     run,
     resources=(*MAP_RESOURCES, "batch_tokens"),
-    starts_workers=lambda config: config.engine == "vllm",
+    divide=divide,
     check=check,
     needs=estimate_needs,
 )

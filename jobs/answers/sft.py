@@ -162,7 +162,7 @@ JOB = Job(
     run,
     check=check,
     needs=estimate_needs,
-    max_workers=training.count_feedable_workers,
+    divide=training.divide_batches,
     outputs=("adapter", "model", "checkpoint-*", "history.json"),
     metrics=list_metrics,
     direction=find_direction,

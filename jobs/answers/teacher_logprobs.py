@@ -14,6 +14,7 @@ from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import TALK, check_chat, load_decoder, read_chat
 from ratchet.jobs.answers.lengths import SAMPLE
+from ratchet.jobs.distributed.piece_size import MODEL_PIECES, divide_input
 from ratchet.jobs.inference import InferenceConfig, check_inference
 from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.orchestrator.job_interface import (
@@ -28,6 +29,7 @@ from ratchet.orchestrator.job_interface import (
 )
 
 if TYPE_CHECKING:
+    from ratchet.jobs.distributed.pieces import Piece
     from ratchet.jobs.distributed.shard_map import ReportProgress
 
 
@@ -77,8 +79,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from ratchet.data.tables import list_shards
     from ratchet.data.tasks.task import SAMPLES, read_task_file, write_task_name
+    from ratchet.jobs.distributed.pieces import count_rows
     from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
-    from ratchet.jobs.distributed.shard_map import count_rows, map_model
+    from ratchet.jobs.distributed.shard_map import map_model
     from ratchet.models.decoder import decoder
 
     shards = list_shards(inputs.samples)
@@ -108,7 +111,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 class Worker:
-    """Writes ratchet.data.tasks.answers.TEACHER_LOGPROBS for shards of samples."""
+    """Writes ratchet.data.tasks.answers.TEACHER_LOGPROBS for pieces of shards of samples."""
 
     def __init__(self, config: Config, inputs: Inputs, batch_tokens: int, device: str) -> None:
         from transformers import AutoConfig
@@ -118,7 +121,7 @@ class Worker:
         self.decoder = load_decoder(config, inputs, device)
         self.rows = AutoConfig.from_pretrained(inputs.student).get_text_config().vocab_size
 
-    def __call__(self, source: Path, target: Path, report: "ReportProgress") -> dict[str, int]:
+    def __call__(self, piece: "Piece", target: Path, report: "ReportProgress") -> dict[str, int]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -127,7 +130,7 @@ class Worker:
         from ratchet.models.batching import batch_by_tokens
         from ratchet.models.losses.causal_lm_loss import top_logprobs
 
-        samples = pq.read_table(source).to_pylist()
+        samples = piece.take(pq.read_table(piece.source)).to_pylist()
         tokens = self.decoder.conversations.tokenize_samples(map(TALK, samples))
         made = {}
         done = 0
@@ -153,6 +156,7 @@ JOB = Job(
     Config,
     Inputs,
     run,
+    divide=divide_input("samples", MODEL_PIECES),
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,

@@ -4,22 +4,21 @@ vLLM uses continuous batching, so the requests of all shards stream through its 
 as in `map_shards`, when its last answer has arrived. A killed run repeats the unfinished shards.
 """
 
-import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import ray
 
 from ratchet.data.tables import open_mapped_shard, write_mapped
 from ratchet.errors import JobError
-from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards
-from ratchet.jobs.distributed.shard_queue import ProgressTally
+from ratchet.jobs.distributed.pieces import Piece, commit_piece, complete_shards
+from ratchet.jobs.distributed.progress_tally import ProgressTally
+from ratchet.jobs.distributed.ray_data_pool import configure_ray_data
 from ratchet.models.vllm import make_engine_args
 from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.placement import make_ray_options
@@ -52,7 +51,7 @@ def _ask_shards(
     dtype: str,
     client: Any,
     total: int,
-    targets: Mapping[Path, Path],
+    shards: list[Piece],
     done: int,
 ) -> None:
     """Send the requests of all shards to the engines, and commit a shard when its last answer has arrived. Requests are
@@ -60,7 +59,8 @@ def _ask_shards(
     counts = {}
     pieces = []
     longest = 0
-    for source in targets:
+    shard_of = {shard.source: shard for shard in shards}
+    for source in shard_of:
         requests = client.requests(source)
         file = context.work / "requests" / f"{source.stem}.arrow"
         write_mapped(
@@ -72,18 +72,14 @@ def _ask_shards(
         counts[source] = len(requests)
         starts = range(0, len(requests), REQUESTS_PER_BATCH)
         pieces += [{"source": str(source), "file": str(file), "start": start} for start in starts]
-    answers: dict[Path, dict[int, np.ndarray]] = {source: {} for source in targets}
-    shard_rows = {source: pq.read_metadata(source).num_rows for source in targets}
+    answers: dict[Path, dict[int, np.ndarray]] = {source: {} for source in shard_of}
     tokens: Counter[Path] = Counter()
     tally = ProgressTally(context, done, total)
 
     def finish(source: Path) -> None:
         own = [answer for _, answer in sorted(answers.pop(source).items())]
-        commit_shard(
-            context,
-            source,
-            targets[source],
-            lambda file: client.write(source, file, own, tokens[source]),
+        commit_piece(
+            context, shard_of[source], lambda file: client.write(source, file, own, tokens[source])
         )
 
     for source in [source for source, count in counts.items() if not count]:
@@ -92,7 +88,7 @@ def _ask_shards(
         answers[source][number] = answer
         tokens[source] += size
         found = len(answers[source])
-        tally.report(str(source), shard_rows[source] * found // counts[source], tokens[source])
+        tally.report(str(source), shard_of[source].rows * found // counts[source], tokens[source])
         if found == counts[source]:
             finish(source)
     tally.flush()
@@ -111,13 +107,9 @@ def _answers(
     if not pieces:
         return
     # vLLM is an optional dependency.
-    from ray.data import DataContext
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
-    # Failures are raised anyway, so Ray Data need not log them.
-    DataContext.get_current().enable_progress_bars = False
-    DataContext.get_current().print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    configure_ray_data()
     resources = context.resources
     workers = min(resources.workers or 1, len(pieces))
     processor = build_processor(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ratchet.data.formats.examples import read_examples
 from ratchet.jobs import needs
+from ratchet.jobs.distributed.piece_size import MODEL_PIECES, divide_input
 from ratchet.jobs.inference import InferenceConfig, check_inference, check_quantization
 from ratchet.jobs.model_checks import check_embedder_model, read_size
 from ratchet.jobs.prompt_settings import (
@@ -20,6 +21,7 @@ from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Need
 if TYPE_CHECKING:
     import numpy as np
 
+    from ratchet.jobs.distributed.pieces import Piece
     from ratchet.jobs.distributed.shard_map import ReportProgress
 
 
@@ -79,8 +81,9 @@ def estimate_needs(step: needs.ModelStep) -> Needs | None:
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tables import list_shards
     from ratchet.data.vectors import read_dim
+    from ratchet.jobs.distributed.pieces import count_rows
     from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
-    from ratchet.jobs.distributed.shard_map import count_rows, map_model
+    from ratchet.jobs.distributed.shard_map import map_model
 
     # At plan time the model may not have existed.
     check_quantization("embed", config.quantization, inputs.model)
@@ -95,7 +98,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 class Worker:
-    """Embeds shards of texts. Each worker has a copy of the model."""
+    """Embeds pieces of shards of texts. Each worker has a copy of the model."""
 
     def __init__(self, inputs: Inputs, config: Config, batch_tokens: int, device: str) -> None:
         from ratchet.models.embedder import encoder
@@ -111,11 +114,11 @@ class Worker:
         self.config = config
         self.batch_tokens = batch_tokens
 
-    def __call__(self, source: Path, target: Path, report: "ReportProgress") -> dict[str, int]:
+    def __call__(self, piece: "Piece", target: Path, report: "ReportProgress") -> dict[str, int]:
         from ratchet.data.tables import read_queries
         from ratchet.data.vectors import write_vectors
 
-        texts = read_queries(source, ("id", "text"))
+        texts = piece.take(read_queries(piece.source, ("id", "text")))
         counts = {"rows": 0, "tokens": 0}
 
         def count(length_B: "np.ndarray") -> None:
@@ -154,6 +157,7 @@ JOB = Job(
     Config,
     Inputs,
     run,
+    divide=divide_input("texts", MODEL_PIECES),
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,

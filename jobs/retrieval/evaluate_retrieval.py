@@ -8,6 +8,7 @@ from annotated_types import MinLen
 
 from ratchet.errors import InputError
 from ratchet.jobs.directions import find_direction
+from ratchet.jobs.distributed.piece_size import SEARCH_PIECES, divide_input
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
     Context,
@@ -95,7 +96,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.formats.trec import write_qrels, write_run
     from ratchet.data.significance import list_half_widths, number_groups
     from ratchet.data.tables import list_shards, read_shards, write_table
-    from ratchet.jobs.distributed.shard_map import count_rows, map_shards
+    from ratchet.jobs.distributed.pieces import count_rows
+    from ratchet.jobs.distributed.shard_map import map_shards
     from ratchet.jobs.retrieval import ranking as work
     from ratchet.models.search.rank_metrics import compute_rank_metrics
     from ratchet.models.search.ranks import Relevant
@@ -158,6 +160,7 @@ JOB = Job(
     Config,
     Inputs,
     run,
+    divide=divide_input("queries", SEARCH_PIECES),
     resources=MAP_RESOURCES,
     check=check,
     outputs=("ranking", "run.trec", "qrels.trec", "per_query.parquet"),

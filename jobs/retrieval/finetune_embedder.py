@@ -160,7 +160,7 @@ JOB = Job(
     run,
     check=check,
     needs=estimate_needs,
-    max_workers=training.count_feedable_workers,
+    divide=training.divide_batches,
     outputs=("adapter", "model", "checkpoint-*"),
     metrics=lambda config: [*training.list_training_metrics(config), "valid/documents"],
     direction=find_direction,

@@ -11,6 +11,7 @@ from typing import Literal
 
 from ratchet.data.negative_settings import NegativeSettings
 from ratchet.errors import InputError
+from ratchet.jobs.distributed.piece_size import SEARCH_PIECES, divide_input
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Parents, Result, Seed
 
 SMALL = 3
@@ -67,7 +68,8 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.scored_lists import write_flag_embedding
     from ratchet.data.tables import list_shards
-    from ratchet.jobs.distributed.shard_map import count_rows, map_shards
+    from ratchet.jobs.distributed.pieces import count_rows
+    from ratchet.jobs.distributed.shard_map import map_shards
     from ratchet.jobs.retrieval.mining import Worker, average_scores, write_suspects
 
     shards = list_shards(inputs.queries)
@@ -88,7 +90,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(
         {
             "queries": total,
-            "candidates": counts["candidates"] // len(shards),  # each shard has the same
+            "candidates": counts["candidates"] // total,  # all queries have the same
             "negatives": counts["negatives"],
             "random_fill": counts["random_fill"],
             "suspected_false_negatives": counts["suspects"],
@@ -102,6 +104,7 @@ JOB = Job(
     Config,
     Inputs,
     run,
+    divide=divide_input("queries", SEARCH_PIECES),
     resources=MAP_RESOURCES,
     check=check,
     metrics=(

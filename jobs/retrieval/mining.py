@@ -18,6 +18,7 @@ from ratchet.data.negatives import ChosenNegatives, choose_negatives
 from ratchet.data.triplets import KnownPositives, find_corpus_rows, find_own_rows
 from ratchet.data.vectors import read_blocks, read_vectors
 from ratchet.errors import InputError
+from ratchet.jobs.distributed.pieces import Piece
 from ratchet.jobs.distributed.shard_map import ReportProgress
 from ratchet.models.search.ranks import Relevant, score_relevant
 from ratchet.models.search.top_k import top_k
@@ -37,7 +38,7 @@ MINED = pa.schema(
 
 
 class Worker:
-    """Mines negatives for shards of queries."""
+    """Mines negatives for pieces of shards of queries."""
 
     def __init__(self, config: "Config", inputs: "Inputs", device: str) -> None:
         self.config = config
@@ -49,10 +50,12 @@ class Worker:
         self.known = KnownPositives.read(inputs.queries, self.corpus, inputs.corpus)
         self.candidates = choose_candidates(config, self.known.list_rows(), len(self.ids))
 
-    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
-        shard = tables.read_queries(source)
+    def __call__(self, piece: Piece, target: Path, report: ReportProgress) -> dict[str, int]:
+        source = piece.source
+        whole = tables.read_queries(source)
         vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
-        query_QD = read_vectors(vectors, shard["id"].combine_chunks())
+        query_QD = piece.take_rows(read_vectors(vectors, whole["id"].combine_chunks()))
+        shard = piece.take(whole)
         positives = Relevant(
             *find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus)
         )
@@ -60,8 +63,8 @@ class Worker:
         if len(without):
             row = int(without[0])
             raise InputError(
-                f"{source}: row {row}, query '{shard['id'][row]}': no positive given; expected at least one; remove the"
-                " query from the training data"
+                f"{source}: row {piece.first + row}, query '{shard['id'][row]}': no positive given; expected at least"
+                " one; remove the query from the training data"
             )
         positive_scores = self._score(query_QD, positives)
         scores_QK, rows_QK = top_k(
@@ -90,7 +93,9 @@ class Worker:
         tables.write_table(target, table)
         return {
             "rows": len(chosen),
-            "candidates": len(self.ids if self.candidates is None else self.candidates),
+            # Of each query, since counts are added up.
+            "candidates": len(chosen)
+            * len(self.ids if self.candidates is None else self.candidates),
             "negatives": sum(len(own.rows) for own in chosen),
             "random_fill": sum(own.random_fill for own in chosen),
             "suspects": sum(len(own.suspects) for own in chosen),

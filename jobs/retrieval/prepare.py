@@ -60,7 +60,7 @@ class Config:
     needs_negatives: bool = False
     """Raise an error if the data give no query a negative."""
     shard_rows: Annotated[PositiveInt, Unit("rows")] = 4096
-    """Rows per shard. A shard is the unit of work, and the unit that is repeated if a worker is lost."""
+    """Rows per shard. Workers take shards, or pieces of them if there are few rows."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from ratchet.data.tables import (
 )
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import read_blocks, read_vectors
+from ratchet.jobs.distributed.pieces import Piece
 from ratchet.jobs.distributed.shard_map import ReportProgress
 from ratchet.models.search.nearest_queries import vote
 from ratchet.models.search.rank_metrics import RankMetrics
@@ -52,7 +53,7 @@ SHOWN = 5
 
 
 class Worker:
-    """Ranks the corpus for shards of queries. Large corpus vectors are read in blocks.
+    """Ranks the corpus for pieces of shards of queries. Large corpus vectors are read in blocks.
 
     Writes `ratchet.data.tables.RANKED`. The ranks of a query are in the order of its positives."""
 
@@ -72,8 +73,9 @@ class Worker:
                 *find_corpus_rows(train, "positives", self.corpus, "train", inputs.corpus)
             )
 
-    def __call__(self, source: Path, target: Path, report: ReportProgress) -> dict[str, int]:
-        shard = read_queries(source)
+    def __call__(self, piece: Piece, target: Path, report: ReportProgress) -> dict[str, int]:
+        source = piece.source
+        shard = piece.take(read_queries(source))
         own_Q = find_own_rows(shard, self.corpus)
         relevant = Relevant(
             *find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus)
@@ -81,12 +83,12 @@ class Worker:
         top = self.config.top
         if self.config.system == "dense":
             read = partial(read_blocks, self.inputs.corpus_embeddings, self.ids, mapped=True)
-            query_QD = self._read_queries(source, shard)
+            query_QD = self._read_queries(piece)
             ranks_R, scores_QK, rows_QK = rank_and_search(
                 query_QD, relevant, read, top, exclude_Q=own_Q, device=self.device
             )
         else:
-            score = self._make_score(source, shard)
+            score = self._make_score(piece, shard)
             ranks_R, scores_QK, rows_QK = rank_in_blocks(
                 score, len(self.ids), relevant, own_Q, top, report
             )
@@ -104,18 +106,19 @@ class Worker:
             unscored = int((scores_QK.max(1, initial=0.0) <= 0).sum())
         return {"rows": len(shard), "unscored": unscored}
 
-    def _read_queries(self, source: Path, shard: pa.Table) -> np.ndarray:
-        vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
-        return read_vectors(vectors, shard["id"].combine_chunks())
+    def _read_queries(self, piece: Piece) -> np.ndarray:
+        vectors = self.inputs.query_embeddings / f"{piece.source.stem}.arrow"
+        ids = pq.read_table(piece.source, columns=["id"])["id"].combine_chunks()
+        return piece.take_rows(read_vectors(vectors, ids))
 
-    def _make_score(self, source: Path, shard: pa.Table) -> Callable[[slice], np.ndarray]:
+    def _make_score(self, piece: Piece, shard: pa.Table) -> Callable[[slice], np.ndarray]:
         """Return the function that scores all documents, [Q, N], for some of the queries: by BM25, or by the votes of
         the nearest training queries."""
         if self.config.system == "bm25":
             texts = shard["text"].to_pylist()
             return lambda some: self.bm25.score(texts[some])
         blocks = read_blocks(self.inputs.train_embeddings, self.train_ids)
-        query_QD = self._read_queries(source, shard)
+        query_QD = self._read_queries(piece)
         nearest = top_k(query_QD, blocks, self.config.neighbors + 1, device=self.device)
         votes_QN = vote(*nearest, self.labels, len(self.ids))
         return lambda some: votes_QN[some].toarray()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ratchet.jobs import needs
 from ratchet.jobs.directions import find_direction
+from ratchet.jobs.distributed.piece_size import MODEL_PIECES, divide_input
 from ratchet.jobs.inference import InferenceConfig, check_inference, check_quantization
 from ratchet.jobs.model_checks import check_reranker_model
 from ratchet.jobs.prompt_settings import (
@@ -35,6 +36,7 @@ from ratchet.orchestrator.job_interface import (
 )
 
 if TYPE_CHECKING:
+    from ratchet.jobs.distributed.pieces import Piece
     from ratchet.jobs.distributed.shard_map import ReportProgress
 
 
@@ -77,8 +79,9 @@ def estimate_needs(step: needs.ModelStep) -> Needs | None:
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.scored_lists import check_lists, describe_teacher, write_flag_embedding
     from ratchet.data.tables import list_shards
+    from ratchet.jobs.distributed.pieces import count_rows
     from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
-    from ratchet.jobs.distributed.shard_map import count_rows, map_model
+    from ratchet.jobs.distributed.shard_map import map_model
     from ratchet.jobs.training import teacher_gate
 
     check_lists(inputs.lists)
@@ -106,7 +109,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 class Worker:
-    """Scores shards of lists. Each worker has a copy of the model."""
+    """Scores pieces of shards of lists. Each worker has a copy of the model."""
 
     def __init__(self, inputs: Inputs, config: Config, batch_tokens: int, device: str) -> None:
         from ratchet.data.scored_lists import Lists
@@ -124,10 +127,10 @@ class Worker:
         self.batch_tokens = batch_tokens
         self.lists = Lists(inputs.lists, inputs.corpus, config.depth)
 
-    def __call__(self, source: Path, target: Path, report: "ReportProgress") -> dict[str, int]:
+    def __call__(self, piece: "Piece", target: Path, report: "ReportProgress") -> dict[str, int]:
         from ratchet.data.scored_lists import write_scores
 
-        table, texts = self.lists.read(source)
+        table, texts = self.lists.read(piece.source, piece.first, piece.rows)
         pairs = max(1, sum(map(len, texts)))
         tokens = 0
 
@@ -149,6 +152,7 @@ JOB = Job(
     Config,
     Inputs,
     run,
+    divide=divide_input("lists", MODEL_PIECES),
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,

@@ -5,7 +5,6 @@ of the fingerprint. Answers are stored as they arrive, so a killed run does not 
 """
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -79,7 +78,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         write_scores,
     )
     from ratchet.data.tables import list_shards
-    from ratchet.jobs.distributed.shard_map import commit_shard, complete_shards, count_rows
+    from ratchet.jobs.distributed.pieces import Piece, commit_piece, complete_shards, count_rows
     from ratchet.models.reranker.remote import RemoteReranker
 
     check_lists(inputs.lists)
@@ -89,11 +88,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     key = os.environ.get(config.key_variable, "")
     server = RemoteReranker(config.url, config.model, config.api, key, config.timeout)
 
-    def process(targets: Mapping[Path, Path], done: int) -> None:
-        for source, target in targets.items():
-            table, texts = lists.read(source)
+    def process(unfinished: list[Piece], done: int) -> None:
+        for shard in unfinished:
+            table, texts = lists.read(shard.source)
             queries = table["text"].to_pylist()
-            answers = Answers(target.with_suffix(".answers.jsonl"), server)
+            answers = Answers(shard.target.with_suffix(".answers.jsonl"), server)
             scores = []
             with ThreadPoolExecutor(config.concurrency) as pool:
                 waiting = []
@@ -108,7 +107,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             if config.probabilities and config.api != "tei":
                 scores = [_logit(own) for own in scores]
             write = partial(write_scores, table=table, scores=scores, tokens=0)
-            commit_shard(context, source, target, write)
+            commit_piece(context, shard, write)
             done += len(table)
 
     counts = complete_shards(context, shards, context.out, process, rows)

@@ -13,6 +13,7 @@ from annotated_types import MinLen
 
 from ratchet.errors import InputError
 from ratchet.jobs.directions import find_direction
+from ratchet.jobs.distributed.piece_size import SEARCH_PIECES, divide_input
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
     Context,
@@ -25,6 +26,7 @@ from ratchet.orchestrator.job_interface import (
 if TYPE_CHECKING:
     import numpy as np
 
+    from ratchet.jobs.distributed.pieces import Piece
     from ratchet.jobs.distributed.shard_map import ReportProgress
 
 
@@ -63,7 +65,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.formats.papers import number_papers, other_statements
     from ratchet.data.significance import list_half_widths
     from ratchet.data.tables import list_shards, read_shards
-    from ratchet.jobs.distributed.shard_map import count_rows, map_shards
+    from ratchet.jobs.distributed.pieces import count_rows
+    from ratchet.jobs.distributed.shard_map import map_shards
     from ratchet.models.search.rank_metrics import compute_rank_metrics
     from ratchet.models.search.ranks import Relevant
 
@@ -91,7 +94,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 class Worker:
-    """Ranks all statements for the queries of a shard. Writes one row per query: its id, and the ranks of the other
+    """Ranks all statements for the queries of a piece. Writes one row per query: its id, and the ranks of the other
     statements of its paper."""
 
     def __init__(self, config: Config, inputs: Inputs, device: str) -> None:
@@ -114,7 +117,7 @@ class Worker:
             self.texts: list[str] = table["text"].to_pylist()
             self.bm25 = BM25(self.texts)
 
-    def __call__(self, source: Path, target: Path, report: "ReportProgress") -> dict[str, int]:
+    def __call__(self, piece: "Piece", target: Path, report: "ReportProgress") -> dict[str, int]:
         import numpy as np
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -124,7 +127,8 @@ class Worker:
         from ratchet.data.vectors import read_blocks, read_vectors
         from ratchet.models.search.ranks import Relevant, rank_in_blocks, rank_relevant
 
-        names = pq.read_table(source, columns=["id"])["id"]
+        whole = pq.read_table(piece.source, columns=["id"])
+        names = piece.take(whole)["id"]
         row_S = self.rows.find(names)
         is_query_S = np.isin(row_S, self.rows_Q)
         own_Q = row_S[is_query_S]
@@ -138,7 +142,8 @@ class Worker:
         else:
             folder = self.inputs.embeddings
             assert folder is not None
-            vector_SD = read_vectors(folder / f"{source.stem}.arrow", names.combine_chunks())
+            vectors = folder / f"{piece.source.stem}.arrow"
+            vector_SD = piece.take_rows(read_vectors(vectors, whole["id"].combine_chunks()))
             query_QD = vector_SD[is_query_S]
             read = partial(read_blocks, folder, self.ids)
             ranks_R = rank_relevant(query_QD, relevant, read, exclude_Q=own_Q, device=self.device)
@@ -163,6 +168,7 @@ JOB = Job(
     Config,
     Inputs,
     run,
+    divide=divide_input("statements", SEARCH_PIECES),
     resources=MAP_RESOURCES,
     outputs=("ranks",),
     metrics=lambda config: [*list_metrics(config), "statements", "queries", "*/interval"],

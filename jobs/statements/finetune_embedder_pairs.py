@@ -102,7 +102,7 @@ JOB = Job(
     run,
     check=check,
     needs=estimate_needs,
-    max_workers=training.count_feedable_workers,
+    divide=training.divide_batches,
     outputs=("adapter", "checkpoint-*"),
     metrics=training.list_training_metrics,
     direction=find_direction,

@@ -16,6 +16,7 @@ from ratchet.models.embedder.encoding_config import EncodingConfig, Example
 from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import read_object
 from ratchet.orchestrator.job_interface import (
+    Division,
     NonNegativeFloat,
     NonNegativeInt,
     Parents,
@@ -280,10 +281,10 @@ def require(job: str, config: object, rules: list[tuple[str, bool, str]]) -> Non
             raise InputError(f"{job}.{name}: {getattr(config, name)} given; expected {expected}")
 
 
-def count_feedable_workers(config: Any) -> int:
-    """Return the number of workers that get a row in every training step. Batches of an epoch have nearly equal size,
-    so each holds at least half of `batch_size` rows."""
-    return max(1, config.batch_size // 2)
+def divide_batches(config: Any, inputs: Any) -> Division:
+    """Divide batches: by default, every worker gets a row in every training step. Batches of an epoch have nearly equal
+    size, so each holds at least half of `batch_size` rows."""
+    return Division(default=max(1, config.batch_size // 2))
 
 
 def check_no_adapter(job: str, method: str, inputs: Any, parents: Parents) -> None:

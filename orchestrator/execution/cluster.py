@@ -160,10 +160,11 @@ class Cluster:
             sum(m.cpus * m.count for m in machines), sum(m.gpus * m.count for m in machines)
         )
 
-    def place(self, step: Step) -> Resources:
-        """Resolve the resources of a step, with as many workers as fit. Raises InputError if too few fit."""
+    def place(self, step: Step, inputs: Any = None) -> Resources:
+        """Resolve the resources of a step, with as many workers as fit and have work. inputs: see `Step.place`. Raises
+        InputError if too few fit."""
         machines = self.machines()
-        asked = step.place(machines)
+        asked = step.place(machines, inputs)
         workers = placement.choose_workers(machines, asked)
         if workers == 0:
             have = ", ".join(f"{m.count} of {m.cpus:g} CPUs and {m.gpus:g} GPUs" for m in machines)
@@ -196,8 +197,7 @@ class Cluster:
         """
         required = RequiredCode(self.snapshot, code.libraries)
         alone = context.resources.workers == 1 and context.resources.min_workers is None
-        starts_workers = job.starts_workers is not None and job.starts_workers(config)
-        holds = alone and job.uses("cpus") and not starts_workers
+        holds = alone and job.uses("cpus") and job.divide(config, inputs).inside
         progress = ProgressReporter(self.progress_actor, context.step)
         context = replace(context, code=required, progress=progress, holds_resources=holds)
         # Not in the placement group of a sweep's trial, which has no resources for the processes of a step.

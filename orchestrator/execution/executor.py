@@ -127,7 +127,7 @@ class Executor:
         check_step_disk(self.plan, name, machines)
         self.run_log.event("started", name, step_id=step_id, attempt=lease.attempt)
         try:
-            self.cluster.place(step)
+            self.cluster.place(step, inputs)
         except InputError as error:  # machines were lost since the run began
             self.run_log.listener.message(f"waiting for machines: {error}")
         context = Context(
@@ -136,7 +136,7 @@ class Executor:
             attempt=lease.attempt,
             out=staging,
             work=self.plan.store.work(step_id),
-            resources=step.place(machines),
+            resources=step.place(machines, inputs),
             logs=self.plan.store.local("steps", step_id, "logs"),
         )
         result = self.cluster.run(

@@ -169,6 +169,8 @@ class Run:
                 self.run_log.event("hit", name, step_id=planned.step_id)
             elif planned.step_id:
                 self.status[name] = Status.READY
+                if self.cluster.started:
+                    self._set_demand(name)
 
     def _start_cluster(self) -> None:
         if not self.cluster.started:
@@ -181,15 +183,29 @@ class Run:
         until = time.monotonic() + (MACHINES_TIMEOUT if self.cluster.is_external else 0.0)
         for name, planned in self.plan.steps.items():
             if self.status[name] is not Status.DONE:
-                placed = self._place(planned.step, until)
-                workers = placed.workers or 1
-                gpus = placed.gpus or 0.0
-                self.demand[name] = Demand(workers * (placed.cpus or 0.0), workers * gpus)
+                gpus = self._place(planned.step, until).gpus or 0.0
                 # A retry needs GPUs too, even if the cluster has lost its GPUs by then.
                 resources = replace(
                     planned.step.resources, gpus=gpus or planned.step.resources.gpus
                 )
                 planned.step = replace(planned.step, resources=resources)
+                self._set_demand(name)
+
+    def _set_demand(self, name: str) -> None:
+        """Set what a step occupies while it runs. It is known exactly when the step's inputs exist."""
+        inputs = None
+        # Files in a bucket are downloaded by the step, not by this loop.
+        if self.status[name] is Status.READY and not self.plan.store.backend.downloads:
+            inputs = self.plan.inputs(name, verified=False)
+        step = self.plan.steps[name].step
+        if not step.job.uses("cpus"):
+            self.demand[name] = Demand(1)
+            return
+        with suppress(InputError):  # machines were lost since: the earlier demand stays
+            placed = self.cluster.place(step, inputs)
+            workers = placed.workers or 1
+            gpus = workers * (placed.gpus or 0.0)
+            self.demand[name] = Demand(workers * (placed.cpus or 0.0), gpus)
 
     def _place(self, step: Step, until: float) -> Resources:
         """Resolve the resources of a step. until: time.monotonic() up to which to wait for more machines."""

@@ -18,6 +18,10 @@ class Status(Enum):
     """A step that it depends on failed."""
 
 
+ROUNDING = 1e-9
+"""Allowance for sums of fractions of CPUs and GPUs."""
+
+
 @dataclass(frozen=True)
 class Demand:
     """CPUs and GPUs that a step occupies while it runs, or that a cluster has."""
@@ -29,7 +33,7 @@ class Demand:
         return Demand(self.cpus + other.cpus, self.gpus + other.gpus)
 
     def within(self, capacity: "Demand") -> bool:
-        return self.cpus <= capacity.cpus + 1e-9 and self.gpus <= capacity.gpus + 1e-9
+        return self.cpus <= capacity.cpus + ROUNDING and self.gpus <= capacity.gpus + ROUNDING
 
 
 def to_start(
@@ -37,17 +41,28 @@ def to_start(
 ) -> list[str]:
     """Return the ready steps that fit beside the running steps, in the order of `status` (the order of the recipe).
 
-    A step that does not fit blocks all later steps, so that smaller steps cannot starve it. A step larger than the
-    whole cluster starts when nothing else runs, since the autoscaler may add machines.
+    A step that does not fit waits. Later steps pass it if they need nothing of what it lacks (steps without GPUs one
+    that waits for GPUs), so that they cannot starve it. A step larger than the whole cluster starts when nothing else
+    runs, since the autoscaler may add machines.
     """
     running = [name for name, state in status.items() if state is Status.RUNNING]
     used = sum((demand[name] for name in running), Demand(0))
+    lacks_cpus = lacks_gpus = False
     chosen: list[str] = []
-    for name in (name for name, state in status.items() if state is Status.READY):
-        if not (used + demand[name]).within(capacity) and running + chosen:
-            break
-        used = used + demand[name]
-        chosen.append(name)
+    for name, state in status.items():
+        if state is not Status.READY:
+            continue
+        own = demand[name]
+        if (lacks_cpus and own.cpus) or (lacks_gpus and own.gpus):
+            continue
+        together = used + own
+        if together.within(capacity) or not running + chosen:
+            used = together
+            chosen.append(name)
+        elif together.gpus > capacity.gpus + ROUNDING:
+            lacks_gpus = True  # with them it gets CPUs too
+        else:
+            lacks_cpus = True
     return chosen
 
 

@@ -6,6 +6,7 @@ from ratchet.orchestrator.atomic_file import append_json, read_json_lines, sync,
 from ratchet.orchestrator.job_interface.job import (
     MAP_RESOURCES,
     Context,
+    Division,
     Job,
     Needs,
     Parents,
@@ -26,6 +27,7 @@ from ratchet.orchestrator.job_interface.settings import (
 __all__ = [
     "MAP_RESOURCES",
     "Context",
+    "Division",
     "Job",
     "Needs",
     "NonNegativeFloat",

@@ -33,7 +33,8 @@ class Resources:
     join as machines come. A training run keeps its number of workers until a machine is lost; with another number, it
     resumes if `zero_stage` is 0, and starts again otherwise."""
     cpus: Annotated[float, Gt(0)] | None = None
-    """CPUs per worker. None: the largest number at which all workers fit on the machines."""
+    """CPUs per worker. None: the largest number at which all workers fit on the machines. With GPUs, at most the GPUs'
+    share of the CPUs of a machine, less one CPU for other steps."""
     gpus: Annotated[float, Ge(0)] | None = None
     """GPUs per worker. None: 1 if the cluster has GPUs, else 0. With several, inference spreads a model over them."""
     memory: Annotated[float, Interval(ge=0, le=100_000), Unit("GB")] = 0.0
@@ -195,6 +196,19 @@ class Needs:
     """Settings that lower the memory, such as `quantization=nf4`, the least costly first."""
 
 
+@dataclass(frozen=True)
+class Division:
+    """How the work of a step can be divided among workers."""
+
+    most: int | None = None
+    """The largest number of workers that have work at the same time; more are not started. None: unknown."""
+    default: int | None = None
+    """The largest default number of workers. None: no limit."""
+    inside: bool = True
+    """Whether a single worker is the process of the step, which an earlier step may have used. False: `run` starts
+    other processes, which hold the resources, even for one worker."""
+
+
 Run = Callable[[Context, Any, Any], Result]
 Parents = Mapping[str, Result]
 """Input field -> the known part of the result of the step that makes the input."""
@@ -229,12 +243,9 @@ class Job:
     resources: tuple[str, ...] | None = None
     """The fields of `Resources` that the job uses; other fields are refused. None: all. Without `workers`, the process
     of the step does all the work; without `gpus`, on CPUs; without `cpus`, it holds no resources."""
-    max_workers: Callable[[Any], int] | None = None
-    """`max_workers(config)` returns the largest number of workers that have work at the same time. It limits the
-    default number of workers. None: no limit."""
-    starts_workers: Callable[[Any], bool] | None = None
-    """`starts_workers(config)` returns whether `run` starts other processes, which hold the resources, even for a
-    single worker. None: a single worker is the process of the step, which an earlier step may have used."""
+    divide: Callable[[Any, Any], Division] = lambda config, inputs: Division()
+    """`divide(config, inputs)` returns how the work can be divided. It is called at plan time, and when the step is
+    about to start. Inputs that do not exist yet are None."""
     outputs: Names = ()
     """The files and folders of the output, or glob patterns of them, that other steps may use as `step["name"]`.
     Empty: any."""

@@ -87,6 +87,15 @@ def choose_workers(machines: Sequence[Machine], asked: Resources) -> int:
     return 0
 
 
+def _share_cpus(machine: Machine, gpus: float) -> float:
+    """Return the most CPUs of a worker on a machine. Other steps may use its other GPUs, and need one CPU without."""
+    if not gpus:
+        return machine.cpus
+    if not machine.gpus:
+        return 1.0
+    return (machine.cpus - 1) * min(1.0, gpus / machine.gpus)
+
+
 def resolve_resources(asked: Resources, machines: Sequence[Machine]) -> Resources:
     """Replace None in workers, cpus and gpus by the default for these machines, as `Resources` describes."""
     fit = []
@@ -103,7 +112,7 @@ def resolve_resources(asked: Resources, machines: Sequence[Machine]) -> Resource
     )
     cpus = asked.cpus
     if cpus is None:
-        cpus = max((machine.cpus for machine in fit), default=1.0) // 1
+        cpus = max((_share_cpus(machine, gpus) for machine in fit), default=1.0) // 1
         while cpus > 1 and count_fitting(machines, replace(asked, cpus=cpus)) < workers:
             cpus -= 1
     return replace(asked, workers=workers, cpus=max(cpus, 1.0))

@@ -19,7 +19,8 @@ import pytest
 
 from ratchet.data.tables import write_table
 from ratchet.errors import InputError, JobError
-from ratchet.jobs.distributed.shard_map import ReportProgress, count_rows, map_shards
+from ratchet.jobs.distributed.pieces import Piece, count_rows
+from ratchet.jobs.distributed.shard_map import ReportProgress, map_shards
 from ratchet.orchestrator.job_interface import Context, Progress
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,14 +37,14 @@ def by_value(local_ray: None) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-@pytest.fixture(params=[False, True], ids=["a task", "this process"])
+@pytest.fixture(params=[False, True], ids=["an actor", "this process"])
 def either_context(request: pytest.FixtureRequest, context: MakeContext) -> MakeContext:
-    """The context of a step whose one worker is a task of Ray, or this process."""
+    """The context of a step whose one worker is an actor, or this process."""
     return lambda **given: replace(context(**given), holds_resources=request.param)
 
 
 class Square:
-    """Squares a column; leaves a trace, and misbehaves on the shard it is told to."""
+    """Squares a column; leaves a trace, and misbehaves on the piece it is told to."""
 
     def __init__(
         self,
@@ -63,18 +64,21 @@ class Square:
         if fault == "constructor":
             raise InputError("model /m: no config.json; expected a model folder; check the path")
 
-    def __call__(self, source: Path, target: Path, tell: ReportProgress) -> dict[str, int]:
+    def __call__(self, piece: Piece, target: Path, tell: ReportProgress) -> dict[str, int]:
+        name = piece.source.stem
+        if piece.first:
+            name += f"+{piece.first}"
         with self.trace.open("a") as file:
-            file.write(f"{source.stem} {os.getpid()}\n")
+            file.write(f"{name} {os.getpid()}\n")
         end = time.monotonic() + 200
         while len({line.split()[1] for line in self.trace.read_text().splitlines()}) < self.workers:
             assert time.monotonic() < end, "the other workers did not start"
             time.sleep(0.05)
-        x = pq.read_table(source)["x"].to_pylist()
+        x = piece.take(pq.read_table(piece.source))["x"].to_pylist()
         for row in range(len(x)):
             tell(row + 1, 10 * (row + 1))
             time.sleep(self.seconds)
-        if source.stem == self.at:
+        if name == self.at:
             self.misbehave(target)
         write_table(target, pa.table({"y": [value * value for value in x]}))
         return {"rows": len(x), "tokens": 10 * len(x)}
@@ -172,15 +176,33 @@ def test_two_workers_share_the_shards_and_give_the_same_bytes(
     assert len({line.split()[1] for line in (tmp_path / "trace-2").read_text().splitlines()}) == 2
 
 
-def test_the_next_map_runs_in_the_processes_of_the_last(
-    tmp_path: Path, context: MakeContext
-) -> None:
-    shards, processes = inputs(tmp_path, 4), []
-    for name in ("one", "two"):
-        ctx, trace = context(name=name, workers=2, cpus=1.0), tmp_path / f"trace-{name}"
-        map_shards(ctx, shards, Square, {"trace": trace, "workers": 2}, ctx.out)
-        processes.append({line.split()[1] for line in trace.read_text().splitlines()})
-    assert processes[0] == processes[1]
+def test_workers_share_the_pieces_of_one_shard(tmp_path: Path, context: MakeContext) -> None:
+    shards, made = inputs(tmp_path, 1, rows=300), {}
+    for workers in (1, 2):
+        ctx = context(name=f"with-{workers}", workers=workers, cpus=1.0)
+        ctx = replace(ctx, holds_resources=workers == 1)
+        trace = tmp_path / f"trace-{workers}"
+        arguments = {"trace": trace, "workers": workers}
+        counts = map_shards(ctx, shards, Square, arguments, ctx.out, total_rows=300)
+        assert counts == {"rows": 300, "tokens": 3000}
+        names = ["shard-00000", *(f"shard-00000+{first}" for first in range(64, 300, 64))]
+        assert sorted(traced(trace)) == sorted(names)
+        made[workers] = contents(ctx.out)
+        assert not list(ctx.work.glob("shards/*.pieces")), "removed when their shard is finished"
+    assert made[1] == made[2]
+    rows = pq.read_table(ctx.out / shards[0].name)["y"].to_pylist()
+    assert rows == [x * x for x in range(300)]
+
+
+def test_finished_pieces_survive(tmp_path: Path, either_context: MakeContext) -> None:
+    shards, ctx, trace = inputs(tmp_path, 1, rows=200), either_context(), tmp_path / "trace"
+    arguments = {"trace": trace, "fault": "bad", "at": "shard-00000+128"}
+    with pytest.raises(InputError):
+        map_shards(ctx, shards, Square, arguments, ctx.out)
+    again = either_context(attempt=2)
+    assert map_shards(again, shards, Square, {"trace": trace}, again.out)["rows"] == 200
+    done = [name for name in traced(trace) if name != "shard-00000+128"]
+    assert len(done) == len(set(done)), "a finished piece was done again"
 
 
 def test_a_worker_without_room_is_not_waited_for(tmp_path: Path, context: MakeContext) -> None:

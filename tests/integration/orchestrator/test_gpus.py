@@ -58,7 +58,7 @@ from ratchet.jobs.distributed.shard_map import map_shards
 from ratchet.orchestrator.job_interface import Context, Resources
 
 class Worker:
-    def __call__(self, source, target, report):
+    def __call__(self, piece, target, report):
         write_table(target, pa.table({"process": [os.getpid()]}))
         return {"rows": 1}
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from countdown_files import FAST, inputs, make_countdown_files
+from shard_work import process_shard
 from step_process import run_step
 
 from ratchet.data.tables import read_shards
@@ -240,4 +241,4 @@ def test_an_adapter_over_a_base_in_4_bits_answers(
         "cpu",
     )
     shard = sorted((made / "prepared/test").glob("*.parquet"))[0]
-    assert worker(shard, tmp_path / "answers.parquet", lambda rows, tokens=0: None)["rows"] == 10
+    assert process_shard(worker, shard, tmp_path / "answers.parquet")["rows"] == 10

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from shard_work import process_shard
 
 from ratchet.data.tables import read_shards, write_shards
 from ratchet.data.tasks.answers import COMPLETIONS
@@ -110,7 +111,7 @@ def by_transformers(
     folder.mkdir()
     worker = answering.Worker(config, given, 4096, "cpu")
     for path in sorted(given.samples.glob("*.parquet")):
-        worker(path, folder / path.name, lambda rows, tokens=0: None)
+        process_shard(worker, path, folder / path.name)
     return read_shards(folder).to_pylist()
 
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from countdown_files import FAST, inputs, make_countdown_files
+from shard_work import process_shard
 
 from ratchet.data.tables import read_shards, write_table
 from ratchet.data.tasks.answers import TEACHER_LOGPROBS
@@ -370,7 +371,12 @@ def test_a_passages_questions_and_their_tokens(
     (shard,) = (prepared.out / "test").glob("*.parquet")
     write_task_name(tmp_path / "said", f"squad-{strategy}")
     told: list[int] = []
-    worker(shard, tmp_path / "said/shard-00000.parquet", lambda rows, tokens=0: told.append(rows))
+    process_shard(
+        worker,
+        shard,
+        tmp_path / "said/shard-00000.parquet",
+        lambda rows, tokens=0: told.append(rows),
+    )
     assert told[-1] == len(rows)
     evaluated = context(1, name="verified")
     found = evaluate_answers.JOB.run(

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from embedder_finetuning import FAST
+from shard_work import process_shard
 
 from ratchet.data.tables import (
     CORPUS,
@@ -92,7 +93,7 @@ def test_no_positive_of_an_equal_query_is_mined(
     worker = Worker(config, mine.Inputs(*(folder / name for name in names)), "cpu")
     for number in range(3):
         name = f"shard-{number:05d}.parquet"
-        worker(folder / "queries" / name, tmp_path / name, lambda rows: None)
+        process_shard(worker, folder / "queries" / name, tmp_path / name)
     texts = {row["id"]: row["text"] for row in read_shards(folder / "corpus").to_pylist()}
     queries = read_shards(folder / "queries").to_pylist()
     labelled = {texts[name] for query in queries for name in query["positives"]}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from shard_work import process_shard
 
 from ratchet.data import scored_lists
 from ratchet.data.formats import pairs
@@ -58,8 +59,8 @@ def mine_train(folder: Path, target: Path) -> Path:
         mine.Inputs(folder / "train", folder / "corpus", *vectors),
         "cpu",
     )
-    worker(
-        folder / "train/shard-00000.parquet", target / "mined/shard-00000.parquet", lambda *_: None
+    process_shard(
+        worker, folder / "train/shard-00000.parquet", target / "mined/shard-00000.parquet"
     )
     return target / "mined"
 
@@ -67,7 +68,7 @@ def mine_train(folder: Path, target: Path) -> Path:
 def evaluate_test(folder: Path, target: Path) -> Path:
     inputs = evaluate_retrieval.Inputs(folder / "test", folder / "corpus")
     worker = ranking.Worker(evaluate_retrieval.Config(system="bm25", top=5), inputs, "cpu")
-    worker(folder / "test/shard-00000.parquet", target / "shard-00000.parquet", lambda *_: None)
+    process_shard(worker, folder / "test/shard-00000.parquet", target / "shard-00000.parquet")
     return target
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from shard_work import process_shard
 
 from ratchet.data.tables import (
     CORPUS,
@@ -90,7 +91,7 @@ def test_votes_of_nearest_queries(folder: Path, tmp_path: Path, neighbors: int) 
     }
     inputs = Inputs(folder / "test", folder / "corpus", train=folder / "train", **vectors)
     worker = Worker(Config(system="knn", neighbors=neighbors, top=10), inputs, "cpu")
-    worker(folder / "test/shard-00000.parquet", tmp_path / "shard-00000.parquet", lambda rows: None)
+    process_shard(worker, folder / "test/shard-00000.parquet", tmp_path / "shard-00000.parquet")
     votes_QN = count_votes(folder, neighbors)
     for row, vote_N, query in zip(
         read_shards(tmp_path).to_pylist(),

@@ -11,6 +11,7 @@ import pytest
 import pytrec_eval
 import torch
 from embedder_finetuning import FAST
+from shard_work import process_shard
 
 from ratchet.data.tables import (
     CORPUS,
@@ -89,9 +90,7 @@ def test_rankings_and_metrics_are_those_of_beir(
         folder / "corpus_embeddings",
     )
     worker = EvaluationWorker(evaluate_retrieval.Config(system=system, top=top), inputs, "cpu")
-    worker(
-        folder / "queries/shard-00000.parquet", tmp_path / "shard-00000.parquet", lambda rows: None
-    )
+    process_shard(worker, folder / "queries/shard-00000.parquet", tmp_path / "shard-00000.parquet")
     found, queries = read_shards(tmp_path).to_pylist(), read_shards(folder / "queries").to_pylist()
     run: dict[str, dict[str, float]] = {}
     for row, query in zip(found, queries, strict=True):
@@ -120,9 +119,7 @@ def test_no_query_is_its_own_negative(folder: Path, tmp_path: Path) -> None:
     config = mine.Config(window=(0, 5), num_negatives=5)
     names = ("queries", "corpus", "query_embeddings", "corpus_embeddings")
     worker = MiningWorker(config, mine.Inputs(*(folder / name for name in names)), "cpu")
-    worker(
-        folder / "queries/shard-00000.parquet", tmp_path / "shard-00000.parquet", lambda rows: None
-    )
+    process_shard(worker, folder / "queries/shard-00000.parquet", tmp_path / "shard-00000.parquet")
     mined = read_shards(tmp_path)
     for row in mined.to_pylist():
         assert row["id"] not in row["negatives"]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from reranker_finetuning import DECODER, make_inputs
+from shard_work import process_shard
 
 from ratchet.data.tables import open_mapped_shard, read_shards, write_table
 from ratchet.jobs.pretrained import pretrained
@@ -58,7 +59,7 @@ def instruct(
 
 def embed_queries(config: embed.Config, inputs: embed.Inputs, target: Path) -> np.ndarray:
     source = inputs.texts / "shard-00000.parquet"
-    embedding.Worker(inputs, config, 4096, "cpu")(source, target, lambda *_: None)
+    process_shard(embedding.Worker(inputs, config, 4096, "cpu"), source, target)
     return np.array(open_mapped_shard(target)["embedding"].to_pylist())
 
 
@@ -96,8 +97,8 @@ def test_pairs_are_scored_with_the_prompt_of_their_query(
     inputs = rerank.Inputs(tiny_decoder, lists, concepts / "corpus")
 
     def score(config: rerank.Config) -> list[list[float]]:
-        reranking.Worker(inputs, config, 4096, "cpu")(
-            source, tmp_path / "out.parquet", lambda *_: None
+        process_shard(
+            reranking.Worker(inputs, config, 4096, "cpu"), source, tmp_path / "out.parquet"
         )
         found: list[list[float]] = pq.read_table(tmp_path / "out.parquet")[
             "teacher_negative_scores"

@@ -61,7 +61,11 @@ def test_the_share_of_cpus_is_the_largest_with_which_all_fit(
 ) -> None:
     asked = resolve_resources(Resources(workers=workers, gpus=float(gpus)), machines)
     assert (asked.workers, asked.gpus) == (workers, gpus)
-    enough = [cpus for cpus in range(1, 10) if put(machines, cpus, gpus) >= workers]
+    most = 9
+    if gpus:  # one CPU is for other steps, and the rest is shared by the GPUs
+        shares = [(one.cpus - 1) * min(1, gpus / one.gpus) for one in machines if one.gpus]
+        most = int(max(shares, default=1))
+    enough = [cpus for cpus in range(1, most + 1) if put(machines, cpus, gpus) >= workers]
     assert asked.cpus == max(enough, default=1)
 
 
@@ -70,7 +74,7 @@ def test_workers_are_one_per_gpu_and_one_where_there_is_none() -> None:
     assert resolve_resources(Resources(), laptop) == Resources(workers=1, cpus=2.0, gpus=0.0)
     assert resolve_resources(Resources(workers=2), laptop).cpus == 1.0
     cloud = [Machine(0.0), Machine(16.0, count=8), Machine(16.0, 4.0, count=2)]
-    assert resolve_resources(Resources(), cloud) == Resources(workers=8, cpus=4.0, gpus=1.0)
+    assert resolve_resources(Resources(), cloud) == Resources(workers=8, cpus=3.0, gpus=1.0)
     assert resolve_resources(Resources(gpus=0.0), cloud).cpus == 16.0
     assert resolve_resources(Resources(gpus=2.0), cloud).workers == 4
 

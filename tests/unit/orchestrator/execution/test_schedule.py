@@ -23,6 +23,22 @@ def test_a_large_step_is_not_overtaken_for_ever_by_small_ones() -> None:
     assert to_start(status, demand, Demand(2)) == []
 
 
+def test_steps_without_gpus_pass_one_that_waits_for_gpus() -> None:
+    status = dict.fromkeys(("train", "embed", "fuse", "rerank"), Status.READY)
+    status["train"] = Status.RUNNING
+    demand = {"train": Demand(56, 8), "embed": Demand(28, 4)}
+    demand |= {"fuse": Demand(1), "rerank": Demand(7, 1)}
+    assert to_start(status, demand, Demand(64, 8)) == ["fuse"]
+    status["train"] = Status.DONE
+    assert to_start(status, demand, Demand(64, 8)) == ["embed", "fuse", "rerank"]
+
+
+def test_steps_without_gpus_do_not_take_the_cpus_that_another_lacks() -> None:
+    status = {"run": Status.RUNNING, "large": Status.READY, "small": Status.READY}
+    demand = {"run": Demand(10), "large": Demand(60, 8), "small": Demand(1)}
+    assert to_start(status, demand, Demand(64, 8)) == []
+
+
 def test_a_step_larger_than_the_cluster_starts_alone() -> None:
     assert to_start({"a": Status.READY}, {"a": Demand(8, 8)}, Demand(2)) == ["a"]
 

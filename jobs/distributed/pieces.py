@@ -1,0 +1,253 @@
+"""Pieces, the unit of work of a map over shards. The unit of commit stays the shard.
+
+    work/shards/shard-00000.parquet.record                 a finished shard: its file, and digests of file and source
+    work/shards/shard-00000.parquet.pieces/00000256.parquet.record      a finished piece, until its shard is finished
+
+A piece is finished when it has a record: a small JSON file, replaced atomically, that names the piece's file. Files
+without a matching record are ignored, so a worker that outlives its killed driver cannot corrupt a piece.
+"""
+
+import errno
+import json
+import os
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ratchet.data.tables import open_mapped_shard, write_mapped, write_table
+from ratchet.errors import DISK_FULL, ArtifactError, InputError
+from ratchet.orchestrator.job_interface import Context, sync, write_atomically
+from ratchet.orchestrator.job_interface.digests import compute_sha256
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive rows of a shard."""
+
+    source: Path
+    """The shard, a Parquet file."""
+    first: int
+    rows: int
+    target: Path
+    """The path after which the piece's file and its record are named."""
+
+    @classmethod
+    def whole(cls, source: Path, target: Path) -> "Piece":
+        """Return the piece of all rows of a shard."""
+        return cls(source, 0, pq.read_metadata(source).num_rows, target)
+
+    def take(self, shard: pa.Table) -> pa.Table:
+        """Return the rows of the piece. shard: the table of its shard."""
+        return shard.slice(self.first, self.rows)
+
+    def take_rows(self, shard: np.ndarray) -> np.ndarray:
+        """Return the rows of the piece. shard: an array with the rows of its shard."""
+        return shard[self.first : self.first + self.rows]
+
+    def cut(self, rows: int | None) -> "list[Piece]":
+        """Cut a whole shard into pieces of this many rows. None: it stays whole."""
+        if rows is None or self.rows <= rows:
+            return [self]
+        folder = self.target.with_name(f"{self.target.name}.pieces")
+        pieces = []
+        for first in range(0, self.rows, rows):
+            target = folder / f"{first:08d}{self.target.suffix}"
+            pieces.append(Piece(self.source, first, min(rows, self.rows - first), target))
+        return pieces
+
+
+def count_rows(shards: Sequence[Path], columns: Sequence[str]) -> int:
+    """Return the total number of rows of shards, read from their footers. Raises InputError for a file that is not
+    Parquet, or that lacks one of `columns`."""
+    rows = 0
+    for path in shards:
+        try:
+            footer = pq.read_metadata(path)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InputError(
+                f"{path}: cannot be read ({error}); expected a Parquet shard; write it again"
+            ) from None
+        known = footer.schema.to_arrow_schema().names
+        missing = [name for name in columns if name not in known]
+        if missing:
+            raise InputError(
+                f"{path}: has no column {', '.join(missing)}; expected it; is this another kind of table?"
+            )
+        rows += footer.num_rows
+    return rows
+
+
+def complete_shards(
+    context: Context,
+    shards: Sequence[Path],
+    out: Path,
+    process: Callable[[list[Piece], int], None],
+    total_rows: int | None,
+    *,
+    suffix: str = "parquet",
+    piece_rows: int | None = None,
+) -> dict[str, int]:
+    """Write one file into `out` for each of `shards`, with the same stem. Return the summed counts.
+
+    out: `context.out`, a folder below it, or a folder below `context.work` (for files outside the artifact). Shards and
+    pieces that an earlier attempt finished are taken from `context.work`. process: called with the unfinished pieces,
+    which it gives to `commit_piece`, and the number of rows in finished ones. total_rows: expected number of rows.
+    piece_rows: rows of a piece; None: a piece is a shard.
+
+    Raises ArtifactError if the number of rows is not `total_rows`."""
+    if out.is_relative_to(context.out):
+        inside = out.relative_to(context.out)
+    else:
+        inside = out.relative_to(context.work)
+    finished = context.work / "shards" / inside
+    out.mkdir(parents=True, exist_ok=True)
+    whole = []
+    for source in shards:
+        target = finished / f"{source.stem}.{suffix}"
+        whole.append(Piece.whole(source, target))
+    if len({shard.target for shard in whole}) != len(whole):
+        raise ArtifactError(
+            f"step {context.step}: two input shards have the same file name; expected a unique name for each shard"
+        )
+    cut: dict[Piece, list[Piece]] = {}
+    unfinished = []
+    for shard in whole:
+        if not _is_finished(context, shard):
+            cut[shard] = shard.cut(piece_rows)
+            unfinished += [piece for piece in cut[shard] if not _is_finished(context, piece)]
+    for piece in unfinished:
+        # Here, and not by a worker, whose machine may lack the store.
+        piece.target.parent.mkdir(parents=True, exist_ok=True)
+    if unfinished:
+        left = sum(piece.rows for piece in unfinished)
+        process(unfinished, sum(shard.rows for shard in whole) - left)
+    for shard, pieces in cut.items():
+        if len(pieces) > 1:
+            _join(context, shard, pieces)
+    counts: Counter[str] = Counter(rows=0)
+    for shard in whole:
+        file, own = _read_finished(shard)
+        _link(file, out / shard.target.name)
+        counts.update(own)
+    if total_rows not in (None, counts["rows"]):
+        raise ArtifactError(
+            f"step {context.step}: {counts['rows']} rows were made of {total_rows}; expected one for each"
+        )
+    return dict(counts)
+
+
+def commit_piece(
+    context: Context, piece: Piece, write: Callable[[Path], Mapping[str, int]]
+) -> dict[str, int]:
+    """Write the file of a piece, and then its record. write: writes the file and returns counts, among them `rows`. If
+    it raises, the file is removed and the exception is passed on."""
+    target = piece.target
+    # A file name that no other worker, attempt or machine uses.
+    file = target.with_name(
+        f"{target.stem}.{context.attempt}-{uuid.uuid4().hex[:8]}{target.suffix}"
+    )
+    try:
+        counts = dict(write(file))
+        sync(file)
+        record = {
+            "file": file.name,
+            "bytes": file.stat().st_size,
+            "step_id": context.step_id,
+            "counts": counts,
+            "rows": piece.rows,
+            "sha256": compute_sha256(file),
+            "source": compute_sha256(piece.source),
+        }
+        write_atomically(_record_path(target), json.dumps(record))
+    except BaseException as error:
+        file.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in DISK_FULL and error.filename is None:
+            raise OSError(error.errno, os.strerror(error.errno), str(target)) from error
+        raise
+    return counts
+
+
+def _join(context: Context, shard: Piece, pieces: Sequence[Piece]) -> None:
+    """Commit a shard whose pieces are finished, and remove them."""
+    files = []
+    counts: Counter[str] = Counter()
+    for piece in pieces:
+        file, own = _read_finished(piece)
+        files.append(file)
+        counts.update(own)
+
+    def write(target: Path) -> Mapping[str, int]:
+        if target.suffix == ".arrow":
+            table = pa.concat_tables(map(open_mapped_shard, files))
+            write_mapped(target, table.combine_chunks())
+        else:
+            write_table(target, pa.concat_tables(map(pq.read_table, files)))
+        return counts
+
+    commit_piece(context, shard, write)
+    shutil.rmtree(files[0].parent, ignore_errors=True)
+
+
+def _is_finished(context: Context, piece: Piece) -> bool:
+    """Return whether a piece has an intact file that was made from the same rows, with the same code and settings."""
+    record = _read_record(piece.target)
+    try:
+        return (
+            record is not None
+            and record["step_id"] == context.step_id
+            and record["rows"] == piece.rows
+            and record["source"] == compute_sha256(piece.source)
+            and record["sha256"] == compute_sha256(piece.target.with_name(record["file"]))
+        )
+    except (FileNotFoundError, KeyError):
+        return False
+
+
+def _read_finished(piece: Piece) -> tuple[Path, dict[str, int]]:
+    """Return the file and the counts of a piece that was finished a moment ago."""
+    record = _read_record(piece.target)
+    if record is not None:
+        file = piece.target.with_name(record["file"])
+        if file.exists() and file.stat().st_size == record["bytes"]:
+            return file, record["counts"]
+    raise ArtifactError(
+        f"{piece.target}: missing or changed after it was written; expected the output for {piece.source}"
+    )
+
+
+def _read_record(target: Path) -> dict[str, Any] | None:
+    try:
+        record = json.loads(_record_path(target).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    complete = (
+        isinstance(record, dict)
+        and isinstance(record.get("counts"), dict)
+        and "rows" in record["counts"]
+    )
+    if complete:
+        return record
+    return None
+
+
+def _record_path(target: Path) -> Path:
+    return target.with_name(f"{target.name}.record")
+
+
+def _link(file: Path, target: Path) -> None:
+    """Create a hard link, or a copy where the file system has no links."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(file, target)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+            raise
+        shutil.copyfile(file, target)

@@ -1,0 +1,97 @@
+"""Pieces on several workers, by Ray Data: a pool of actors, each of which takes one piece after another.
+
+Ray Data starts actors as the cluster has room for them, replaces lost ones, and repeats their pieces. It does so
+without limit, so a piece counts its starts. An exception arrives as JSON, and is raised again with its type, also if it
+cannot be pickled.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import ray
+import ray.data
+from ray import cloudpickle
+from ray.data import ActorPoolStrategy, DataContext
+
+from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
+from ratchet.jobs.distributed.pieces import Piece
+from ratchet.jobs.distributed.progress_tally import ProgressTally
+from ratchet.orchestrator.job_interface import Context
+from ratchet.orchestrator.job_interface.placement import make_ray_options
+from ratchet.orchestrator.job_interface.worker import make_this_node_strategy
+
+
+class Runner(Protocol):
+    """Processes a piece, and reports its progress with `tell`."""
+
+    def run(self, piece: Piece, tell: Any) -> None: ...
+
+
+def process_on_workers(
+    context: Context, runner: Runner, pieces: Sequence[Piece], done: int, total: int | None
+) -> None:
+    """Process pieces on at most `context.resources.workers` workers. runner: pickled to each worker. done, total: rows.
+
+    Raises the exception of a worker with its type."""
+    configure_ray_data()
+    resources = context.resources
+    workers = min(resources.workers or 1, len(pieces))
+    tally_class: Any = ray.remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())
+    tally = tally_class(ProgressTally).remote(context, done, total)
+    items = []
+    for piece in pieces:
+        items.append({**vars(piece), "source": str(piece.source), "target": str(piece.target)})
+    # As bytes, which are unpickled after the worker's process has begun to answer.
+    pickled = cloudpickle.dumps(runner)
+    records = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
+        PieceActor,
+        fn_constructor_args=[pickled, tally],
+        batch_size=1,
+        # One piece at a time: a piece that waits for a busy actor could run on an idle one.
+        compute=ActorPoolStrategy(
+            min_size=1, initial_size=workers, max_size=workers, max_tasks_in_flight_per_actor=1
+        ),
+        num_cpus=resources.cpus,
+        num_gpus=resources.gpus,
+        scheduling_strategy="SPREAD",
+        **make_ray_options(resources),
+    )
+    for record in records.iter_rows():
+        if record["failure"]:
+            raise error_from_json(record["failure"])
+    ray.get(tally.flush.remote())
+
+
+def configure_ray_data() -> None:
+    """Keep Ray Data's bars and logs off the terminal: progress and failures are reported by the orchestrator."""
+    settings = DataContext.get_current()
+    settings.enable_progress_bars = False
+    settings.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+
+
+class PieceActor:
+    """An actor of the pool."""
+
+    def __init__(self, pickled: bytes, tally: Any) -> None:
+        self.pickled = pickled
+        self.tally = tally
+        self.runner: Runner | None = None
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
+        """Process the piece of a batch. Return the error as JSON, or an empty string."""
+        piece = Piece(
+            Path(batch["source"][0]),
+            int(batch["first"][0]),
+            int(batch["rows"][0]),
+            Path(batch["target"][0]),
+        )
+        try:
+            if self.runner is None:
+                self.runner = cloudpickle.loads(self.pickled)
+            self.runner.run(piece, self.tally.report.remote)
+        except Exception as error:
+            return {"failure": [error_to_json(error)]}
+        return {"failure": [""]}
