@@ -98,7 +98,7 @@ def _process(
 ) -> None:
     paths = find_existing_paths(arguments)
     runner = PieceRunner(context, paths, make_worker)
-    if not context.holds_resources:
+    if context.resources.workers != 1:
         # One worker does not need Ray Data: seconds of imports.
         from ratchet.jobs.distributed.ray_data_pool import process_on_workers
 

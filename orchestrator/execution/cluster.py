@@ -196,7 +196,7 @@ class Cluster:
         ray.exceptions for a lost worker, and Interrupted when `stopping` is set, after the step's processes have ended.
         """
         required = RequiredCode(self.snapshot, code.libraries)
-        alone = context.resources.workers == 1 and context.resources.min_workers is None
+        alone = context.resources.workers == 1
         holds = alone and job.uses("cpus") and job.divide(config, inputs).inside
         progress = ProgressReporter(self.progress_actor, context.step)
         context = replace(context, code=required, progress=progress, holds_resources=holds)

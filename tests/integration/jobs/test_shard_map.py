@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,10 +38,10 @@ def by_value(local_ray: None) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-@pytest.fixture(params=[False, True], ids=["an actor", "this process"])
+@pytest.fixture(params=[2, 1], ids=["actors", "this process"])
 def either_context(request: pytest.FixtureRequest, context: MakeContext) -> MakeContext:
-    """The context of a step whose one worker is an actor, or this process."""
-    return lambda **given: replace(context(**given), holds_resources=request.param)
+    """The context of a step with two workers, which are actors, or with one, which is this process."""
+    return partial(context, workers=request.param, cpus=1.0)
 
 
 class Square:
@@ -140,8 +141,8 @@ def traced(trace: Path) -> list[str]:
     return [line.split()[0] for line in trace.read_text().splitlines()] if trace.exists() else []
 
 
-def test_shards_keep_names_and_counts_add(tmp_path: Path, either_context: MakeContext) -> None:
-    shards, ctx = inputs(tmp_path), either_context()
+def test_shards_keep_names_and_counts_add(tmp_path: Path, context: MakeContext) -> None:
+    shards, ctx = inputs(tmp_path), context()
     counts = map_shards(ctx, shards, Square, {"trace": tmp_path / "trace"}, ctx.out)
     assert counts == {"rows": 15, "tokens": 150}
     assert sorted(contents(ctx.out)) == [path.name for path in shards]
@@ -154,7 +155,7 @@ def test_shards_keep_names_and_counts_add(tmp_path: Path, either_context: MakeCo
 def test_map_inside_a_full_cluster(tmp_path: Path, context: MakeContext) -> None:
     import ray
 
-    shards, ctx = inputs(tmp_path), context()
+    shards, ctx = inputs(tmp_path), context(workers=2, cpus=1.0)
 
     def step() -> dict[str, int]:
         return map_shards(ctx, shards, Square, {"trace": tmp_path / "trace"}, ctx.out)
@@ -180,7 +181,6 @@ def test_workers_share_the_pieces_of_one_shard(tmp_path: Path, context: MakeCont
     shards, made = inputs(tmp_path, 1, rows=300), {}
     for workers in (1, 2):
         ctx = context(name=f"with-{workers}", workers=workers, cpus=1.0)
-        ctx = replace(ctx, holds_resources=workers == 1)
         trace = tmp_path / f"trace-{workers}"
         arguments = {"trace": trace, "workers": workers}
         counts = map_shards(ctx, shards, Square, arguments, ctx.out, total_rows=300)
@@ -218,7 +218,8 @@ def test_a_worker_without_room_is_not_waited_for(tmp_path: Path, context: MakeCo
 def test_a_worker_killed_in_a_shard_costs_that_shard_only(
     tmp_path: Path, context: MakeContext
 ) -> None:
-    shards, calm, killed = inputs(tmp_path), context(name="calm"), context(name="killed")
+    shards, calm = inputs(tmp_path), context(name="calm")
+    killed = context(name="killed", workers=2, cpus=1.0)
     map_shards(calm, shards, Square, {"trace": tmp_path / "calm"}, calm.out)
     trace = tmp_path / "trace"
     map_shards(killed, shards, Square, {"trace": trace, "fault": "killed once"}, killed.out)
@@ -233,7 +234,7 @@ def test_killed_step_repeats_its_shard(tmp_path: Path, context: MakeContext) -> 
     shards, trace = inputs(tmp_path), tmp_path / "trace"
 
     def step(attempt: int) -> dict[str, int]:
-        ctx = replace(context(attempt=attempt), holds_resources=True)
+        ctx = context(attempt=attempt)
         work = ray.remote(num_cpus=2, max_retries=0)(map_shards)
         found: dict[str, int] = ray.get(
             work.remote(ctx, shards, Square, {"trace": trace, "fault": "killed once"}, ctx.out)
@@ -248,7 +249,8 @@ def test_killed_step_repeats_its_shard(tmp_path: Path, context: MakeContext) -> 
 
 @pytest.mark.soak
 def test_a_shard_that_kills_every_worker_is_named(tmp_path: Path, context: MakeContext) -> None:
-    shards, ctx, trace = inputs(tmp_path), context(retries=1), tmp_path / "trace"
+    shards, trace = inputs(tmp_path), tmp_path / "trace"
+    ctx = context(retries=1, workers=2, cpus=1.0)
     with pytest.raises(
         JobError, match=r"shard-00001\.parquet: its worker was lost 2 times.*more memory"
     ):
@@ -305,10 +307,8 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(
     assert left == ["shard-00001.parquet.starts"]
 
 
-def test_damaged_shards_and_only_those_are_done_again(
-    tmp_path: Path, either_context: MakeContext
-) -> None:
-    shards, ctx, trace = inputs(tmp_path, 7), either_context(), tmp_path / "trace"
+def test_damaged_shards_and_only_those_are_done_again(tmp_path: Path, context: MakeContext) -> None:
+    shards, ctx, trace = inputs(tmp_path, 7), context(), tmp_path / "trace"
     map_shards(ctx, shards, Square, {"trace": trace}, ctx.out)
     right = contents(ctx.out)
     notes = [ctx.work / "shards" / f"{path.name}.record" for path in shards]
@@ -322,7 +322,7 @@ def test_damaged_shards_and_only_those_are_done_again(
     notes[5].write_text("[]")
     write_table(shards[6], pa.table({"x": [100]}))
     trace.unlink()
-    again = either_context(attempt=2)
+    again = context(attempt=2)
     map_shards(again, shards, Square, {"trace": trace}, again.out)
     assert sorted(traced(trace)) == [path.stem for path in shards[1:]]
     made = contents(again.out)

@@ -141,7 +141,7 @@ def test_unplaceable_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             resources=Resources(**resources),
         )
 
-    assert cluster.place(embedding()) == Resources(workers=16, cpus=16.0, gpus=1.0)
+    assert cluster.place(embedding()) == Resources(workers=16, cpus=15.0, gpus=1.0)
     assert cluster.place(embedding(labels=("market=on-demand",))).workers == 8
     for resources, said in (
         (
