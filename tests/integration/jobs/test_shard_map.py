@@ -268,6 +268,12 @@ def test_what_a_worker_raises_arrives_as_it_was(
     assert str(caught.value) == "train.csv:7: no answer; expected A to D; mend the line"
     assert "misbehave" in caught.value.remote_traceback  # type: ignore[attr-defined]
     assert traced(trace).count("shard-00001") == 1, "what is wrong is not tried again"
+
+
+def test_errors_of_constructors_and_strange_ones_arrive(
+    tmp_path: Path, context: MakeContext
+) -> None:
+    shards, ctx, trace = inputs(tmp_path), context(), tmp_path / "trace"
     with pytest.raises(InputError, match="no config"):
         map_shards(ctx, shards, Square, {"trace": trace, "fault": "constructor"}, ctx.out)
     with pytest.raises(JobError, match="Strange: cannottravel"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -86,3 +87,50 @@ def test_a_process_of_a_map_with_a_gpu_is_not_used_again(tmp_path: object) -> No
     one, two = (set(line.split()) for line in done.stdout.splitlines())
     assert one
     assert not one & two
+
+
+PIECES = """
+import sys, time
+from pathlib import Path
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+from ratchet.data.tables import write_table
+from ratchet.jobs.distributed.shard_map import map_shards
+from ratchet.orchestrator.job_interface import Context, Resources
+
+class Worker:
+    def __init__(self, place):
+        self.place = place
+
+    def __call__(self, piece, target, report):
+        (self.place / f"gpu-{ray.get_gpu_ids()[0]}").touch()
+        end = time.monotonic() + 200
+        while len(list(self.place.glob("gpu-*"))) < 8 and time.monotonic() < end:
+            time.sleep(0.1)
+        write_table(target, piece.take(pq.read_table(piece.source)))
+        return {"rows": piece.rows}
+
+ray.init(address="local", num_cpus=9, num_gpus=8, include_dashboard=False, log_to_driver=False)
+place = Path(sys.argv[1])
+shard = place / "shard-00000.parquet"
+write_table(shard, pa.table({"x": list(range(1000))}))
+for name in ("out", "work"):
+    (place / name).mkdir()
+context = Context(
+    "step", "0" * 64, 1, place / "out", place / "work", Resources(8, cpus=1.0, gpus=1.0)
+)
+map_shards(context, [shard], Worker, {"place": place}, place / "out")
+assert pq.read_table(place / "out" / shard.name) == pq.read_table(shard)
+print(*sorted(path.name for path in place.glob("gpu-*")))
+"""
+
+
+@pytest.mark.soak
+def test_eight_gpus_share_a_thousand_rows(tmp_path: Path) -> None:
+    """Takes half a minute: eight processes start on pretended GPUs."""
+    done = subprocess.run(
+        [sys.executable, "-c", PIECES, str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [f"gpu-{number}" for number in range(8)]
