@@ -8,7 +8,7 @@ The schedule is that of orchestrator/execution/schedule.py. Steps and seconds ar
 which should have had one worker. A step that is distributed takes `startup` seconds on each worker, for Ray's
 processes, imports and loading the model (default: the seconds of the shortest such step;
 `benchmarks.orchestrator.nodes` measures it for several workers). The rest of its time is divided by the number of
-workers. A step has no more workers than pieces of work: shards, or for training the rows of a batch.
+workers. A step has no more workers than pieces of work: pieces of shards, or for training the rows of a batch.
 
 Assumed, not measured: all machines read from one store, `storage` GB/s together. Each reads the inputs that every
 worker needs whole (models, corpora, vectors of the corpus), and its part of the others. In a training step the
@@ -32,19 +32,29 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from ratchet.jobs.distributed.piece_size import (
+    GENERATION_PIECES,
+    MODEL_PIECES,
+    SEARCH_PIECES,
+    choose_piece_rows,
+)
 from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_start
 from ratchet.orchestrator.run_log import RunLog, list_run_logs
 from ratchet.orchestrator.store import Store
 
-SHARDED = {
-    "embed",
-    "mine",
-    "rerank",
-    "generate",
-    "evaluate_retrieval",
-    "evaluate_papers",
-    "teacher_logprobs",
+MAPS = {
+    "embed": MODEL_PIECES,
+    "rerank": MODEL_PIECES,
+    "teacher_logprobs": MODEL_PIECES,
+    "generate": GENERATION_PIECES,
+    "mine": SEARCH_PIECES,
+    "evaluate_retrieval": SEARCH_PIECES,
+    "evaluate_papers": SEARCH_PIECES,
 }
+"""Job that maps a worker over shards -> number of pieces if the shards are few."""
+ROWS = ("statements", "rows", "queries", "samples")
+"""Metrics of these jobs with the number of rows that they map over."""
+SHARD_ROWS = 4096
 TRAINED = {"finetune_embedder", "finetune_reranker", "finetune_embedder_pairs", "sft"}
 DEALT = {"texts", "queries", "query_embeddings", "lists", "prompts"}
 """Inputs of which each worker reads its part. All others are read whole."""
@@ -190,7 +200,7 @@ def read_costs(
     spread = {
         step["name"]
         for step in steps
-        if step["job"] in SHARDED | TRAINED and metrics[step["name"]].get("tokens") != 0
+        if step["job"] in MAPS.keys() | TRAINED and metrics[step["name"]].get("tokens") != 0
     }
     least = min((seconds[name] for name in spread), default=0.0) if startup is None else startup
     print(f"startup: {least:.1f} s")
@@ -214,17 +224,11 @@ def read_costs(
         sizes = [(one, measure_input(text, one)) for one, text in step["inputs"]]
         dealt = sum(size for one, size in sizes if one in DEALT)
         own: dict[str, Any] = {"whole": sum(size for _, size in sizes) - dealt, "dealt": dealt}
-        pieces = grow * max(
-            1,
-            len(
-                {
-                    file.path
-                    for file in kept[name].files
-                    if Path(file.path).name.startswith("shard-")
-                }
-            ),
-        )
-        if step["job"] in TRAINED:
+        if step["job"] in MAPS:
+            rows = grow * next((int(metrics[name][one]) for one in ROWS if one in metrics[name]), 1)
+            size = choose_piece_rows(rows, MAPS[step["job"]]) or rows
+            pieces = ceil(rows / min(size, SHARD_ROWS))
+        else:
             config, curves = step["config"], kept[name].result.get("curves", {})
             number = grow * int(max(curves.get("loss against step", {}).get("x") or [0]))
             pieces = int(config.get("batch_size") or 1)
