@@ -49,9 +49,8 @@ def map_shards(
 ) -> dict[str, int]:
     """Write one file into `out` for each of `shards`, with the same stem. Return the summed counts.
 
-    arguments: keyword arguments of `worker`. total_rows: expected number of rows, for progress and a check. pieces:
-    see `choose_piece_rows`. See `complete_shards` for the rest. Ray must be running;
-    the caller may be a task.
+    arguments: keyword arguments of `worker`. total_rows: expected number of rows, for progress and a check. pieces: see
+    `choose_piece_rows`. See `complete_shards` for the rest. Ray must be running; the caller may be a task.
 
     Raises the exception of a worker with its type; JobError if the worker of one piece was lost more than
     `context.resources.retries` times, which suggests that the piece is the cause; an error of ray.exceptions if Ray

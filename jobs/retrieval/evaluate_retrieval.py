@@ -8,10 +8,11 @@ from annotated_types import MinLen
 
 from ratchet.errors import InputError
 from ratchet.jobs.directions import find_direction
-from ratchet.jobs.distributed.piece_size import SEARCH_PIECES, divide_input
+from ratchet.jobs.distributed.piece_size import SEARCH_PIECES, count_pieces
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
     Context,
+    Division,
     Job,
     Parents,
     PositiveInt,
@@ -88,6 +89,13 @@ def list_metrics(config: Config) -> list[str]:
     return found
 
 
+def divide(config: Config, inputs: Inputs) -> Division:
+    """Divide the queries; a reranked list is only put in order."""
+    if config.system == "reranked":
+        return Division(most=1)
+    return Division(most=count_pieces(inputs.queries, SEARCH_PIECES))
+
+
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import numpy as np
     import pyarrow as pa
@@ -160,7 +168,7 @@ JOB = Job(
     Config,
     Inputs,
     run,
-    divide=divide_input("queries", SEARCH_PIECES),
+    divide=divide,
     resources=MAP_RESOURCES,
     check=check,
     outputs=("ranking", "run.trec", "qrels.trec", "per_query.parquet"),
