@@ -6,7 +6,14 @@ from typing import Any
 PLACES = {
     "ratchet.orchestrator.api": ("run", "sweep", "plan", "list_models", "Run"),
     "ratchet.orchestrator.step": ("step", "Metric", "Output", "Row", "Source", "Step", "Summary"),
-    "ratchet.orchestrator.job_interface": ("Context", "Job", "Progress", "Resources", "Result"),
+    "ratchet.orchestrator.job_interface": (
+        "Context",
+        "Division",
+        "Job",
+        "Progress",
+        "Resources",
+        "Result",
+    ),
 }
 """Module -> its public names."""
 
