@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from ratchet.data.tables import open_mapped_shard, write_mapped, write_table
 from ratchet.errors import DISK_FULL, ArtifactError, InputError
+from ratchet.jobs.distributed.piece_size import choose_piece_rows
 from ratchet.orchestrator.job_interface import Context, sync, write_atomically
 from ratchet.orchestrator.job_interface.digests import compute_sha256
 
@@ -93,14 +94,14 @@ def complete_shards(
     total_rows: int | None,
     *,
     suffix: str = "parquet",
-    piece_rows: int | None = None,
+    pieces: int = 0,
 ) -> dict[str, int]:
     """Write one file into `out` for each of `shards`, with the same stem. Return the summed counts.
 
     out: `context.out`, a folder below it, or a folder below `context.work` (for files outside the artifact). Shards and
     pieces that an earlier attempt finished are taken from `context.work`. process: called with the unfinished pieces,
     which it gives to `commit_piece`, and the number of rows in finished ones. total_rows: expected number of rows.
-    piece_rows: rows of a piece; None: a piece is a shard.
+    pieces: see `choose_piece_rows`.
 
     Raises ArtifactError if the number of rows is not `total_rows`."""
     if out.is_relative_to(context.out):
@@ -117,6 +118,8 @@ def complete_shards(
         raise ArtifactError(
             f"step {context.step}: two input shards have the same file name; expected a unique name for each shard"
         )
+    all_rows = sum(shard.rows for shard in whole)
+    piece_rows = choose_piece_rows(all_rows, pieces)
     cut: dict[Piece, list[Piece]] = {}
     unfinished = []
     for shard in whole:
@@ -128,10 +131,10 @@ def complete_shards(
         piece.target.parent.mkdir(parents=True, exist_ok=True)
     if unfinished:
         left = sum(piece.rows for piece in unfinished)
-        process(unfinished, sum(shard.rows for shard in whole) - left)
-    for shard, pieces in cut.items():
-        if len(pieces) > 1:
-            _join(context, shard, pieces)
+        process(unfinished, all_rows - left)
+    for shard, parts in cut.items():
+        if len(parts) > 1:
+            _join(context, shard, parts)
     counts: Counter[str] = Counter(rows=0)
     for shard in whole:
         file, own = _read_finished(shard)

@@ -16,8 +16,8 @@ import torch
 
 from ratchet.errors import JobError
 from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
-from ratchet.jobs.distributed.piece_size import MODEL_PIECES, SEARCH_PIECES, choose_piece_rows
-from ratchet.jobs.distributed.pieces import Piece, commit_piece, complete_shards, count_rows
+from ratchet.jobs.distributed.piece_size import MODEL_PIECES, SEARCH_PIECES
+from ratchet.jobs.distributed.pieces import Piece, commit_piece, complete_shards
 from ratchet.jobs.distributed.progress_tally import REPORT_SECONDS, ProgressTally
 from ratchet.jobs.distributed.resolve_dtype import check_dtype
 from ratchet.models.devices import name_device
@@ -55,11 +55,8 @@ def map_shards(
     Raises the exception of a worker with its type; JobError if the worker of one piece was lost more than
     `context.resources.retries` times, which suggests that the piece is the cause; an error of ray.exceptions if Ray
     gave up."""
-    piece_rows = choose_piece_rows(count_rows(shards, ()), pieces)
     process = partial(_process, context, partial(worker, **arguments), arguments, total_rows)
-    return complete_shards(
-        context, shards, out, process, total_rows, suffix=suffix, piece_rows=piece_rows
-    )
+    return complete_shards(context, shards, out, process, total_rows, suffix=suffix, pieces=pieces)
 
 
 def map_model(

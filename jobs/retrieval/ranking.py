@@ -75,7 +75,8 @@ class Worker:
 
     def __call__(self, piece: Piece, target: Path, report: ReportProgress) -> dict[str, int]:
         source = piece.source
-        shard = piece.take(read_queries(source))
+        whole = read_queries(source)
+        shard = piece.take(whole)
         own_Q = find_own_rows(shard, self.corpus)
         relevant = Relevant(
             *find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus)
@@ -83,12 +84,12 @@ class Worker:
         top = self.config.top
         if self.config.system == "dense":
             read = partial(read_blocks, self.inputs.corpus_embeddings, self.ids, mapped=True)
-            query_QD = self._read_queries(piece)
+            query_QD = self._read_queries(piece, whole)
             ranks_R, scores_QK, rows_QK = rank_and_search(
                 query_QD, relevant, read, top, exclude_Q=own_Q, device=self.device
             )
         else:
-            score = self._make_score(piece, shard)
+            score = self._make_score(piece, whole)
             ranks_R, scores_QK, rows_QK = rank_in_blocks(
                 score, len(self.ids), relevant, own_Q, top, report
             )
@@ -106,19 +107,18 @@ class Worker:
             unscored = int((scores_QK.max(1, initial=0.0) <= 0).sum())
         return {"rows": len(shard), "unscored": unscored}
 
-    def _read_queries(self, piece: Piece) -> np.ndarray:
+    def _read_queries(self, piece: Piece, whole: pa.Table) -> np.ndarray:
         vectors = self.inputs.query_embeddings / f"{piece.source.stem}.arrow"
-        ids = pq.read_table(piece.source, columns=["id"])["id"].combine_chunks()
-        return piece.take_rows(read_vectors(vectors, ids))
+        return piece.take_rows(read_vectors(vectors, whole["id"].combine_chunks()))
 
-    def _make_score(self, piece: Piece, shard: pa.Table) -> Callable[[slice], np.ndarray]:
+    def _make_score(self, piece: Piece, whole: pa.Table) -> Callable[[slice], np.ndarray]:
         """Return the function that scores all documents, [Q, N], for some of the queries: by BM25, or by the votes of
         the nearest training queries."""
         if self.config.system == "bm25":
-            texts = shard["text"].to_pylist()
+            texts = piece.take(whole)["text"].to_pylist()
             return lambda some: self.bm25.score(texts[some])
         blocks = read_blocks(self.inputs.train_embeddings, self.train_ids)
-        query_QD = self._read_queries(piece)
+        query_QD = self._read_queries(piece, whole)
         nearest = top_k(query_QD, blocks, self.config.neighbors + 1, device=self.device)
         votes_QN = vote(*nearest, self.labels, len(self.ids))
         return lambda some: votes_QN[some].toarray()

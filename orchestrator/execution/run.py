@@ -193,14 +193,14 @@ class Run:
 
     def _set_demand(self, name: str) -> None:
         """Set what a step occupies while it runs. It is known exactly when the step's inputs exist."""
-        inputs = None
-        # Files in a bucket are downloaded by the step, not by this loop.
-        if self.status[name] is Status.READY and not self.plan.store.backend.downloads:
-            inputs = self.plan.inputs(name, verified=False)
         step = self.plan.steps[name].step
         if not step.job.uses("cpus"):
             self.demand[name] = Demand(1)
             return
+        inputs = None
+        # Files in a bucket are downloaded by the step, not by this loop.
+        if self.status[name] is Status.READY and not self.plan.store.backend.downloads:
+            inputs = self.plan.inputs(name, verified=False)
         with suppress(InputError):  # machines were lost since: the earlier demand stays
             placed = self.cluster.place(step, inputs)
             workers = placed.workers or 1
