@@ -6,9 +6,9 @@ cannot be pickled.
 """
 
 import logging
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Protocol
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import ray
 import ray.data
@@ -22,17 +22,14 @@ from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.placement import make_ray_options
 from ratchet.orchestrator.job_interface.worker import make_this_node_strategy
 
-
-class Runner(Protocol):
-    """Processes a piece, and reports its progress with `tell`."""
-
-    def run(self, piece: Piece, tell: Any) -> None: ...
+Run = Callable[[Piece, Any], None]
+"""Processes a piece, and reports its progress with the function that it is given."""
 
 
 def process_on_workers(
-    context: Context, runner: Runner, pieces: Sequence[Piece], done: int, total: int | None
+    context: Context, run: Run, pieces: Sequence[Piece], done: int, total: int | None
 ) -> None:
-    """Process pieces on at most `context.resources.workers` workers. runner: pickled to each worker. done, total: rows.
+    """Process pieces on at most `context.resources.workers` workers. run: pickled to each worker. done, total: rows.
 
     Raises the exception of a worker with its type."""
     configure_ray_data()
@@ -40,11 +37,9 @@ def process_on_workers(
     workers = min(resources.workers or 1, len(pieces))
     tally_class: Any = ray.remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())
     tally = tally_class(ProgressTally).remote(context, done, total)
-    items = []
-    for piece in pieces:
-        items.append({**vars(piece), "source": str(piece.source), "target": str(piece.target)})
+    items = [{"piece": pickle.dumps(piece)} for piece in pieces]
     # As bytes, which are unpickled after the worker's process has begun to answer.
-    pickled = cloudpickle.dumps(runner)
+    pickled = cloudpickle.dumps(run)
     records = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
         PieceActor,
         fn_constructor_args=[pickled, tally],
@@ -78,20 +73,14 @@ class PieceActor:
     def __init__(self, pickled: bytes, tally: Any) -> None:
         self.pickled = pickled
         self.tally = tally
-        self.runner: Runner | None = None
+        self.run: Run | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
         """Process the piece of a batch. Return the error as JSON, or an empty string."""
-        piece = Piece(
-            Path(batch["source"][0]),
-            int(batch["first"][0]),
-            int(batch["rows"][0]),
-            Path(batch["target"][0]),
-        )
         try:
-            if self.runner is None:
-                self.runner = cloudpickle.loads(self.pickled)
-            self.runner.run(piece, self.tally.report.remote)
+            if self.run is None:
+                self.run = cloudpickle.loads(self.pickled)
+            self.run(pickle.loads(batch["piece"][0]), self.tally.report.remote)
         except Exception as error:
             return {"failure": [error_to_json(error)]}
         return {"failure": [""]}

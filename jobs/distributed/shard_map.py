@@ -98,7 +98,7 @@ def _process(
         # One worker does not need Ray Data: seconds of imports.
         from ratchet.jobs.distributed.ray_data_pool import process_on_workers
 
-        process_on_workers(context, runner, pieces, done, total_rows)
+        process_on_workers(context, runner.run, pieces, done, total_rows)
         return
     tally = ProgressTally(context, done, total_rows)
     try:
