@@ -9,6 +9,9 @@ from ratchet.extras import require_extra
 from ratchet.models.model_files import check_folder, check_quantizable, find_config_folder
 from ratchet.models.roles import ADAPTED, Usage, read_task
 
+LOADED_MODEL = ("model", "adapter", "dtype", "quantization")
+"""Value of `Job.loads` for these jobs."""
+
 
 @dataclass(frozen=True)
 class InferenceConfig:

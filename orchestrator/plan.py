@@ -7,7 +7,7 @@ the same bytes as in an earlier run.
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ratchet.errors import DamagedError, InputError
@@ -127,6 +127,21 @@ class Plan:
             if not self.store.read_only:
                 self.store.withdraw(commit)
             return None
+
+    def find_load(self, name: str) -> Any:
+        """Return what the workers of a step load, as a value that is equal for the same load, on the same kind of
+        machine. None: nothing that another step could load too. The inputs of the step must exist."""
+        planned = self.steps[name]
+        step = planned.step
+        if not step.loads:
+            return None
+        loaded = {}
+        for one in step.loads:
+            if one in step.inputs:
+                loaded[one] = planned.fingerprint["inputs"][one]
+            else:
+                loaded[one] = getattr(step.config, one)
+        return digest({"job": step.job.name, "resources": asdict(step.resources), "loads": loaded})
 
     def inputs(self, name: str, *, verified: bool) -> Any:
         """Return the job's `Inputs`, with the path of each input, or None for an input that does not exist yet.

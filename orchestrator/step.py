@@ -74,6 +74,11 @@ class Step:
         """See `Job.outputs`."""
         return _list_names(self.job.outputs, self.config)
 
+    @property
+    def loads(self) -> Sequence[str]:
+        """See `Job.loads`."""
+        return _list_names(self.job.loads, self.config)
+
     def place(self, machines: Sequence[Machine], inputs: Any = None) -> Resources:
         """Resolve the resources of this step for these machines. inputs: the job's inputs. None: not known."""
         asked = self.resources
@@ -81,11 +86,13 @@ class Step:
             asked = replace(asked, workers=1)
         if not self.job.uses("gpus"):
             asked = replace(asked, gpus=0.0)
-        resolved = resolve_resources(asked, machines)
-        workers = resolved.workers or 1
         if inputs is None:
             inputs = self.job.inputs(**dict.fromkeys(self.inputs))
         division = self.job.divide(self.config, inputs)
+        if asked.gpus is None and not division.gpus:
+            asked = replace(asked, gpus=0.0)
+        resolved = resolve_resources(asked, machines)
+        workers = resolved.workers or 1
         if asked.workers is None and division.default is not None:
             workers = min(workers, division.default)
         if division.most is not None:

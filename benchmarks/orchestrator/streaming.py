@@ -33,8 +33,8 @@ from benchmarks.misconceptions import format_query, generate_questions
 from benchmarks.orchestrator.nodes import limit
 from ratchet.data.tables import write_table
 from ratchet.data.vectors import read_dim
-from ratchet.jobs.distributed.pieces import Piece
-from ratchet.jobs.distributed.shard_map import map_shards
+from ratchet.jobs.distributed.pieces import Piece, count_rows
+from ratchet.jobs.distributed.shard_map import ModelMap, map_model
 from ratchet.jobs.retrieval.embed import Config, Inputs, Worker
 from ratchet.models.batching import batch_by_tokens, pad
 from ratchet.models.embedder import encoder
@@ -123,7 +123,10 @@ def by_shards(shards: list[Path], out: Path, workers: int) -> None:
     context = Context(
         "embed", "0" * 64, 1, out / "vectors", work, Resources(workers, cpus=1.0, gpus=0.0)
     )
-    map_shards(context, shards, Worker, arguments(), context.out, suffix="arrow")
+    rows = count_rows(shards, ["id", "text"])
+    given = arguments()
+    own = ModelMap(shards, Worker, given["config"], given["inputs"], rows, suffix="arrow")
+    map_model(context, own, lambda *_: None)
     assert read_dim(context.out)
 
 

@@ -14,8 +14,8 @@ from ratchet.data.tasks import get_task
 from ratchet.data.tasks.answers import COMPLETIONS
 from ratchet.data.tasks.task import Sample, read_task_name, row_to_sample, sample_to_row
 from ratchet.jobs.answers.chat_options import load_decoder, read_chat
+from ratchet.jobs.distributed.piece_runner import ReportProgress
 from ratchet.jobs.distributed.pieces import Piece
-from ratchet.jobs.distributed.shard_map import ReportProgress
 from ratchet.jobs.distributed.vllm_shards import Request
 from ratchet.models.decoder import decoder
 from ratchet.models.decoder.multi_turn import ConversationState, converse, tokenize_prompts

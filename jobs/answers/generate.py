@@ -5,9 +5,10 @@ completion, turn), so answers are the same for any number of workers, and a kill
 The engine vLLM writes the same tables as transformers, but with other random numbers.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Interval
 
@@ -17,7 +18,12 @@ from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat, count_turns, read_chat
 from ratchet.jobs.answers.lengths import PROMPT
 from ratchet.jobs.distributed.piece_size import GENERATION_PIECES, count_pieces
-from ratchet.jobs.inference import InferenceConfig, check_inference, check_quantization
+from ratchet.jobs.inference import (
+    LOADED_MODEL,
+    InferenceConfig,
+    check_inference,
+    check_quantization,
+)
 from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
@@ -33,6 +39,9 @@ from ratchet.orchestrator.job_interface import (
     Seed,
     Tokens,
 )
+
+if TYPE_CHECKING:
+    from ratchet.jobs.distributed.shard_map import ModelMap
 
 
 @dataclass(frozen=True)
@@ -163,16 +172,8 @@ def divide(config: Config, inputs: Inputs) -> Division:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    from ratchet.data.tables import list_shards
-    from ratchet.data.tasks.task import SAMPLES, read_task_file, read_task_name, write_task_name
-    from ratchet.jobs.answers.answering import (
-        ShardClient,
-        Worker,
-        read_samples,
-        start_conversations,
-    )
-    from ratchet.jobs.distributed.pieces import count_rows
-    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
+    from ratchet.data.tasks.task import read_task_file, read_task_name, write_task_name
+    from ratchet.jobs.answers.answering import ShardClient, read_samples, start_conversations
     from ratchet.jobs.distributed.shard_map import map_model
     from ratchet.jobs.distributed.vllm_shards import map_with_vllm
     from ratchet.models.decoder import decoder
@@ -181,25 +182,22 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     # At plan time the model and the samples may not have existed.
     check_same_task(config, inputs, read_task_name(inputs.samples))
     check_engine(config, inputs)
-    config = replace(config, max_prompt_length=PROMPT.resolve(config, inputs.model))
-    shards = list_shards(inputs.samples)
-    total = count_rows(shards, SAMPLES.names)
+    own = describe_map(context, config, inputs)
+    config = own.config
     # Lengths are checked before any answer: a higher limit is another step, and answers would be lost.
     conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
-    for path in shards:
+    for path in own.shards:
         talks = start_conversations(read_samples(path), 1)
         tokenize_prompts(talks, conversations, config.max_prompt_length)
-    config = resolve_dtype(context, config)
     if config.engine == "vllm":
         model = inputs.model
         if inputs.adapter is not None:
             model = context.work / "merged"
             decoder.merge(inputs.model, inputs.adapter, model)
         client = ShardClient(config, inputs)
-        counts = map_with_vllm(context, shards, model, config.dtype, client, total)
+        counts = map_with_vllm(context, own.shards, model, config.dtype, client, own.rows)
     else:
-        pieces = choose_pieces(config)
-        counts = map_model(context, shards, Worker, config, inputs, total, pieces=pieces)
+        counts = map_model(context, own, describe_map)
     write_task_name(context.out, **read_task_file(inputs.samples))
     return Result(
         {
@@ -211,6 +209,28 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     )
 
 
+def describe_map(context: Context, config: Config, inputs: Inputs) -> "ModelMap":
+    from ratchet.data.tables import list_shards
+    from ratchet.data.tasks.task import SAMPLES
+    from ratchet.jobs.answers.answering import Worker
+    from ratchet.jobs.distributed.pieces import count_rows
+    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
+    from ratchet.jobs.distributed.shard_map import ModelMap
+
+    shards = list_shards(inputs.samples)
+    rows = count_rows(shards, SAMPLES.names)
+    config = replace(config, max_prompt_length=PROMPT.resolve(config, inputs.model))
+    config = resolve_dtype(context, config)
+    return ModelMap(shards, Worker, config, inputs, rows, pieces=choose_pieces(config))
+
+
+def list_loaded(config: Config) -> Sequence[str]:
+    """Return what makes the model. vLLM's engines, and runs that are timed, have a model of their own."""
+    if config.engine == "vllm" or config.measure_latency:
+        return ()
+    return LOADED_MODEL
+
+
 JOB = Job(
     "generate",
     Config,
@@ -218,6 +238,7 @@ JOB = Job(
     run,
     resources=(*MAP_RESOURCES, "batch_tokens"),
     divide=divide,
+    loads=list_loaded,
     check=check,
     needs=estimate_needs,
 )

@@ -15,7 +15,7 @@ from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import TALK, check_chat, load_decoder, read_chat
 from ratchet.jobs.answers.lengths import SAMPLE
 from ratchet.jobs.distributed.piece_size import MODEL_PIECES, divide_input
-from ratchet.jobs.inference import InferenceConfig, check_inference
+from ratchet.jobs.inference import LOADED_MODEL, InferenceConfig, check_inference
 from ratchet.jobs.model_checks import check_decoder_model, check_length
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
@@ -29,8 +29,9 @@ from ratchet.orchestrator.job_interface import (
 )
 
 if TYPE_CHECKING:
+    from ratchet.jobs.distributed.piece_runner import ReportProgress
     from ratchet.jobs.distributed.pieces import Piece
-    from ratchet.jobs.distributed.shard_map import ReportProgress
+    from ratchet.jobs.distributed.shard_map import ModelMap
 
 
 @dataclass(frozen=True)
@@ -77,19 +78,15 @@ def estimate_needs(step: needs.ModelStep) -> Needs | None:
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import pyarrow.parquet as pq
 
-    from ratchet.data.tables import list_shards
-    from ratchet.data.tasks.task import SAMPLES, read_task_file, write_task_name
-    from ratchet.jobs.distributed.pieces import count_rows
-    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
+    from ratchet.data.tasks.task import read_task_file, write_task_name
     from ratchet.jobs.distributed.shard_map import map_model
     from ratchet.models.decoder import decoder
 
-    shards = list_shards(inputs.samples)
-    total = count_rows(shards, SAMPLES.names)
+    own = describe_map(context, config, inputs)
     conversations = decoder.load_conversations(inputs.model, read_chat(inputs.samples)[0])
     limit = SAMPLE.resolve(config, inputs.model)
     # Check lengths before the model runs: a higher limit is another step, and computed shards would be lost.
-    for path in shards:
+    for path in own.shards:
         rows = pq.read_table(path).to_pylist()
         for row, tokens in zip(rows, conversations.tokenize_samples(map(TALK, rows)), strict=True):
             if len(tokens.ids) > limit:
@@ -97,17 +94,28 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
                     f"teacher_logprobs.max_length: sample {row['id']} has {len(tokens.ids)} tokens; expected at most"
                     f" {limit}; raise it, or remove the sample"
                 )
-    config = resolve_dtype(context, config)
-    counts = map_model(context, shards, Worker, config, inputs, total)
+    counts = map_model(context, own, describe_map)
     write_task_name(context.out, **read_task_file(inputs.samples))
     return Result(
         {
             "samples": counts["rows"],
             "tokens": counts["tokens"],
             "top_k": config.top_k,
-            "dtype": config.dtype,
+            "dtype": own.config.dtype,
         }
     )
+
+
+def describe_map(context: Context, config: Config, inputs: Inputs) -> "ModelMap":
+    from ratchet.data.tables import list_shards
+    from ratchet.data.tasks.task import SAMPLES
+    from ratchet.jobs.distributed.pieces import count_rows
+    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
+    from ratchet.jobs.distributed.shard_map import ModelMap
+
+    shards = list_shards(inputs.samples)
+    rows = count_rows(shards, SAMPLES.names)
+    return ModelMap(shards, Worker, resolve_dtype(context, config), inputs, rows)
 
 
 class Worker:
@@ -157,6 +165,7 @@ JOB = Job(
     Inputs,
     run,
     divide=divide_input("samples", MODEL_PIECES),
+    loads=LOADED_MODEL,
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,

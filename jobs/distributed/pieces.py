@@ -86,65 +86,64 @@ def count_rows(shards: Sequence[Path], columns: Sequence[str]) -> int:
     return rows
 
 
-def complete_shards(
-    context: Context,
-    shards: Sequence[Path],
-    out: Path,
-    process: Callable[[list[Piece], int], None],
-    total_rows: int | None,
-    *,
-    suffix: str = "parquet",
-    pieces: int = 0,
-) -> dict[str, int]:
-    """Write one file into `out` for each of `shards`, with the same stem. Return the summed counts.
+class ShardOutput:
+    """The output of a map over shards: which pieces are unfinished, and what finished ones are joined into.
 
-    out: `context.out`, a folder below it, or a folder below `context.work` (for files outside the artifact). Shards and
-    pieces that an earlier attempt finished are taken from `context.work`. process: called with the unfinished pieces,
-    which it gives to `commit_piece`, and the number of rows in finished ones. total_rows: expected number of rows.
-    pieces: see `choose_piece_rows`.
+    Shards and pieces that an earlier attempt finished are taken from `context.work`."""
 
-    Raises ArtifactError if the number of rows is not `total_rows`."""
-    if out.is_relative_to(context.out):
-        inside = out.relative_to(context.out)
-    else:
-        inside = out.relative_to(context.work)
-    finished = context.work / "shards" / inside
-    out.mkdir(parents=True, exist_ok=True)
-    whole = []
-    for source in shards:
-        target = finished / f"{source.stem}.{suffix}"
-        whole.append(Piece.whole(source, target))
-    if len({shard.target for shard in whole}) != len(whole):
-        raise ArtifactError(
-            f"step {context.step}: two input shards have the same file name; expected a unique name for each shard"
-        )
-    all_rows = sum(shard.rows for shard in whole)
-    piece_rows = choose_piece_rows(all_rows, pieces)
-    cut: dict[Piece, list[Piece]] = {}
-    unfinished = []
-    for shard in whole:
-        if not _is_finished(context, shard):
-            cut[shard] = shard.cut(piece_rows)
-            unfinished += [piece for piece in cut[shard] if not _is_finished(context, piece)]
-    for piece in unfinished:
-        # Here, and not by a worker, whose machine may lack the store.
-        piece.target.parent.mkdir(parents=True, exist_ok=True)
-    if unfinished:
-        left = sum(piece.rows for piece in unfinished)
-        process(unfinished, all_rows - left)
-    for shard, parts in cut.items():
-        if len(parts) > 1:
-            _join(context, shard, parts)
-    counts: Counter[str] = Counter(rows=0)
-    for shard in whole:
-        file, own = _read_finished(shard)
-        _link(file, out / shard.target.name)
-        counts.update(own)
-    if total_rows not in (None, counts["rows"]):
-        raise ArtifactError(
-            f"step {context.step}: {counts['rows']} rows were made of {total_rows}; expected one for each"
-        )
-    return dict(counts)
+    def __init__(
+        self,
+        context: Context,
+        shards: Sequence[Path],
+        inside: Path = Path(),
+        *,
+        suffix: str = "parquet",
+        pieces: int = 0,
+    ) -> None:
+        """inside: folder of the files, below that of the output. pieces: see `choose_piece_rows`. Raises ArtifactError
+        for two shards with one name."""
+        finished = context.work / "shards" / inside
+        self.context = context
+        self.whole: list[Piece] = []
+        for source in shards:
+            self.whole.append(Piece.whole(source, finished / f"{source.stem}.{suffix}"))
+        if len({shard.target for shard in self.whole}) != len(self.whole):
+            raise ArtifactError(
+                f"step {context.step}: two input shards have the same file name; expected a unique name for each shard"
+            )
+        self.rows = sum(shard.rows for shard in self.whole)
+        piece_rows = choose_piece_rows(self.rows, pieces)
+        self.cut: dict[Piece, list[Piece]] = {}
+        """Unfinished shard -> its pieces."""
+        self.unfinished: list[Piece] = []
+        for shard in self.whole:
+            if not _is_finished(context, shard):
+                self.cut[shard] = shard.cut(piece_rows)
+                for piece in self.cut[shard]:
+                    if not _is_finished(context, piece):
+                        self.unfinished.append(piece)
+        self.finished_rows = self.rows - sum(piece.rows for piece in self.unfinished)
+        for piece in self.unfinished:
+            # Here, and not by a worker, whose machine may lack the store.
+            piece.target.parent.mkdir(parents=True, exist_ok=True)
+
+    def collect(self, out: Path, total_rows: int | None = None) -> dict[str, int]:
+        """Write one file into `out` for each shard, with the same stem. Return the summed counts. All pieces must be
+        finished. Raises ArtifactError if one is not, or if the number of rows is not `total_rows`."""
+        out.mkdir(parents=True, exist_ok=True)
+        for shard, parts in self.cut.items():
+            if len(parts) > 1:
+                _join(self.context, shard, parts)
+        counts: Counter[str] = Counter(rows=0)
+        for shard in self.whole:
+            file, own = _read_finished(shard)
+            _link(file, out / shard.target.name)
+            counts.update(own)
+        if total_rows not in (None, counts["rows"]):
+            raise ArtifactError(
+                f"step {self.context.step}: {counts['rows']} rows were made of {total_rows}; expected one for each"
+            )
+        return dict(counts)
 
 
 def commit_piece(

@@ -7,7 +7,7 @@ cannot be pickled.
 
 import logging
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -16,30 +16,28 @@ from ray import cloudpickle
 from ray.data import ActorPoolStrategy, DataContext
 
 from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
+from ratchet.jobs.distributed.piece_runner import PieceRunner
 from ratchet.jobs.distributed.pieces import Piece
 from ratchet.jobs.distributed.progress_tally import ProgressTally
 from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.placement import make_ray_options
 from ratchet.orchestrator.job_interface.worker import make_this_node_strategy
 
-Run = Callable[[Piece, Any], None]
-"""Processes a piece, and reports its progress with the function that it is given."""
-
 
 def process_on_workers(
-    context: Context, run: Run, pieces: Sequence[Piece], done: int, total: int | None
+    context: Context, runner: PieceRunner, work: Sequence[tuple[int, Piece]], done: int, total: int
 ) -> None:
-    """Process pieces on at most `context.resources.workers` workers. run: pickled to each worker. done, total: rows.
+    """Process pieces on at most `context.resources.workers` workers, which get copies of the runner.
 
-    Raises the exception of a worker with its type."""
+    work: (number of the map, piece). done, total: rows. Raises the exception of the first map with its type."""
     configure_ray_data()
     resources = context.resources
-    workers = min(resources.workers or 1, len(pieces))
+    workers = min(resources.workers or 1, len(work))
     tally_class: Any = ray.remote(num_cpus=0, scheduling_strategy=make_this_node_strategy())
     tally = tally_class(ProgressTally).remote(context, done, total)
-    items = [{"piece": pickle.dumps(piece)} for piece in pieces]
+    items = [{"map": number, "piece": pickle.dumps(piece)} for number, piece in work]
     # As bytes, which are unpickled after the worker's process has begun to answer.
-    pickled = cloudpickle.dumps(run)
+    pickled = cloudpickle.dumps(runner)
     records = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
         PieceActor,
         fn_constructor_args=[pickled, tally],
@@ -54,7 +52,7 @@ def process_on_workers(
         **make_ray_options(resources),
     )
     for record in records.iter_rows():
-        if record["failure"]:
+        if record["failure"] and record["map"] == 0:
             raise error_from_json(record["failure"])
     ray.get(tally.flush.remote())
 
@@ -73,14 +71,16 @@ class PieceActor:
     def __init__(self, pickled: bytes, tally: Any) -> None:
         self.pickled = pickled
         self.tally = tally
-        self.run: Run | None = None
+        self.runner: PieceRunner | None = None
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
-        """Process the piece of a batch. Return the error as JSON, or an empty string."""
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
+        """Process the piece of a batch. Return the number of its map, and the error as JSON, or an empty string."""
+        number = int(batch["map"][0])
         try:
-            if self.run is None:
-                self.run = cloudpickle.loads(self.pickled)
-            self.run(pickle.loads(batch["piece"][0]), self.tally.report.remote)
-        except Exception as error:
-            return {"failure": [error_to_json(error)]}
-        return {"failure": [""]}
+            if self.runner is None:
+                self.runner = cloudpickle.loads(self.pickled)
+            piece = pickle.loads(batch["piece"][0])
+            failure = self.runner.run(number, piece, self.tally.report.remote)
+        except Exception as error:  # the code cannot be unpickled
+            failure = error_to_json(error)
+        return {"map": [number], "failure": [failure]}

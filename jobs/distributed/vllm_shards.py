@@ -6,7 +6,6 @@ as in `map_shards`, when its last answer has arrived. A killed run repeats the u
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import ray
 
 from ratchet.data.tables import open_mapped_shard, write_mapped
 from ratchet.errors import JobError
-from ratchet.jobs.distributed.pieces import Piece, commit_piece, complete_shards
+from ratchet.jobs.distributed.pieces import Piece, ShardOutput, commit_piece
 from ratchet.jobs.distributed.progress_tally import ProgressTally
 from ratchet.jobs.distributed.ray_data_pool import configure_ray_data
 from ratchet.models.vllm import make_engine_args
@@ -41,8 +40,10 @@ def map_with_vllm(
     `rows` and `tokens` (the number of generated tokens).
     rows: number of rows of all shards. Raises the exceptions of `client`, and JobError for an engine that does not
     start, or is lost more than `context.resources.retries` times."""
-    process = partial(_ask_shards, context, model, dtype, client, rows)
-    return complete_shards(context, shards, context.out, process, rows)
+    output = ShardOutput(context, shards)
+    if output.unfinished:
+        _ask_shards(context, model, dtype, client, rows, output.unfinished, output.finished_rows)
+    return output.collect(context.out, rows)
 
 
 def _ask_shards(

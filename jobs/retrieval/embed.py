@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Literal
 from ratchet.data.formats.examples import read_examples
 from ratchet.jobs import needs
 from ratchet.jobs.distributed.piece_size import MODEL_PIECES, divide_input
-from ratchet.jobs.inference import InferenceConfig, check_inference, check_quantization
+from ratchet.jobs.inference import (
+    LOADED_MODEL,
+    InferenceConfig,
+    check_inference,
+    check_quantization,
+)
 from ratchet.jobs.model_checks import check_embedder_model, read_size
 from ratchet.jobs.prompt_settings import (
     EncodingSettings,
@@ -21,8 +26,9 @@ from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Need
 if TYPE_CHECKING:
     import numpy as np
 
+    from ratchet.jobs.distributed.piece_runner import ReportProgress
     from ratchet.jobs.distributed.pieces import Piece
-    from ratchet.jobs.distributed.shard_map import ReportProgress
+    from ratchet.jobs.distributed.shard_map import ModelMap
 
 
 @dataclass(frozen=True)
@@ -79,22 +85,29 @@ def estimate_needs(step: needs.ModelStep) -> Needs | None:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    from ratchet.data.tables import list_shards
     from ratchet.data.vectors import read_dim
-    from ratchet.jobs.distributed.pieces import count_rows
-    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
     from ratchet.jobs.distributed.shard_map import map_model
 
     # At plan time the model may not have existed.
     check_quantization("embed", config.quantization, inputs.model)
-    shards = list_shards(inputs.texts)
-    rows = count_rows(shards, ["id", "text"])
-    config = resolve_dtype(context, config)
-    counts = map_model(context, shards, Worker, config, inputs, rows, "arrow")
+    own = describe_map(context, config, inputs)
+    counts = map_model(context, own, describe_map)
     dim = read_dim(context.out)
     if config.npy:
-        _write_npy(context.out, rows, dim)
-    return Result({"rows": rows, "dim": dim, "tokens": counts["tokens"], "dtype": config.dtype})
+        _write_npy(context.out, own.rows, dim)
+    dtype = own.config.dtype
+    return Result({"rows": own.rows, "dim": dim, "tokens": counts["tokens"], "dtype": dtype})
+
+
+def describe_map(context: Context, config: Config, inputs: Inputs) -> "ModelMap":
+    from ratchet.data.tables import list_shards
+    from ratchet.jobs.distributed.pieces import count_rows
+    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
+    from ratchet.jobs.distributed.shard_map import ModelMap
+
+    shards = list_shards(inputs.texts)
+    rows = count_rows(shards, ["id", "text"])
+    return ModelMap(shards, Worker, resolve_dtype(context, config), inputs, rows, suffix="arrow")
 
 
 class Worker:
@@ -158,6 +171,7 @@ JOB = Job(
     Inputs,
     run,
     divide=divide_input("texts", MODEL_PIECES),
+    loads=LOADED_MODEL,
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,

@@ -18,8 +18,8 @@ from ratchet.data.negatives import ChosenNegatives, choose_negatives
 from ratchet.data.triplets import KnownPositives, find_corpus_rows, find_own_rows
 from ratchet.data.vectors import read_blocks, read_vectors
 from ratchet.errors import InputError
+from ratchet.jobs.distributed.piece_runner import ReportProgress
 from ratchet.jobs.distributed.pieces import Piece
-from ratchet.jobs.distributed.shard_map import ReportProgress
 from ratchet.models.search.ranks import Relevant, score_relevant
 from ratchet.models.search.top_k import top_k
 

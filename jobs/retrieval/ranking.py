@@ -29,8 +29,8 @@ from ratchet.data.tables import (
 )
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.data.vectors import read_blocks, read_vectors
+from ratchet.jobs.distributed.piece_runner import ReportProgress
 from ratchet.jobs.distributed.pieces import Piece
-from ratchet.jobs.distributed.shard_map import ReportProgress
 from ratchet.models.search.nearest_queries import vote
 from ratchet.models.search.rank_metrics import RankMetrics
 from ratchet.models.search.ranks import Relevant, rank_and_search, rank_in_blocks

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Annotated
 from ratchet.jobs import needs
 from ratchet.jobs.directions import find_direction
 from ratchet.jobs.distributed.piece_size import MODEL_PIECES, divide_input
-from ratchet.jobs.inference import InferenceConfig, check_inference, check_quantization
+from ratchet.jobs.inference import (
+    LOADED_MODEL,
+    InferenceConfig,
+    check_inference,
+    check_quantization,
+)
 from ratchet.jobs.model_checks import check_reranker_model
 from ratchet.jobs.prompt_settings import (
     RerankerSettings,
@@ -36,8 +41,9 @@ from ratchet.orchestrator.job_interface import (
 )
 
 if TYPE_CHECKING:
+    from ratchet.jobs.distributed.piece_runner import ReportProgress
     from ratchet.jobs.distributed.pieces import Piece
-    from ratchet.jobs.distributed.shard_map import ReportProgress
+    from ratchet.jobs.distributed.shard_map import ModelMap
 
 
 @dataclass(frozen=True)
@@ -80,32 +86,54 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.scored_lists import check_lists, describe_teacher, write_flag_embedding
     from ratchet.data.tables import list_shards
     from ratchet.jobs.distributed.pieces import count_rows
-    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
     from ratchet.jobs.distributed.shard_map import map_model
     from ratchet.jobs.training import teacher_gate
 
     check_lists(inputs.lists)
-    shards = list_shards(inputs.lists)
-    rows = count_rows(shards, ["id", "text"])
     if inputs.teacher_gate is not None:
         gate = teacher_gate.read(inputs.teacher_gate)
         if not gate.is_open:
+            shards = list_shards(inputs.lists)
             for path in [*shards, *inputs.lists.glob("*.jsonl")]:
                 shutil.copyfile(path, context.out / path.name)
             gate.write(context.out)
             why = str(gate).removeprefix("no: ")
             return Result(
-                {"queries": rows, "pairs": 0, "tokens": 0, "teacher_gate": str(gate)},
+                {
+                    "queries": count_rows(shards, ["id"]),
+                    "pairs": 0,
+                    "tokens": 0,
+                    "teacher_gate": str(gate),
+                },
                 note=f"the teacher is not used: {why}",
             )
     # At plan time the model may not have existed.
     check_quantization("rerank", config.quantization, inputs.model)
-    config = resolve_dtype(context, config)
-    counts = map_model(context, shards, Worker, config, inputs, rows)
+    own = _make_map(context, config, inputs)
+    counts = map_model(context, own, describe_map)
     write_flag_embedding(context.out, inputs.corpus)
     accuracy, note = describe_teacher(counts)
-    made = {"queries": rows, "pairs": counts["pairs"], "tokens": counts["tokens"]}
-    return Result({**made, **accuracy, "dtype": config.dtype}, note=note)
+    made = {"queries": own.rows, "pairs": counts["pairs"], "tokens": counts["tokens"]}
+    return Result({**made, **accuracy, "dtype": own.config.dtype}, note=note)
+
+
+def describe_map(context: Context, config: Config, inputs: Inputs) -> "ModelMap | None":
+    from ratchet.jobs.training import teacher_gate
+
+    if inputs.teacher_gate is not None and not teacher_gate.read(inputs.teacher_gate).is_open:
+        return None
+    return _make_map(context, config, inputs)
+
+
+def _make_map(context: Context, config: Config, inputs: Inputs) -> "ModelMap":
+    from ratchet.data.tables import list_shards
+    from ratchet.jobs.distributed.pieces import count_rows
+    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
+    from ratchet.jobs.distributed.shard_map import ModelMap
+
+    shards = list_shards(inputs.lists)
+    rows = count_rows(shards, ["id", "text"])
+    return ModelMap(shards, Worker, resolve_dtype(context, config), inputs, rows)
 
 
 class Worker:
@@ -153,6 +181,7 @@ JOB = Job(
     Inputs,
     run,
     divide=divide_input("lists", MODEL_PIECES),
+    loads=LOADED_MODEL,
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,

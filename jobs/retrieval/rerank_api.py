@@ -78,7 +78,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         write_scores,
     )
     from ratchet.data.tables import list_shards
-    from ratchet.jobs.distributed.pieces import Piece, commit_piece, complete_shards, count_rows
+    from ratchet.jobs.distributed.pieces import ShardOutput, commit_piece, count_rows
     from ratchet.models.reranker.remote import RemoteReranker
 
     check_lists(inputs.lists)
@@ -88,29 +88,30 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     key = os.environ.get(config.key_variable, "")
     server = RemoteReranker(config.url, config.model, config.api, key, config.timeout)
 
-    def process(unfinished: list[Piece], done: int) -> None:
-        for shard in unfinished:
-            table, texts = lists.read(shard.source)
-            queries = table["text"].to_pylist()
-            answers = Answers(shard.target.with_suffix(".answers.jsonl"), server)
-            scores = []
-            with ThreadPoolExecutor(config.concurrency) as pool:
-                waiting = []
-                for row, (query, passages) in enumerate(zip(queries, texts, strict=True)):
-                    waiting.append(pool.submit(answers.ask, row, query, passages))
-                try:
-                    for future in waiting:
-                        scores.append(future.result())
-                        context.progress(Progress(done + len(answers.known), rows))
-                finally:
-                    pool.shutdown(cancel_futures=True)
-            if config.probabilities and config.api != "tei":
-                scores = [_logit(own) for own in scores]
-            write = partial(write_scores, table=table, scores=scores, tokens=0)
-            commit_piece(context, shard, write)
-            done += len(table)
+    output = ShardOutput(context, shards)
+    done = output.finished_rows
+    for shard in output.unfinished:
+        table, texts = lists.read(shard.source)
+        queries = table["text"].to_pylist()
+        answers = Answers(shard.target.with_suffix(".answers.jsonl"), server)
+        scores = []
+        with ThreadPoolExecutor(config.concurrency) as pool:
+            waiting = []
+            for row, (query, passages) in enumerate(zip(queries, texts, strict=True)):
+                waiting.append(pool.submit(answers.ask, row, query, passages))
+            try:
+                for future in waiting:
+                    scores.append(future.result())
+                    context.progress(Progress(done + len(answers.known), rows))
+            finally:
+                pool.shutdown(cancel_futures=True)
+        if config.probabilities and config.api != "tei":
+            scores = [_logit(own) for own in scores]
+        write = partial(write_scores, table=table, scores=scores, tokens=0)
+        commit_piece(context, shard, write)
+        done += len(table)
 
-    counts = complete_shards(context, shards, context.out, process, rows)
+    counts = output.collect(context.out, rows)
     write_flag_embedding(context.out, inputs.corpus)
     accuracy, note = describe_teacher(counts)
     made = {"queries": rows, "pairs": counts["pairs"]}

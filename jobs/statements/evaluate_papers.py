@@ -26,8 +26,8 @@ from ratchet.orchestrator.job_interface import (
 if TYPE_CHECKING:
     import numpy as np
 
+    from ratchet.jobs.distributed.piece_runner import ReportProgress
     from ratchet.jobs.distributed.pieces import Piece
-    from ratchet.jobs.distributed.shard_map import ReportProgress
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,10 @@ import re
 import threading
 import time
 import traceback
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from ray.exceptions import WorkerCrashedError
 
@@ -22,6 +25,7 @@ from ratchet.errors import (
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.needs import check_step_disk
 from ratchet.orchestrator.job_interface.job import Context
+from ratchet.orchestrator.job_interface.placement import Machine
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.run_log import RunLog
 from ratchet.orchestrator.store import Commit
@@ -60,10 +64,11 @@ class Executor:
     run_log: RunLog
     stopping: threading.Event = field(default_factory=threading.Event)
 
-    def execute(self, name: str) -> Commit:
+    def execute(self, name: str, together: Sequence[str] = ()) -> Commit:
         """Run a step and return its commit, or wait for the driver that runs it. Retries after transient errors.
 
-        Raises the error of the job if it is permanent or no retries are left, and Interrupted when the run is stopped.
+        together: steps whose work it does too, in its first attempt. Raises the error of the job if it is permanent or
+        no retries are left, and Interrupted when the run is stopped.
         """
         retries = self.plan.steps[name].step.resources.retries
         tries = 1
@@ -72,7 +77,7 @@ class Executor:
             if isinstance(lease, Commit):
                 return lease
             try:
-                return self._attempt(name, lease, tries)
+                return self._attempt(name, lease, tries, together if tries == 1 else ())
             except BaseException as error:
                 failed = lease.fail(describe(error))
                 if self.stopping.is_set():
@@ -115,7 +120,7 @@ class Executor:
             self.stopping.wait(POLL)
         raise Interrupted(f"step {name}: stopped while waiting for {said}")
 
-    def _attempt(self, name: str, lease: Lease, tries: int) -> Commit:
+    def _attempt(self, name: str, lease: Lease, tries: int, together: Sequence[str]) -> Commit:
         planned = self.plan.steps[name]
         step = planned.step
         step_id = planned.step_id
@@ -125,7 +130,8 @@ class Executor:
         machines = self.cluster.machines()
         staging = self.plan.store.staging(step_id, lease.attempt)
         check_step_disk(self.plan, name, machines)
-        self.run_log.event("started", name, step_id=step_id, attempt=lease.attempt)
+        about = {"together": list(together)} if together else {}
+        self.run_log.event("started", name, step_id=step_id, attempt=lease.attempt, **about)
         try:
             self.cluster.place(step, inputs)
         except InputError as error:  # machines were lost since the run began
@@ -138,6 +144,7 @@ class Executor:
             work=self.plan.store.work(step_id),
             resources=step.place(machines, inputs),
             logs=self.plan.store.local("steps", step_id, "logs"),
+            together=self._describe_others(together, machines),
         )
         result = self.cluster.run(
             step.job, self.plan.code[step.job], context, step.config, inputs, self.stopping
@@ -152,6 +159,22 @@ class Executor:
             "versions": versions(),
         }
         return lease.commit(staging, result, planned.fingerprint, record)
+
+    def _describe_others(
+        self, names: Sequence[str], machines: Sequence[Machine]
+    ) -> tuple[tuple[Context, Any, Any], ...]:
+        """Return context, config and inputs of the steps whose work another step does."""
+        found = []
+        for name in names:
+            planned = self.plan.steps[name]
+            work = self.plan.store.work(planned.step_id)
+            with suppress(RatchetError):  # a damaged input; the step itself reports it
+                inputs = self.plan.inputs(name, verified=True)
+                resources = planned.step.place(machines, inputs)
+                # It has not begun, and so has neither an attempt nor an output folder of its own.
+                context = Context(name, planned.step_id, 0, work / "none", work, resources)
+                found.append((context, planned.step.config, inputs))
+        return tuple(found)
 
 
 def is_transient(error: BaseException) -> bool:

@@ -109,10 +109,12 @@ class LiveView(RunListener):
                 case "started":
                     self._show_running(name, "starting")
                     if not self.is_live:
-                        attempt = event["attempt"]
-                        self._print(
-                            "started", f"{name}  attempt {attempt}" if attempt > 1 else name
-                        )
+                        facts = [name]
+                        if event["attempt"] > 1:
+                            facts.append(f"attempt {event['attempt']}")
+                        if "together" in event:
+                            facts.append(f"with {', '.join(event['together'])}")
+                        self._print("started", "  ".join(facts))
                 case "waiting":
                     self._show_running(name, f"waits: {event['on']}")
                     if not self.is_live:

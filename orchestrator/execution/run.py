@@ -22,7 +22,14 @@ from ratchet.orchestrator.atomic_file import allow_writing
 from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.executor import Executor, describe_failure, versions
-from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_skip, to_start
+from ratchet.orchestrator.execution.schedule import (
+    Demand,
+    Status,
+    combine,
+    finished,
+    to_skip,
+    to_start,
+)
 from ratchet.orchestrator.job_interface.job import Resources
 from ratchet.orchestrator.plan import Plan, describe_inputs
 from ratchet.orchestrator.recipe import Recipe
@@ -59,6 +66,10 @@ class Run:
     stop: threading.Event = field(default_factory=threading.Event)
     """Event that another thread sets to interrupt the run like ctrl-C."""
     demand: dict[str, Demand] = field(init=False, default_factory=dict)
+    loads: dict[str, Any] = field(init=False, default_factory=dict)
+    """Ready step -> what it loads, if other steps may load the same."""
+    together: dict[str, list[str]] = field(init=False, default_factory=dict)
+    """Running step -> the steps whose work it does too."""
     failures: dict[str, str] = field(init=False, default_factory=dict)
     """Step -> message."""
     interrupted: bool = field(init=False, default=False)
@@ -108,9 +119,8 @@ class Run:
             for name, parent in to_skip(self.status, self.plan.parents).items():
                 self.status[name] = Status.SKIPPED
                 self.run_log.event("skipped", name, because=parent)
-            for name in to_start(self.status, self.demand, self.cluster.maximum()):
-                self.status[name] = Status.RUNNING
-                running[pool.submit(executor.execute, name)] = name
+            for name, together in self._choose().items():
+                running[pool.submit(executor.execute, name, together)] = name
             done, _ = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
             for name, progress in self.cluster.take_progress().items():
                 self.view.progress(name, progress)
@@ -119,8 +129,31 @@ class Run:
             if time.monotonic() - self.uploaded >= UPLOAD_INTERVAL:
                 self._upload_folder()
 
+    def _choose(self) -> dict[str, list[str]]:
+        """Return the steps to start now, each with the steps whose work it does too, and update their status."""
+        together = combine(self.status, self.loads, self.demand)
+        status = dict(self.status)
+        for others in together.values():
+            status |= dict.fromkeys(others, Status.PENDING)
+        chosen = {}
+        for name in to_start(status, self.demand, self.cluster.maximum()):
+            others = together.get(name, [])
+            chosen[name] = others
+            self.status[name] = Status.RUNNING
+            self.status |= dict.fromkeys(others, Status.TOGETHER)
+            self.together[name] = others
+        return chosen
+
+    def _release(self, name: str) -> None:
+        """Make the steps whose work a step has done ready. They find it finished, and use no GPU."""
+        for other in self.together.pop(name, []):
+            self.status[other] = Status.READY
+            self.demand[other] = Demand(1)
+            self.loads.pop(other)
+
     def _record_end(self, name: str, future: Future[Commit]) -> None:
         """Record the end of a step: its result or its error."""
+        self._release(name)
         try:
             commit = future.result()
         except Interrupted:
@@ -169,6 +202,9 @@ class Run:
                 self.run_log.event("hit", name, step_id=planned.step_id)
             elif planned.step_id:
                 self.status[name] = Status.READY
+                load = self.plan.find_load(name)
+                if load is not None:
+                    self.loads[name] = load
                 if self.cluster.started:
                     self._set_demand(name)
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 
 class Status(Enum):
@@ -11,6 +12,8 @@ class Status(Enum):
     READY = "ready"
     """All inputs exist; the result does not."""
     RUNNING = "running"
+    TOGETHER = "together"
+    """Its work is being done by another step, which loads the same model."""
     DONE = "done"
     """Committed, in this run or before."""
     FAILED = "failed"
@@ -66,6 +69,25 @@ def to_start(
     return chosen
 
 
+def combine(
+    status: Mapping[str, Status], loads: Mapping[str, Any], demand: Mapping[str, Demand]
+) -> dict[str, list[str]]:
+    """Return step -> the other ready steps that load the same, so that its workers can do their work with one load.
+
+    loads: step -> what it loads; steps without it are alone. The step with the largest demand stands for the others,
+    the earliest of several."""
+    alike: dict[Any, list[str]] = {}
+    for name, state in status.items():
+        if state is Status.READY and name in loads:
+            alike.setdefault(loads[name], []).append(name)
+    found = {}
+    for names in alike.values():
+        first = max(names, key=lambda name: (demand[name].gpus, demand[name].cpus))
+        if len(names) > 1:
+            found[first] = [name for name in names if name != first]
+    return found
+
+
 def to_skip(status: Mapping[str, Status], parents: Mapping[str, Collection[str]]) -> dict[str, str]:
     """Return step that cannot run -> its failed or skipped parent. status: parents before children."""
     lost = {name for name, state in status.items() if state in (Status.FAILED, Status.SKIPPED)}
@@ -80,5 +102,5 @@ def to_skip(status: Mapping[str, Status], parents: Mapping[str, Collection[str]]
 
 
 def finished(status: Mapping[str, Status]) -> bool:
-    """Return whether no step is pending, ready or running."""
-    return not any(s in (Status.PENDING, Status.READY, Status.RUNNING) for s in status.values())
+    """Return whether every step is done, failed or skipped."""
+    return all(s in (Status.DONE, Status.FAILED, Status.SKIPPED) for s in status.values())

@@ -162,6 +162,9 @@ class Context:
     """The code that every process of the step must run; see `worker.check_worker`. None: any code."""
     holds_resources: bool = False
     """Whether the process of the step holds the resources of the step's only worker, and does the work itself."""
+    together: "tuple[tuple[Context, Any, Any], ...]" = ()
+    """Context, config and inputs of other steps that load the same (`Job.loads`), and wait. `map_model` processes their
+    pieces too; their contexts have no output folder."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,8 @@ class Division:
     inside: bool = True
     """Whether a single worker is the process of the step, which an earlier step may have used. False: `run` starts
     other processes, which hold the resources, even for one worker."""
+    gpus: bool = True
+    """Whether GPUs make the work faster. False: the step gets none by default."""
 
 
 Run = Callable[[Context, Any, Any], Result]
@@ -246,6 +251,9 @@ class Job:
     divide: Callable[[Any, Any], Division] = lambda config, inputs: Division()
     """`divide(config, inputs)` returns how the work can be divided. It is called at plan time, and when the step is
     about to start. Inputs that do not exist yet are None."""
+    loads: Names = ()
+    """The inputs and settings that say what every worker loads, such as a model. Of the ready steps with equal values,
+    one gets the others in `Context.together`. Empty: steps share nothing."""
     outputs: Names = ()
     """The files and folders of the output, or glob patterns of them, that other steps may use as `step["name"]`.
     Empty: any."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,8 +21,9 @@ import pytest
 
 from ratchet.data.tables import write_table
 from ratchet.errors import InputError, JobError
+from ratchet.jobs.distributed.piece_runner import ReportProgress
 from ratchet.jobs.distributed.pieces import Piece, count_rows
-from ratchet.jobs.distributed.shard_map import ReportProgress, map_shards
+from ratchet.jobs.distributed.shard_map import ModelMap, map_model, map_shards
 from ratchet.orchestrator.job_interface import Context, Progress
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -203,6 +205,46 @@ def test_finished_pieces_survive(tmp_path: Path, either_context: MakeContext) ->
     assert map_shards(again, shards, Square, {"trace": trace}, again.out)["rows"] == 200
     done = [name for name in traced(trace) if name != "shard-00000+128"]
     assert len(done) == len(set(done)), "a finished piece was done again"
+
+
+class Model(Square):
+    """Squares with a model. config: keyword arguments of Square."""
+
+    def __init__(self, config: dict[str, Any], inputs: Path, device: str, batch_tokens: int):
+        super().__init__(inputs, **config)
+
+
+def describe(context: Context, config: dict[str, Any], trace: Path) -> ModelMap | None:
+    if config.get("fault") == "nothing":
+        return None
+    if config.get("fault") == "unreadable":
+        raise InputError("no shards")
+    return ModelMap(inputs(trace.parent / context.step, 1, rows=100), Model, config, trace, 100)
+
+
+def test_the_work_of_steps_that_load_the_same_is_done_together(
+    tmp_path: Path, either_context: MakeContext
+) -> None:
+    others = {"good": {}, "bad": {"fault": "bad", "at": "shard-00000+64"}}
+    others |= {name: {"fault": name} for name in ("nothing", "unreadable")}
+    together = []
+    for name, config in others.items():
+        waiting = replace(either_context(attempt=0, name=name), step=name)
+        together.append((waiting, config, tmp_path / f"trace-{name}"))
+    first = replace(either_context(name="first"), step="first", together=tuple(together))
+    own = describe(first, {}, tmp_path / "trace-first")
+    assert own is not None
+    assert map_model(first, own, describe)["rows"] == 100
+    assert sorted(traced(tmp_path / "trace-good")) == ["shard-00000", "shard-00000+64"]
+
+    broken = {"fault": "constructor"}  # nothing is loaded again
+    for name, config in (("good", broken), ("bad", {}), ("nothing", {})):
+        ctx = replace(either_context(name=name), step=name)
+        given = replace(describe(ctx, {}, tmp_path / f"trace-{name}"), config=config)  # type: ignore[type-var]
+        assert map_model(ctx, given, describe)["rows"] == 100
+        assert contents(ctx.out) == contents(first.out)
+    assert traced(tmp_path / "trace-bad").count("shard-00000") == 1, "done once, by the first step"
+    assert traced(tmp_path / "trace-bad").count("shard-00000+64") == 2
 
 
 def test_a_worker_without_room_is_not_waited_for(tmp_path: Path, context: MakeContext) -> None:

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.orchestrator.execution.schedule import Demand, Status, finished, to_skip, to_start
+from ratchet.orchestrator.execution.schedule import (
+    Demand,
+    Status,
+    combine,
+    finished,
+    to_skip,
+    to_start,
+)
 
 
 def test_steps_that_fit_start_together_and_the_rest_wait() -> None:
@@ -37,6 +44,18 @@ def test_steps_without_gpus_do_not_take_the_cpus_that_another_lacks() -> None:
     status = {"run": Status.RUNNING, "large": Status.READY, "small": Status.READY}
     demand = {"run": Demand(10), "large": Demand(60, 8), "small": Demand(1)}
     assert to_start(status, demand, Demand(64, 8)) == []
+
+
+def test_ready_steps_that_load_the_same_are_done_by_the_largest() -> None:
+    status = dict.fromkeys(("test", "corpus", "train", "score", "later"), Status.READY)
+    status["later"] = Status.PENDING
+    loads = dict.fromkeys(("test", "corpus", "train", "later"), "embedder") | {"score": "reranker"}
+    demand = {name: Demand(1, 1) for name in status} | {"corpus": Demand(8, 8)}
+    assert combine(status, loads, demand) == {"corpus": ["test", "train"]}
+    status["corpus"] = Status.RUNNING
+    assert combine(status, loads, demand) == {"test": ["train"]}
+    del loads["train"]
+    assert combine(status, loads, demand) == {}
 
 
 def test_a_step_larger_than_the_cluster_starts_alone() -> None:
