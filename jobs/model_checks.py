@@ -32,7 +32,7 @@ from ratchet.models.reranker.reranker_config import (
 from ratchet.models.roles import find_usage
 
 if TYPE_CHECKING:  # it imports torch
-    from ratchet.models.meta_device import Kind
+    from ratchet.models.meta.meta_device import Kind
 
 USUAL = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "electra")
 """The `model_type` of encoders whose files can show by themselves that transformers opens them."""
@@ -106,7 +106,7 @@ def check_target_modules(job: str, base: Path, kind: "Kind", config: Any) -> Non
                     f"{job}.target_modules: '{name.strip()}' given; expected all-linear, or names of {base}:"
                     f" {', '.join(sorted(known))}"
                 )
-    from ratchet.models.adapter_trial import try_adapter
+    from ratchet.models.meta.adapter_trial import try_adapter
 
     try:
         try_adapter(base, kind, names, _find_last_change(base))

@@ -1,4 +1,5 @@
-"""Needs of jobs at plan time: the sizes of their passes and data, for the memory model in `ratchet.models.footprint`.
+"""Needs of jobs at plan time: the sizes of their passes and data, for the memory model in
+`ratchet.models.meta.footprint`.
 
 Lengths are the largest ones that the settings allow, so the memory is an upper bound where texts are shorter.
 """
@@ -13,7 +14,7 @@ from ratchet.models.pass_size import CPU_TOKENS, size_passes
 from ratchet.orchestrator.job_interface import Needs, Parents, Resources, Result
 
 if TYPE_CHECKING:  # it imports torch
-    from ratchet.models.meta_device import Kind
+    from ratchet.models.meta.meta_device import Kind
 
 TEMPLATE = 64
 """Tokens allowed for a template, a task or a prompt."""
@@ -96,7 +97,7 @@ class ModelStep:
             return None  # vLLM takes the memory that it is given
         if _is_small(self.folder, self.resources):
             return None
-        from ratchet.models import footprint
+        from ratchet.models.meta import footprint
 
         _, tokens = size_passes("cuda" if gpus else "cpu", self.resources.batch_tokens)
         found = footprint.estimate_inference(
@@ -120,7 +121,7 @@ class ModelStep:
         the number of embeddings that a training step keeps, or `labels`, the number of tokens whose logits are kept."""
         if _is_small(self.folder, self.resources):
             return None
-        from ratchet.models import footprint
+        from ratchet.models.meta import footprint
 
         found = footprint.estimate_training(
             self.folder,

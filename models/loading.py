@@ -14,6 +14,7 @@ from accelerate.utils import get_balanced_memory
 from torch.nn import functional
 
 from ratchet.errors import ModelError
+from ratchet.models import shared_models
 from ratchet.models.adapters import lora
 from ratchet.models.devices import BALANCED, resolve_device, resolve_dtype
 from ratchet.models.engine import is_partitioned
@@ -48,13 +49,14 @@ def open_model(
     see `ratchet.models.embedder.encoder.load`. quantization: `nf4` keeps linear layers in 4 bits with double
     quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"). may_lack(name):
     whether a missing weight is accepted, besides an embedder's pooler; it is initialised at random. settings: overrides
-    of the config. Inside `share_models`, a model for inference may be one that was opened before. Raises ModelError for
-    an unusable folder.
+    of the config. Inside `shared_models.share`, a model for inference may be one that was opened before. Raises
+    ModelError for an unusable folder.
     """
     key = (kind, base, adapter, dtype, device, quantization, str(settings))
-    if _shared is not None and not training and key in _shared:
-        found_before: tuple[Any, list[str]] = _shared[key]
-        return found_before
+    shared = None if training else shared_models.current()
+    if shared is not None and key in shared:
+        before: tuple[Any, list[str]] = shared[key]
+        return before
     check_folder(base)
     if quantization == "nf4":
         check_quantizable("quantization", base)
@@ -114,25 +116,9 @@ def open_model(
         score_in_float32(model)
     model.train(training)
     opened = (model, sorted(found["missing_keys"]))
-    if _shared is not None and not training:
-        _shared[key] = opened
+    if shared is not None:
+        shared[key] = opened
     return opened
-
-
-_shared: dict[Any, Any] | None = None
-"""The models of `share_models`. None: outside of it."""
-
-
-@contextmanager
-def share_models(opened: dict[Any, Any]) -> Iterator[None]:
-    """Context manager in which `open_model` takes models for inference from `opened`, and adds what it loads."""
-    global _shared
-    before = _shared
-    _shared = opened
-    try:
-        yield
-    finally:
-        _shared = before
 
 
 def turn_off_dropout(config: Any) -> None:

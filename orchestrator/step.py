@@ -54,6 +54,9 @@ class Step:
     resources: Resources
     finished: str = ""
     """The id of a finished step whose result this step uses. Empty: the job computes the result."""
+    default_gpus: float | None = None
+    """GPUs per worker that the run has found as the default. None: not looked for yet. It stays when the cluster loses
+    its GPUs, since a retry needs them too."""
 
     def __getitem__(self, part: str) -> "Output":
         """Return a folder of this step's artifact: `prepared["corpus"]`. Changes in other folders do not affect it.
@@ -89,8 +92,13 @@ class Step:
         if inputs is None:
             inputs = self.job.inputs(**dict.fromkeys(self.inputs))
         division = self.job.divide(self.config, inputs)
-        if asked.gpus is None and not division.gpus:
+        if asked.gpus is None and division.gpus:
+            asked = replace(asked, gpus=self.default_gpus)
+        elif asked.gpus is None:
             asked = replace(asked, gpus=0.0)
+            if any(machine.gpus for machine in machines):
+                # All CPUs would be free only when no step uses a GPU.
+                asked = replace(asked, cpus=asked.cpus or 1.0)
         resolved = resolve_resources(asked, machines)
         workers = resolved.workers or 1
         if asked.workers is None and division.default is not None:

@@ -13,7 +13,7 @@ from ratchet.jobs.distributed.error_json import error_to_json
 from ratchet.jobs.distributed.pieces import Piece, commit_piece
 from ratchet.jobs.distributed.progress_tally import REPORT_SECONDS
 from ratchet.jobs.distributed.resolve_dtype import check_dtype
-from ratchet.models.loading import share_models
+from ratchet.models import shared_models
 from ratchet.orchestrator.job_interface import Context, append_json, read_json_lines
 from ratchet.orchestrator.job_interface.worker import check_worker, find_existing_paths
 
@@ -78,7 +78,7 @@ class PieceRunner:
             )
         if number not in self.workers:
             torch.set_num_threads(context.resources.threads)
-            with share_models(self.models):
+            with shared_models.share(self.models):
                 self.workers[number] = own.worker(**own.arguments)
         worker = self.workers[number]
         report = _make_reporter(piece, tell)

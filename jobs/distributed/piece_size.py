@@ -21,6 +21,9 @@ GENERATION_PIECES = 16
 SEARCH_PIECES = 16
 """The same for a map whose workers read the whole corpus for each piece."""
 
+SMALL_SEARCH = 10**8
+"""Products of a query and a document in a small search: seconds on one core, which is less than a GPU's start."""
+
 
 def choose_piece_rows(total_rows: int, pieces: int) -> int | None:
     """Return the rows of a piece if a map of `total_rows` has about so many pieces, and at least `LEAST_ROWS`. A shard
@@ -39,9 +42,29 @@ def divide_input(name: str, pieces: int) -> Callable[[Any, Any], Division]:
     return divide
 
 
+def divide_search(queries: Path | None, corpus: Path | None) -> Division:
+    """Divide the queries of a search in a corpus. A small search is left to one worker without a GPU."""
+    rows = count_rows_of_shards(queries)
+    documents = count_rows_of_shards(corpus)
+    if rows is None or documents is None:
+        return Division()
+    if sum(rows) * sum(documents) <= SMALL_SEARCH:
+        return Division(most=1, gpus=False)
+    return Division(most=count_pieces(queries, SEARCH_PIECES))
+
+
 def count_pieces(folder: Path | None, pieces: int) -> int | None:
-    """Return the number of pieces of the shards in a folder; None if they do not exist yet, or cannot be read, which
-    the job reports."""
+    """Return the number of pieces of the shards in a folder; None if they do not exist yet, or cannot be read."""
+    rows = count_rows_of_shards(folder)
+    if rows is None:
+        return None
+    size = choose_piece_rows(sum(rows), pieces)
+    return sum(1 if size is None else max(1, math.ceil(own / size)) for own in rows)
+
+
+def count_rows_of_shards(folder: Path | None) -> list[int] | None:
+    """Return the number of rows of each shard in a folder; None if they do not exist yet, or cannot be read, which the
+    job reports."""
     if folder is None or not folder.is_dir():
         return None
     import pyarrow as pa
@@ -50,7 +73,5 @@ def count_pieces(folder: Path | None, pieces: int) -> int | None:
     from ratchet.data.tables import list_shards
 
     with suppress(RatchetError, OSError, pa.ArrowInvalid):
-        rows = [pq.read_metadata(path).num_rows for path in list_shards(folder)]
-        size = choose_piece_rows(sum(rows), pieces)
-        return sum(1 if size is None else max(1, math.ceil(own / size)) for own in rows)
+        return [pq.read_metadata(path).num_rows for path in list_shards(folder)]
     return None

@@ -8,7 +8,7 @@ from annotated_types import MinLen
 
 from ratchet.errors import InputError
 from ratchet.jobs.directions import find_direction
-from ratchet.jobs.distributed.piece_size import SEARCH_PIECES, count_pieces
+from ratchet.jobs.distributed.piece_size import SEARCH_PIECES, count_pieces, divide_search
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
     Context,
@@ -90,10 +90,12 @@ def list_metrics(config: Config) -> list[str]:
 
 
 def divide(config: Config, inputs: Inputs) -> Division:
-    """Divide the queries; a reranked list is only put in order."""
+    """Divide the queries. A reranked list is only put in order, and BM25 runs on CPUs."""
     if config.system == "reranked":
-        return Division(most=1)
-    return Division(most=count_pieces(inputs.queries, SEARCH_PIECES))
+        return Division(most=1, gpus=False)
+    if config.system == "bm25":
+        return Division(most=count_pieces(inputs.queries, SEARCH_PIECES), gpus=False)
+    return divide_search(inputs.queries, inputs.train or inputs.corpus)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

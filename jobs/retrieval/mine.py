@@ -11,7 +11,7 @@ from typing import Literal
 
 from ratchet.data.negative_settings import NegativeSettings
 from ratchet.errors import InputError
-from ratchet.jobs.distributed.piece_size import SEARCH_PIECES, divide_input
+from ratchet.jobs.distributed.piece_size import divide_search
 from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Parents, Result, Seed
 
 SMALL = 3
@@ -104,7 +104,7 @@ JOB = Job(
     Config,
     Inputs,
     run,
-    divide=divide_input("queries", SEARCH_PIECES),
+    divide=lambda config, inputs: divide_search(inputs.queries, inputs.corpus),
     resources=MAP_RESOURCES,
     check=check,
     metrics=(

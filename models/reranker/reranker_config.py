@@ -66,7 +66,7 @@ class RerankerConfig:
 
     @property
     def model_kind(self) -> Literal["causal", "classifier"]:
-        """The kind of model, as in `ratchet.models.footprint`."""
+        """The kind of model, as in `ratchet.models.meta.footprint`."""
         return "causal" if self.kind == "yes_no" else "classifier"
 
     def write(self, folder: Path) -> None:

@@ -226,6 +226,9 @@ def _add_sweep(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--seed", type=number(int, 0), default=0, help="random seed of the search (default: 0)")
     sub.add_argument("--max-concurrent", type=number(int, 1), metavar="N",
         help="maximum number of trials at once (default: as many as the cluster can place)")
+    sub.add_argument("--gpus-per-trial", type=number(int, 1), metavar="N",
+        help="GPUs of each trial; more for a model that one GPU cannot train (default: an equal part of the GPUs of the"
+        " cluster, at least 1)")
     _add_address(sub)
 # fmt: on
 

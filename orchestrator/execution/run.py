@@ -219,12 +219,8 @@ class Run:
         until = time.monotonic() + (MACHINES_TIMEOUT if self.cluster.is_external else 0.0)
         for name, planned in self.plan.steps.items():
             if self.status[name] is not Status.DONE:
-                gpus = self._place(planned.step, until).gpus or 0.0
-                # A retry needs GPUs too, even if the cluster has lost its GPUs by then.
-                resources = replace(
-                    planned.step.resources, gpus=gpus or planned.step.resources.gpus
-                )
-                planned.step = replace(planned.step, resources=resources)
+                gpus = self._place(planned.step, until).gpus
+                planned.step = replace(planned.step, default_gpus=gpus or None)
                 self._set_demand(name)
 
     def _set_demand(self, name: str) -> None:

@@ -33,8 +33,8 @@ class Resources:
     join as machines come. A training run keeps its number of workers until a machine is lost; with another number, it
     resumes if `zero_stage` is 0, and starts again otherwise."""
     cpus: Annotated[float, Gt(0)] | None = None
-    """CPUs per worker. None: the largest number at which all workers fit on the machines. With GPUs, at most the GPUs'
-    share of the CPUs of a machine, less one CPU for other steps."""
+    """CPUs per worker. None: the largest number at which all workers fit on the machines. On machines with GPUs, at
+    most the share of the worker's GPUs, or of one GPU, less one CPU for other steps."""
     gpus: Annotated[float, Ge(0)] | None = None
     """GPUs per worker. None: 1 if the cluster has GPUs, else 0. With several, inference spreads a model over them."""
     memory: Annotated[float, Interval(ge=0, le=100_000), Unit("GB")] = 0.0

@@ -89,11 +89,9 @@ def choose_workers(machines: Sequence[Machine], asked: Resources) -> int:
 
 def _share_cpus(machine: Machine, gpus: float) -> float:
     """Return the most CPUs of a worker on a machine. Other steps may use its other GPUs, and need one CPU without."""
-    if not gpus:
-        return machine.cpus
     if not machine.gpus:
-        return 1.0
-    return (machine.cpus - 1) * min(1.0, gpus / machine.gpus)
+        return 1.0 if gpus else machine.cpus
+    return (machine.cpus - 1) * min(1.0, (gpus or 1.0) / machine.gpus)
 
 
 def resolve_resources(asked: Resources, machines: Sequence[Machine]) -> Resources:

@@ -20,7 +20,7 @@ from ratchet.orchestrator.execution.live_view import LiveView
 from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
 from ratchet.orchestrator.job_interface.settings import write_lines
 from ratchet.orchestrator.recipe import list_modules
-from ratchet.orchestrator.reporting.formatting import judge_difference, print_table
+from ratchet.orchestrator.reporting.formatting import judge_difference, pluralize, print_table
 from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.reporting.sweep_data import SweepReport, Trial, build_trials, list_rows
 from ratchet.orchestrator.store import Store
@@ -102,16 +102,29 @@ def _run_trials(
             view.message(note)
         view.message("starting Ray" if not cluster.address else f"connecting to {cluster.address}")
         cluster.start()
-        from ratchet.orchestrator.sweeps.search import Search, compute_max_concurrent
-        from ratchet.orchestrator.sweeps.trial import TrialSpec
+        from ratchet.orchestrator.sweeps.search import (
+            Search,
+            choose_gpus_per_trial,
+            compute_max_concurrent,
+        )
+        from ratchet.orchestrator.sweeps.trial import TrialSpec, limit_workers
 
-        max_concurrent = arguments.max_concurrent or compute_max_concurrent(sweep.steps, cluster)
+        gpus = choose_gpus_per_trial(cluster, len(points), arguments.gpus_per_trial)
+        steps = [limit_workers(step, gpus) for step in sweep.steps]
+        max_concurrent = arguments.max_concurrent or compute_max_concurrent(steps, cluster)
         objective = sweep.objective
+        each = f" with {pluralize(gpus, 'GPU')} each" if gpus else ""
         view.message(
-            f"objective: {objective.name} of {objective.step}; {max_concurrent} trials at once"
+            f"objective: {objective.name} of {objective.step}; {max_concurrent} trials at once{each}"
         )
         spec = TrialSpec(
-            sweep, Path.cwd(), arguments.seeds, store.where, cluster.progress_actor, tuple(points)
+            sweep,
+            Path.cwd(),
+            arguments.seeds,
+            store.where,
+            cluster.progress_actor,
+            tuple(points),
+            gpus,
         )
         search = Search(spec, arguments, max_concurrent, view)
         search.run()

@@ -16,6 +16,7 @@ import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
+from ratchet.errors import InputError
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.live_view import LiveView
 from ratchet.orchestrator.job_interface.placement import count_fitting
@@ -45,17 +46,33 @@ TUNE_ENVIRONMENT = {
 """Environment variables that turn off Tune's logs, output and change of the working directory."""
 
 
+def choose_gpus_per_trial(cluster: Cluster, trials: int, given: int | None) -> int | None:
+    """Return the number of GPUs of each trial: by default an equal part of the cluster's at its largest, so that as
+    many trials as possible run side by side. None: the cluster has none. Raises InputError if `given` cannot be."""
+    gpus = int(cluster.maximum().gpus)
+    if given and given > gpus:
+        raise InputError(
+            f"--gpus-per-trial: {given} given; expected at most the {gpus} GPUs of the cluster; lower it"
+        )
+    if not gpus:
+        return None
+    return given or max(1, gpus // trials)
+
+
 def compute_max_concurrent(steps: Sequence[Step], cluster: Cluster) -> int:
-    """Return how many trials fit at the same time on the cluster at its largest.
+    """Return how many trials fit at the same time on the cluster at its largest. Where there are GPUs, the steps that
+    use them decide. steps: those of a trial, with its part of the GPUs.
 
     Raises InputError, with the numbers, if not even one trial fits.
     """
     machines = cluster.machines()
-    most = []
+    with_gpus: list[int] = []
+    without: list[int] = []
     for step in steps:
         asked = cluster.place(step)
-        most.append(count_fitting(machines, asked) // (asked.workers or 1))
-    return max(1, min(most))
+        fits = count_fitting(machines, asked) // (asked.workers or 1)
+        (with_gpus if asked.gpus else without).append(fits)
+    return max(1, min(with_gpus or without))
 
 
 class Search(tune.Callback):

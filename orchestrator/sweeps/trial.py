@@ -49,6 +49,8 @@ class TrialSpec:
     """Actor that the driver polls for the progress of trials."""
     points: tuple[Point, ...]
     """Settings by trial number."""
+    gpus: int | None = None
+    """Number of GPUs of a trial. None: no limit."""
 
     def get_settings(self, config: Mapping[str, Any]) -> Point:
         """Return the settings of the trial with this Tune config."""
@@ -65,7 +67,15 @@ class TrialSpec:
                     lines.append(f"{step.name}.seed={step.config.seed + seed}")
             steps, _, _ = build(sweep.recipe, Settings.read(lines), store)
         needed = select_needed_steps(steps, sweep.objective.step)
-        return [sweep.finished.get(step.name, step) for step in needed]
+        return [limit_workers(sweep.finished.get(step.name, step), self.gpus) for step in needed]
+
+
+def limit_workers(step: Step, gpus: int | None) -> Step:
+    """Return a step with as many workers as a trial has GPUs for, unless the user has set their number."""
+    if gpus is None or step.resources.workers is not None or not step.job.uses("workers"):
+        return step
+    workers = max(1, int(gpus // (step.resources.gpus or 1)))
+    return replace(step, resources=replace(step.resources, workers=workers))
 
 
 class TrialActor(tune.Trainable):

@@ -12,9 +12,9 @@ import torch
 import transformers
 from model_shapes import SHAPES, save_shape
 
-from ratchet.models import footprint
 from ratchet.models.adapters import lora
 from ratchet.models.loading import train_in_float32, turn_off_dropout
+from ratchet.models.meta import footprint
 
 pytestmark = pytest.mark.slow
 

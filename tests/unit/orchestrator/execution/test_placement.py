@@ -8,13 +8,15 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ratchet.data.tables import write_table
 from ratchet.errors import InputError, RecipeError
 from ratchet.jobs.answers import sft
-from ratchet.jobs.retrieval import embed, merge, mine, prepare
+from ratchet.jobs.retrieval import embed, evaluate_retrieval, merge, mine, prepare
 from ratchet.orchestrator.execution import needs
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.job_interface import Job, Resources
@@ -27,6 +29,8 @@ from ratchet.orchestrator.job_interface.placement import (
 )
 from ratchet.orchestrator.recipe import Settings, apply_setting, build, find
 from ratchet.orchestrator.step import Source, step
+from ratchet.orchestrator.sweeps.search import choose_gpus_per_trial, compute_max_concurrent
+from ratchet.orchestrator.sweeps.trial import limit_workers
 
 SOURCE = Source(Path(__file__))
 MACHINES = st.lists(
@@ -61,10 +65,11 @@ def test_the_share_of_cpus_is_the_largest_with_which_all_fit(
 ) -> None:
     asked = resolve_resources(Resources(workers=workers, gpus=float(gpus)), machines)
     assert (asked.workers, asked.gpus) == (workers, gpus)
-    most = 9
-    if gpus:  # one CPU is for other steps, and the rest is shared by the GPUs
-        shares = [(one.cpus - 1) * min(1, gpus / one.gpus) for one in machines if one.gpus]
-        most = int(max(shares, default=1))
+    # Beside GPUs, one CPU is for other steps, and the rest is shared by the GPUs.
+    shares = [(one.cpus - 1) * min(1, (gpus or 1) / one.gpus) for one in machines if one.gpus]
+    if not gpus:
+        shares += [one.cpus for one in machines if not one.gpus]
+    most = int(max(shares, default=1))
     enough = [cpus for cpus in range(1, most + 1) if put(machines, cpus, gpus) >= workers]
     assert asked.cpus == max(enough, default=1)
 
@@ -77,6 +82,7 @@ def test_workers_are_one_per_gpu_and_one_where_there_is_none() -> None:
     assert resolve_resources(Resources(), cloud) == Resources(workers=8, cpus=3.0, gpus=1.0)
     assert resolve_resources(Resources(gpus=0.0), cloud).cpus == 16.0
     assert resolve_resources(Resources(gpus=2.0), cloud).workers == 4
+    assert resolve_resources(Resources(gpus=0.0), [Machine(64.0, 8.0)]).cpus == 7.0
 
 
 @pytest.mark.slow
@@ -228,3 +234,49 @@ def test_a_pattern_gives_a_resource_to_the_steps_that_use_it() -> None:
             one.job.resources is None or "labels" in one.job.resources
         )
         assert one.resources.labels == (("market=on-demand",) if labelled else ()), one.name
+
+
+def test_trials_of_a_sweep_share_the_gpus() -> None:
+    cluster = Cluster()
+    cluster.__dict__["file_machines"] = [Machine(64.0, 8.0)]
+    steps = build(find("retriever"), Settings.read([f"data={Path(__file__)}", "iterations=1"]))[0]
+    for trials, given, gpus, at_once in (
+        (16, None, 1, 8),
+        (3, None, 2, 4),
+        (1, None, 8, 1),
+        (9, 3, 3, 2),
+    ):
+        assert choose_gpus_per_trial(cluster, trials, given) == gpus
+        shared = [limit_workers(one, gpus) for one in steps]
+        assert compute_max_concurrent(shared, cluster) == at_once
+        assert max(cluster.place(one).workers or 0 for one in shared) == gpus
+    own = replace(steps[1], resources=Resources(workers=4))
+    assert limit_workers(own, 1).resources.workers == 4, "what the user sets stays"
+    two_each = replace(steps[1], resources=Resources(gpus=2.0))
+    assert limit_workers(two_each, 4).resources.workers == 2
+    with pytest.raises(InputError, match="expected at most the 8 GPUs"):
+        choose_gpus_per_trial(cluster, 1, 9)
+    cluster.__dict__["file_machines"] = [Machine(64.0)]
+    assert choose_gpus_per_trial(cluster, 4, None) is None
+
+
+def test_a_small_search_leaves_the_gpus_to_others(tmp_path: Path) -> None:
+    for name, rows in (("few", 3000), ("many", 300_000)):
+        table = pa.table({"id": [str(row) for row in range(rows)]})
+        write_table(tmp_path / name / "shard-00000.parquet", table)
+    machines = [Machine(64.0, 8.0)]
+    searches = ((mine.JOB, {}), (evaluate_retrieval.JOB, {"tag": "x"}))
+    for job, values in searches:
+        inputs = {field.name: SOURCE for field in fields(job.inputs)}
+        made = step("search", job, **inputs, **values)
+        for corpus, gpus, workers in (("few", 0.0, 1), ("many", 1.0, 8)):
+            paths = {"queries": tmp_path / "few", "corpus": tmp_path / corpus}
+            given = job.inputs(**dict.fromkeys(inputs) | paths)
+            found = made.place(machines, given)
+            assert (found.gpus, found.workers) == (gpus, workers)
+            assert found.cpus == (7.0 if gpus else 1.0)
+        asked = replace(made, resources=Resources(gpus=1.0, workers=1))
+        few = job.inputs(
+            **dict.fromkeys(inputs) | {"queries": tmp_path / "few", "corpus": tmp_path / "few"}
+        )
+        assert asked.place(machines, few).gpus == 1.0, "what the user sets stays"

@@ -8,7 +8,7 @@ import torch
 from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
 from ratchet.models.loading import HEADS, train_in_float32
-from ratchet.models.meta_device import Kind, build_on_meta, find_equal_layers, load_config
+from ratchet.models.meta.meta_device import Kind, build_on_meta, find_equal_layers, load_config
 
 TASKS = {"backbone": "FEATURE_EXTRACTION", "causal": "CAUSAL_LM", "classifier": "SEQ_CLS"}
 """Kind of model -> PEFT's `task_type`."""

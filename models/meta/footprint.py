@@ -27,7 +27,7 @@ from ratchet.errors import ModelError
 from ratchet.models.adapters import lora
 from ratchet.models.devices import resolve_dtype
 from ratchet.models.loading import train_in_float32, turn_off_dropout
-from ratchet.models.meta_device import Kind, build_on_meta, find_equal_layers, load_config
+from ratchet.models.meta.meta_device import Kind, build_on_meta, find_equal_layers, load_config
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a weight in 4 bits: the code, a byte for each block of 64, and a float32 for 256 of those (QLoRA)."""
