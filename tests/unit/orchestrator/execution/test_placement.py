@@ -240,13 +240,13 @@ def test_trials_of_a_sweep_share_the_gpus() -> None:
     cluster = Cluster()
     cluster.__dict__["file_machines"] = [Machine(64.0, 8.0)]
     steps = build(find("retriever"), Settings.read([f"data={Path(__file__)}", "iterations=1"]))[0]
-    for trials, given, gpus, at_once in (
+    for trials, chosen, gpus, at_once in (
         (16, None, 1, 8),
         (3, None, 2, 4),
         (1, None, 8, 1),
         (9, 3, 3, 2),
     ):
-        assert choose_gpus_per_trial(cluster, trials, given) == gpus
+        assert choose_gpus_per_trial(cluster, trials, chosen) == gpus
         shared = [limit_workers(one, gpus) for one in steps]
         assert compute_max_concurrent(shared, cluster) == at_once
         assert max(cluster.place(one).workers or 0 for one in shared) == gpus
