@@ -6,11 +6,14 @@ DeepSpeed is imported inside the functions: it reads DS_ACCELERATOR when it is i
 import ctypes
 import gc
 import logging
+import math
 import os
 import re
 import warnings
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +23,10 @@ from ratchet.extras import hide_package
 NOT_DECAYED = re.compile(r"bias|norm\b", re.IGNORECASE)
 """Pattern in the names of biases and of the weights of norms, which can be matrices: biases of experts, norms of
 heads."""
+
+
+MERGED = "merged"
+"""Name of a merged checkpoint in its folder."""
 
 
 def start_engine(
@@ -98,6 +105,44 @@ def _is_decayed(name: str, weight: torch.Tensor) -> bool:
     """Whether weight decay applies to a weight: neither for vectors nor, in any shape, for biases and norms."""
     shape = getattr(weight, "ds_shape", weight.shape)  # a partitioned weight is empty
     return len(shape) > 1 and not NOT_DECAYED.search(name)
+
+
+def can_load_merged(model: Any, workers: int) -> bool:
+    """Whether every worker gets weights of each group, padding aside. DeepSpeed 0.19 cannot load a merged checkpoint
+    otherwise. The partitions are those of its `flatten_dense_tensors_aligned`."""
+    for group in group_weights(model, weight_decay=1.0):
+        total = sum(weight.numel() for weight in group["params"])
+        part = 2 * math.ceil(total / (2 * workers))
+        if part * (workers - 1) >= total:
+            return False
+    return True
+
+
+def merge_shards(checkpoint: Path, folder: Path) -> None:
+    """Write the checkpoint of sharded optimizer states (ZeRO 1 or 2) as one that `load_merged` gives to any number of
+    workers: DeepSpeed's universal checkpoint, in `folder`, which must not exist."""
+    from deepspeed.checkpoint import ds_to_universal
+
+    options = {
+        "input_folder": str(checkpoint),
+        "output_folder": str(folder / MERGED),
+        "num_extract_workers": 1,
+        "num_merge_workers": 1,
+        "keep_temp_folder": False,
+        "strict": False,
+        "inject_missing_state": True,
+    }
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        ds_to_universal.main(Namespace(**options))
+
+
+def load_merged(engine: Any, folder: Path) -> None:
+    """Load what `merge_shards` wrote into an engine. Collective."""
+    engine._config.load_universal_checkpoint = True  # DeepSpeed reads it from its settings only
+    try:
+        engine.load_checkpoint(str(folder), tag=MERGED, load_module_strict=False)
+    finally:
+        engine._config.load_universal_checkpoint = False
 
 
 def start_part(engine: Any) -> None:

@@ -4,6 +4,7 @@ A file is synced before it gets its name, and its folder afterwards. Temporary n
 the store leave out such names, so that files of killed processes are never read.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -88,6 +89,17 @@ def make_folder(path: Path, *, new: bool = False) -> None:
         if new or not path.is_dir():
             raise
     sync(path.parent)
+
+
+def link(file: str | Path, target: str | Path) -> None:
+    """Create a hard link to a file that nobody changes, or a copy where the file system has no links."""
+    Path(target).unlink(missing_ok=True)
+    try:
+        os.link(file, target)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+            raise
+        shutil.copyfile(file, target)
 
 
 def sync(path: Path) -> None:

@@ -75,7 +75,7 @@ class SftTask(AnswerTask):
         for folder in (inputs.train, inputs.valid):
             check_answers(folder, self.decoder.conversations)
         self.zero3_sync = Zero3Sync(
-            self.decoder.causal.base_model, self.device, needed=config.zero_stage == 3
+            self.decoder.causal.base_model, self.device, needed=config.shard_stage == 3
         )
         self.train, too_long = self._tokenize(inputs.train)
         self.valid, left_out = self._tokenize(inputs.valid)

@@ -7,7 +7,6 @@ A piece is finished when it has a record: a small JSON file, replaced atomically
 without a matching record are ignored, so a worker that outlives its killed driver cannot corrupt a piece.
 """
 
-import errno
 import json
 import os
 import shutil
@@ -25,7 +24,7 @@ import pyarrow.parquet as pq
 from ratchet.data.tables import open_mapped_shard, write_mapped, write_table
 from ratchet.errors import DISK_FULL, ArtifactError, InputError
 from ratchet.jobs.distributed.piece_size import choose_piece_rows
-from ratchet.orchestrator.job_interface import Context, sync, write_atomically
+from ratchet.orchestrator.job_interface import Context, link, sync, write_atomically
 from ratchet.orchestrator.job_interface.digests import compute_sha256
 
 
@@ -137,7 +136,7 @@ class ShardOutput:
         counts: Counter[str] = Counter(rows=0)
         for shard in self.whole:
             file, own = _read_finished(shard)
-            _link(file, out / shard.target.name)
+            link(file, out / shard.target.name)
             counts.update(own)
         if total_rows not in (None, counts["rows"]):
             raise ArtifactError(
@@ -242,14 +241,3 @@ def _read_record(target: Path) -> dict[str, Any] | None:
 
 def _record_path(target: Path) -> Path:
     return target.with_name(f"{target.name}.record")
-
-
-def _link(file: Path, target: Path) -> None:
-    """Create a hard link, or a copy where the file system has no links."""
-    target.unlink(missing_ok=True)
-    try:
-        os.link(file, target)
-    except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
-            raise
-        shutil.copyfile(file, target)

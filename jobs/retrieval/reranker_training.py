@@ -106,7 +106,7 @@ class RerankerTask(FinetuneTask):
             task="CAUSAL_LM" if decodes else "SEQ_CLS",
         )
         self.zero3_sync = Zero3Sync(
-            self.reranker.backbone, self.device, needed=config.zero_stage == 3
+            self.reranker.backbone, self.device, needed=config.shard_stage == 3
         )
 
     def evaluate_start(self) -> Evaluation:

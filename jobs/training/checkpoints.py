@@ -19,8 +19,14 @@ from typing import TYPE_CHECKING, Any
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.worker import WorkerInfo, gather_objects
-from ratchet.orchestrator.job_interface import Context
-from ratchet.orchestrator.job_interface.digests import find_damage, hash_files, publish
+from ratchet.models import engine
+from ratchet.orchestrator.job_interface import Context, link
+from ratchet.orchestrator.job_interface.digests import (
+    find_damage,
+    hash_files,
+    publish,
+    read_digests,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -36,13 +42,9 @@ def checkpoint_folder(context: Context, step: int) -> Path:
     return context.work / f"checkpoint-step-{step}"
 
 
-def run_folder(context: Context, config: FinetuneConfig, workers: int) -> Path:
-    """Return the folder of a run's checkpoints. Sharded optimizer states fit only the number of workers that wrote
-    them, so the folder name then contains it, and a run with another number starts again. For bfloat16 weights,
-    optimizer states are always sharded."""
-    is_sharded = config.zero_stage or (config.method, config.dtype) == ("full", "bfloat16")
-    name = context.step_id[:32] + (f"-{workers}" if is_sharded else "")
-    return context.work.absolute() / "train" / name
+def run_folder(context: Context) -> Path:
+    """Return the folder of a run's checkpoints."""
+    return context.work.absolute() / "train" / context.step_id[:32]
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -79,7 +81,7 @@ class Checkpoints:
     engine: Any
 
     def __post_init__(self) -> None:
-        self.folder = run_folder(self.context, self.config, self.worker.world_size)
+        self.folder = run_folder(self.context)
         # Part of checkpoint names, so that restarted workers never write into a half-written folder.
         self.start_id = gather_objects(f"{self.context.attempt}-{os.urandom(3).hex()}")[0]
         # Folders of the model that was saved last, until it is moved into a checkpoint, and of the best model.
@@ -111,15 +113,18 @@ class Checkpoints:
         self.engine.save_checkpoint(
             str(own), tag="engine", exclude_frozen_parameters=True, save_latest=False
         )
+        known: dict[str, Any] = {}
         if self.worker.rank == 0:
+            history.workers = self.worker.world_size
             (own / "history.json").write_text(json.dumps(vars(history)))
             if self.best is not None:
                 if self.best == self.made:
                     shutil.move(self.best, own / "best")
-                else:
-                    shutil.copytree(self.best, own / "best")
+                else:  # in an earlier checkpoint
+                    shutil.copytree(self.best, own / "best", copy_function=link)
+                    known = read_digests(self.best.parent, "best")
                 self.best = self.folder / name / "best"
-        digests = gather_objects(hash_files(own))
+        digests = gather_objects(hash_files(own, known))
         if self.worker.rank == 0:
             everything: dict[str, Any] = {}
             for rank, files in enumerate(digests):
@@ -133,20 +138,44 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
 
     def restore(self) -> TrainHistory:
-        """Load the last intact checkpoint. Return its history, or a new one if there is no checkpoint. Collective."""
+        """Load the last intact checkpoint. Return its history, or a new one if there is no checkpoint. Collective.
+
+        Checkpoints fit any number of workers, but with ZeRO-3, or few weights, only the number that wrote them."""
         if self.worker.rank == 0:
             for unfinished in self.folder.glob("unfinished-*"):
                 shutil.rmtree(unfinished, ignore_errors=True)
         for folder in reversed(gather_objects(list_checkpoints(self.folder))[0]):
             if self._is_intact(folder):
-                self.engine.load_checkpoint(str(folder), tag="engine", load_module_strict=False)
+                history = read_history(folder)
+                fits = history.workers == self.worker.world_size
+                if fits or not self.config.shard_stage:
+                    self.engine.load_checkpoint(str(folder), tag="engine", load_module_strict=False)
+                elif self._can_reshard:
+                    self._load_resharded(folder)
+                else:
+                    continue
                 self.best = None
                 if (folder / "best").exists():
                     self.best = folder / "best"
-                history = read_history(folder)
                 history.resumed.append(len(history.loss))
                 return history
         return TrainHistory()
+
+    @property
+    def _can_reshard(self) -> bool:
+        workers = self.worker.world_size
+        return self.config.shard_stage < 3 and engine.can_load_merged(self.task.model, workers)
+
+    def _load_resharded(self, folder: Path) -> None:
+        """Load a checkpoint that another number of workers wrote. Collective."""
+        whole = self.folder / f"unfinished-whole-{self.start_id}"
+        if self.worker.rank == 0:
+            engine.merge_shards(folder / "engine", whole)
+        gather_objects(None)  # the others wait for it
+        engine.load_merged(self.engine, whole)
+        gather_objects(None)
+        if self.worker.rank == 0:
+            shutil.rmtree(whole)
 
     def _is_intact(self, folder: Path) -> bool:
         """Return whether a checkpoint is intact. If not, remove it and log the damage. Collective."""

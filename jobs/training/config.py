@@ -30,6 +30,10 @@ Distillation = Literal["none", "kl_div", "m3_kd_loss", "margin_mse"]
 """Loss on a teacher's scores; see `ratchet.models.losses.distillation`. `kl_div` and `m3_kd_loss`: as FlagEmbedding."""
 
 
+LEAST_STAGE = {"none": 0, "optimizer": 1, "parameters": 3}
+"""Value of `offload` -> the least ZeRO stage that shards what is offloaded."""
+
+
 @dataclass(frozen=True)
 class OptimizerConfig:
     """Settings of every training job: which weights are trained, and the optimizer."""
@@ -66,8 +70,8 @@ class OptimizerConfig:
     allow_regression: bool = False
     """Return the best new model even if it does not improve on the current best."""
     save_steps: Annotated[PositiveInt, Unit("training steps")] | None = None
-    """Training steps between the checkpoints to resume from. Each evaluation also writes one. None: about every five
-    minutes."""
+    """Training steps between the checkpoints to resume from. Each evaluation also writes one. None: every minute,
+    or less often if saving would take more than 5 % of the time."""
     seed: Seed = 42
     """Random seed of the new weights of an adapter, the order of the data and the sampling."""
 
@@ -94,13 +98,24 @@ class FinetuneConfig(OptimizerConfig):
     """Return the model of this epoch instead of the best one, even if it improves nothing. None: the best model."""
     eval_steps: Annotated[PositiveInt, Unit("training steps")] | None = None
     """Training steps between evaluations on `valid`. None: evaluate after each epoch."""
-    zero_stage: Annotated[int, Interval(ge=0, le=3)] = 1
-    """DeepSpeed ZeRO stage, which sets what is sharded over workers. 0: nothing (where all weights are trained in
-    bfloat16, stage 1 is used instead). 1: optimizer states. 2: also gradients. 3: also all weights; slow, for bases
-    that do not fit otherwise, and not with nf4."""
+    zero_stage: Annotated[int, Interval(ge=0, le=3)] | None = None
+    """DeepSpeed ZeRO stage, which sets what is sharded over workers. 0: nothing. 1: optimizer states. 2: also
+    gradients. 3: also all weights; slow, for bases that do not fit otherwise, and not with nf4. None: 0 for adapters,
+    whose states are small, and 1 for method=full. Where all weights are trained in bfloat16, it is at least 1."""
     offload: Literal["none", "optimizer", "parameters"] = "none"
     """What is kept in host memory instead of GPU memory. Training is then slower. `optimizer`: optimizer states; needs
     zero_stage 1 or more. `parameters`: also the weights; needs zero_stage 3."""
+
+    @property
+    def shard_stage(self) -> int:
+        """The ZeRO stage that is used."""
+        trains_all = self.method == "full"
+        stage = self.zero_stage
+        if stage is None:
+            stage = max(int(trains_all), LEAST_STAGE[self.offload])
+        if trains_all and self.dtype == "bfloat16":
+            return max(stage, 1)
+        return stage
 
     @property
     def kept_steps(self) -> tuple[int, ...]:
@@ -191,7 +206,7 @@ def check_config(job: str, config: FinetuneConfig, inputs: Any) -> None:
     current_best = inputs.current_best
     full = config.method == "full"
     last = config.epochs if config.unit == "epoch" else 0
-    needed = {"none": 0, "optimizer": 1, "parameters": 3}[config.offload]
+    needed = LEAST_STAGE[config.offload]
     plain = config.quantization == "none"
     rules = [
         ("method", not full or plain, "lora with nf4, whose weights cannot be trained"),
@@ -202,12 +217,12 @@ def check_config(job: str, config: FinetuneConfig, inputs: Any) -> None:
         ),
         (
             "zero_stage",
-            plain or config.zero_stage < 3,
+            plain or config.shard_stage < 3,
             "2 or less with nf4, since quantized blocks cannot be sharded; lower it, or set quantization=none",
         ),
         (
             "zero_stage",
-            config.zero_stage >= needed,
+            config.shard_stage >= needed,
             f"{needed} or more with offload={config.offload}, which offloads what is sharded; raise it",
         ),
     ]

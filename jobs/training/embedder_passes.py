@@ -50,7 +50,7 @@ class EmbeddingTask(FinetuneTask):
             encoder.load, start, encoding_config=encoding_config, config_folder=folder
         )
         self.model = self.encoder.model = self.make_trainable(self.encoder.model)
-        self.zero3_sync = Zero3Sync(self.model, self.device, needed=self.config.zero_stage == 3)
+        self.zero3_sync = Zero3Sync(self.model, self.device, needed=self.config.shard_stage == 3)
 
     def evaluate_encoder(self, given: encoder.Encoder) -> Evaluation:
         """Evaluate an embedder on held-out rows. Collective."""

@@ -10,7 +10,6 @@ step.
 
 import os
 import shutil
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,16 +42,15 @@ from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.train_cleanup import install_cleanup
 from ratchet.jobs.training.worker import WorkerInfo
-from ratchet.orchestrator.job_interface import Context, Resources, write_atomically
+from ratchet.orchestrator.job_interface import Context, write_atomically
 from ratchet.orchestrator.job_interface.digests import find_damage
-from ratchet.orchestrator.job_interface.placement import choose_workers, list_machines
 from ratchet.orchestrator.job_interface.worker import check_worker, find_existing_paths
 
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
-WAIT_FOR_ALL_SECONDS = os.environ.get(START_TIMEOUT, "1800")
+WAIT_SECONDS = os.environ.get(START_TIMEOUT, "1800")
 """Time to wait for resources for all workers. An autoscaler may need that long."""
-WAIT_FOR_SOME_SECONDS = "60"
-"""Time to wait for all workers if fewer are enough (`Resources.min_workers`)."""
+RESIZE_SECONDS = 300.0
+"""Time between looks for machines that have come, if `Resources.min_workers` is set. A restart costs a minute."""
 
 RETRYABLE = frozenset(
     [
@@ -76,42 +74,31 @@ def train(
     make_task: a class of tasks, with its arguments besides `worker` and `config`. Workers run `Trainer`, or the
     subclass in the attribute `trainer` of the class. Raises the exceptions of the task, and an error of ray.train if
     workers were lost more often than `context.resources.retries`."""
-    failures = 0
+    damaged = 0
     while True:
-        resources = _current_resources(context.resources)
-        here = replace(context, resources=resources)
+        before = list_checkpoints(run_folder(context))[-1:]
         try:
-            _fit(here, config, make_task)
-        except ControllerError:
-            # A machine was lost and not replaced (not a failure: fewer workers go on), or start-up failed.
-            failures += _current_resources(context.resources).workers == resources.workers
-            if failures > context.resources.retries:
+            _fit(context, config, make_task)
+        except (WorkerGroupError, ControllerError):
+            # Workers were lost more often than `retries`. That does not end a run that makes progress.
+            if list_checkpoints(run_folder(context))[-1:] == before:
                 raise
             continue
-        last = _find_finished(here, config)
+        last = _find_finished(context, config)
         if last is not None:
             shutil.copytree(last / "best", best, dirs_exist_ok=True)
             return read_history(last)
-        failures += 1  # the next try resumes from the previous checkpoint
-        if failures > context.resources.retries:
+        damaged += 1  # the next try resumes from the previous checkpoint
+        if damaged > context.resources.retries:
             raise ArtifactError(
-                f"step {context.step}: the last checkpoint of the training is damaged, {failures} times; expected its"
+                f"step {context.step}: the last checkpoint of the training is damaged, {damaged} times; expected its"
                 " files to match their digests; check the disk of the store"
             )
 
 
-def _current_resources(resources: Resources) -> Resources:
-    """Return the resources. If `min_workers` is set, their workers are as many as fit on the cluster's machines."""
-    if resources.min_workers is None:
-        return resources
-    return replace(
-        resources, workers=choose_workers(list_machines(), resources) or resources.min_workers
-    )
-
-
 def _find_finished(context: Context, config: FinetuneConfig) -> Path | None:
     """Return the last checkpoint if it is intact and the training is finished, else None."""
-    found = list_checkpoints(run_folder(context, config, context.resources.workers or 1))
+    found = list_checkpoints(run_folder(context))
     if not found or find_damage(found[-1]) or find_model_damage(context, config, found[-1]):
         return None
     if read_history(found[-1]).epoch == config.epochs:
@@ -126,17 +113,17 @@ def _fit(context: Context, config: FinetuneConfig, make_task: partial[Any]) -> N
     if context.holds_resources:
         _train_here(context, config, make_task)
         return
-    elastic = resources.min_workers is not None
+    # Fewer workers start if not all fit. They restart as more when machines come, and as fewer when some are lost.
+    number: Any = workers
+    if resources.min_workers is not None:
+        number = (min(resources.min_workers, workers), workers)
     failure = context.work / f"failure-{context.attempt}.json"
     # As bytes, so that Ray Train's controller, which reads this too, does not import the model libraries.
     spec = cloudpickle.dumps((context, config, make_task, str(failure)))
     loop_config = {"spec": spec, "paths": find_existing_paths(context.work, make_task.keywords)}
     install_cleanup()
-    folder = run_folder(context, config, workers)
-    if elastic:
-        os.environ[START_TIMEOUT] = WAIT_FOR_SOME_SECONDS
-    else:
-        os.environ[START_TIMEOUT] = WAIT_FOR_ALL_SECONDS
+    folder = run_folder(context)
+    os.environ[START_TIMEOUT] = WAIT_SECONDS
     per_worker = {"CPU": resources.cpus or 1.0, "GPU": gpus, "memory": resources.memory * 1e9}
     trainer = TorchTrainer(
         _run_worker,
@@ -145,7 +132,8 @@ def _fit(context: Context, config: FinetuneConfig, make_task: partial[Any]) -> N
             backend="nccl" if gpus else "gloo", timeout_s=int(resources.timeout)
         ),
         scaling_config=ScalingConfig(  # type: ignore[call-arg]  # mypy sees that of ray.air
-            num_workers=workers,
+            num_workers=number,
+            elastic_resize_monitor_interval_s=RESIZE_SECONDS,
             use_gpu=bool(gpus),
             resources_per_worker={name: value for name, value in per_worker.items() if value},
             placement_strategy=resources.placement,
@@ -156,7 +144,7 @@ def _fit(context: Context, config: FinetuneConfig, make_task: partial[Any]) -> N
             name=folder.name,
             storage_path=str(folder.parent),
             failure_config=FailureConfig(  # type: ignore[call-arg]
-                max_failures=resources.retries, controller_failure_limit=0 if elastic else -1
+                max_failures=resources.retries, controller_failure_limit=-1
             ),
             logging_config=LoggingConfig(log_level="ERROR"),
         ),

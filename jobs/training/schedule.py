@@ -35,6 +35,8 @@ class TrainHistory:
     """Name -> additional values, such as the mean reward, one per training step."""
     weights: list[int] = field(default_factory=list)
     """Number of trained weights, and number of all weights, as PEFT's `print_trainable_parameters` counts them."""
+    workers: int = 1
+    """Number of workers that wrote the checkpoint."""
     resumed: list[int] = field(default_factory=list)
     """Number of training steps done at each resume from a checkpoint."""
 

@@ -109,7 +109,7 @@ class FinetuneTask:
         zero_stage: int | None = None,
         **options: Any,
     ) -> Any:
-        """Load a model to train. zero_stage: None: `config.zero_stage`. options: further arguments of `load_model`."""
+        """Load a model to train. zero_stage: None: `config.shard_stage`. options: further arguments of `load_model`."""
         config = self.config
         options = {
             "dtype": config.dtype,
@@ -117,7 +117,7 @@ class FinetuneTask:
             "quantization": config.quantization,
         } | options
         if zero_stage is None:
-            zero_stage = config.zero_stage
+            zero_stage = config.shard_stage
         with load_partitioned(
             options["dtype"], self.device, zero_stage=zero_stage, offload=config.offload
         ):
@@ -156,7 +156,7 @@ class FinetuneTask:
                 **options,
             )
         train_in_float32(with_adapter)
-        if config.zero_stage == 3 and current_best is not None and not continues:
+        if config.shard_stage == 3 and current_best is not None and not continues:
             add_other_adapter(with_adapter, current_best)
         return with_adapter
 

@@ -24,8 +24,11 @@ from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models import engine
 from ratchet.orchestrator.job_interface import Context, Progress
 
-CHECKPOINT_SECONDS = 300.0
-"""Time between checkpoints if save_steps is None, and so the most work that is lost when the run is killed."""
+FIRST_CHECKPOINT_SECONDS = 300.0
+"""Time until the first checkpoint if save_steps is None."""
+LEAST_CHECKPOINT_SECONDS = 60.0
+MOST_SAVING = 0.05
+"""Largest fraction of the time that checkpoints may take: a model that takes long to save is saved less often."""
 POLL_SECONDS = 5.0
 """Time between polls for notices, which wait for all workers. Clouds give a notice at least 30 s before."""
 
@@ -76,6 +79,8 @@ class Trainer:
         self.find_notice = find_notice
         self.notice: Any = None
         self.saved_at = self.reported_at = self.polled_at = time.monotonic()
+        self.checkpoint_seconds = FIRST_CHECKPOINT_SECONDS
+        """Time between checkpoints, and so the most work that is lost when the run is killed."""
 
     def _start_engine(self) -> Any:
         """Return the DeepSpeed engine, or an object with its methods to save, load and release the optimizer state."""
@@ -85,7 +90,7 @@ class Trainer:
             learning_rate=config.learning_rate,
             weight_decay=config.weight_decay,
             max_grad_norm=config.max_grad_norm,
-            zero_stage=config.zero_stage,
+            zero_stage=config.shard_stage,
             device=self.device.type,
             offload=config.offload,
         )
@@ -175,7 +180,7 @@ class Trainer:
     def _compute_gradient_norm(self) -> float:
         """Return the norm before clipping with ZeRO stage 0, where DeepSpeed returns none, but every worker has the
         whole gradient; else 0."""
-        if self.config.zero_stage:
+        if self.config.shard_stage:
             return 0.0
         weights = self.task.model.parameters()
         gradients = [weight.grad for weight in weights if weight.grad is not None]
@@ -279,7 +284,7 @@ class Trainer:
         """Return whether a checkpoint is due after `done` training steps, by this worker's clock."""
         if self.config.save_steps is not None:
             return done % self.config.save_steps == 0
-        return time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
+        return time.monotonic() - self.saved_at > self.checkpoint_seconds
 
     def _log(self, done: int, group: str, values: Mapping[str, float]) -> None:
         self.tracker.log(done, {f"{group}/{name}": value for name, value in values.items()})
@@ -314,6 +319,9 @@ class Trainer:
         return tensor.tolist()
 
     def _save(self) -> None:
+        began = time.monotonic()
         self.checkpoints.save(self.history)
         self.saved_at = self.reported_at = time.monotonic()
+        took = self.saved_at - began
+        self.checkpoint_seconds = max(LEAST_CHECKPOINT_SECONDS, took / MOST_SAVING)
         self.tokens = 0.0

@@ -142,7 +142,7 @@ def estimate_training(
 
     # Number of workers over which ZeRO divides states (from stage 1 on), gradients (2) and weights (3).
     shards = dict.fromkeys((1, 2, 3), 1)
-    for stage in range(1, config.zero_stage + 1):
+    for stage in range(1, config.shard_stage + 1):
         shards[stage] = workers
     states = 12 * trained / shards[1]  # float32: weights and two moments
     # Gradients in float32, the copy that Adam reads, and 6 bytes for a bucket that is summed and for temporaries.
@@ -152,7 +152,7 @@ def estimate_training(
     held = weights + gradients + (0 if full else model)
     held += one.peak + 12 * vectors * one.width + 12 * labels * (one.head // one.width)
     saved = 0
-    if config.zero_stage == 3:
+    if config.shard_stage == 3:
         # Not sharded: the layer that runs and the next one, which is prefetched, or the head and its gradient; and the
         # gradients of a bucket until they are summed, in several copies.
         held += max(8 * one.largest, (1 + full) * one.itemsize * one.head)
@@ -162,7 +162,7 @@ def estimate_training(
         return _to_gigabytes(0.0, LIBRARIES + states + max(held, weights + saved), disk)
     offloaded = {"none": 0.0, "optimizer": states, "parameters": states + weights}[config.offload]
     loading = 0
-    if config.zero_stage < 3 and config.quantization == "none":
+    if config.shard_stage < 3 and config.quantization == "none":
         loading = one.weights  # into host memory first; ZeRO-3 loads layer by layer
     host = LIBRARIES + CUDA + max(offloaded + saved, loading)
     return _to_gigabytes(CUDA + held + states - offloaded, host, disk)

@@ -2,7 +2,13 @@
 
 from annotated_types import Unit
 
-from ratchet.orchestrator.atomic_file import append_json, read_json_lines, sync, write_atomically
+from ratchet.orchestrator.atomic_file import (
+    append_json,
+    link,
+    read_json_lines,
+    sync,
+    write_atomically,
+)
 from ratchet.orchestrator.job_interface.job import (
     MAP_RESOURCES,
     Context,
@@ -43,6 +49,7 @@ __all__ = [
     "Tokens",
     "Unit",
     "append_json",
+    "link",
     "read_json_lines",
     "sync",
     "write_atomically",

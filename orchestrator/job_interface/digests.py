@@ -21,15 +21,26 @@ THREADS = 8
 """Number of files hashed at once. `hashlib.file_digest` releases the GIL."""
 
 
-def hash_files(folder: Path) -> dict[str, dict[str, Any]]:
-    """Sync every file below a folder to disk. Return relative POSIX path -> {"bytes": int, "sha256": hex}."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+def hash_files(folder: Path, known: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    """Sync every file below a folder to disk. Return relative POSIX path -> {"bytes": int, "sha256": hex}.
+
+    known: digests of files that are links to files of a published folder. They are not read again."""
+    made = dict(known or {})
+    paths = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.relative_to(folder).as_posix() not in made:
+            paths.append(path)
     with ThreadPoolExecutor(THREADS) as pool:
         found = list(pool.map(_sync_and_hash, paths))
-    made = {}
     for path, digest in zip(paths, found, strict=True):
         made[path.relative_to(folder).as_posix()] = digest
     return made
+
+
+def read_digests(folder: Path, part: str) -> dict[str, Any]:
+    """Return the digests of the files below `part` of a published folder, by their paths in the folder."""
+    digests = json.loads((folder / NAME).read_bytes())
+    return {name: digests[name] for name in digests if name.startswith(f"{part}/")}
 
 
 def publish(folder: Path, target: Path, digests: Mapping[str, Any]) -> None:

@@ -30,8 +30,8 @@ class Resources:
     """Number of workers. None: as many as fit on the GPUs of the cluster at its largest, or one without GPUs."""
     min_workers: Annotated[int, Ge(1)] | None = None
     """Minimum number of workers to start with if not all fit. None: wait for all. In a map over shards, more workers
-    join as machines come. A training run keeps its number of workers until a machine is lost; with another number, it
-    resumes if `zero_stage` is 0, and starts again otherwise."""
+    join as machines come. A training run restarts from its last checkpoint as more workers when machines come, and as
+    fewer when some are lost (with zero_stage=3 from the beginning)."""
     cpus: Annotated[float, Gt(0)] | None = None
     """CPUs per worker. None: the largest number at which all workers fit on the machines. On machines with GPUs, at
     most the share of the worker's GPUs, or of one GPU, less one CPU for other steps."""

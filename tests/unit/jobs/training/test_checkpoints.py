@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from regression import OPTIONS
 
-from ratchet.jobs.training.checkpoints import Checkpoints, list_checkpoints, run_folder
+from ratchet.jobs.training.checkpoints import Checkpoints, list_checkpoints
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.orchestrator.job_interface import Context
@@ -65,18 +65,35 @@ def test_a_killed_run_leaves_no_model_behind(
 
 
 @pytest.mark.parametrize(
-    ("method", "dtype", "stage", "shared"),
+    ("method", "dtype", "stage", "offload", "used"),
     [
-        ("lora", "bfloat16", 0, True),
-        ("full", "float32", 0, True),
-        ("full", "bfloat16", 0, False),
-        ("lora", "float32", 1, False),
+        ("lora", "bfloat16", None, "none", 0),
+        ("lora", "float32", None, "optimizer", 1),
+        ("lora", "float32", None, "parameters", 3),
+        ("lora", "float32", 2, "none", 2),
+        ("full", "float32", None, "none", 1),
+        ("full", "float32", 0, "none", 0),
+        ("full", "bfloat16", 0, "none", 1),
     ],
 )
-def test_unsharded_checkpoints_fit_any_workers(
-    method: Any, dtype: Any, stage: int, shared: bool, context: Callable[..., Context]
+def test_what_is_sharded_by_default(
+    method: Any, dtype: Any, stage: int | None, offload: Any, used: int
 ) -> None:
     """DeepSpeed shards the optimizer's states of bfloat16 weights at stage 0 too: `ratchet.models.engine`."""
-    options = replace(OPTIONS, method=method, dtype=dtype, zero_stage=stage)
-    one, two = (run_folder(context(), options, workers) for workers in (1, 2))
-    assert (one == two) == shared
+    options = replace(OPTIONS, method=method, dtype=dtype, zero_stage=stage, offload=offload)
+    assert options.shard_stage == used
+
+
+def test_the_best_model_is_written_and_read_once(context: Callable[..., Context]) -> None:
+    saved, checkpoints, history = start(context())
+    saved.text = "best"
+    checkpoints.save_model(True, None)
+    for _ in range(3):
+        history.loss.append(0.0)
+        checkpoints.save(history)
+    files = [folder / "best" / "weights" for folder in list_checkpoints(checkpoints.folder)]
+    assert len(files) == 2
+    assert len({file.stat().st_ino for file in files}) == 1
+    assert not any(find_damage(folder) for folder in list_checkpoints(checkpoints.folder))
+    files[0].write_text("tseb")
+    assert all(find_damage(folder) for folder in list_checkpoints(checkpoints.folder))
