@@ -12,13 +12,19 @@ import transformers
 from accelerate import dispatch_model, infer_auto_device_map
 from accelerate.utils import get_balanced_memory
 from torch.nn import functional
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from ratchet.errors import ModelError
 from ratchet.models import shared_models
 from ratchet.models.adapters import lora
 from ratchet.models.devices import BALANCED, resolve_device, resolve_dtype
 from ratchet.models.engine import is_partitioned
-from ratchet.models.model_files import check_folder, check_quantizable, copy_tokenizer
+from ratchet.models.model_files import (
+    check_folder,
+    check_quantizable,
+    copy_tokenizer,
+    read_main_dtype,
+)
 
 HEADS = ("classifier", "score", "pre_classifier", "head")
 """Names that transformers uses for the head of a sequence classifier. Heads are trained in full, never quantized."""
@@ -43,14 +49,14 @@ def open_model(
 ) -> tuple[Any, list[str]]:
     """Load a model folder as the auto class `kind`. Returns the model on its device, and the names of missing weights.
 
-    For inference an adapter is merged, in float32, before the cast. It is not merged into a model in 4 bits, where
-    merged weights would be rounded to 4 bits again. training: no adapter, no dropout, and eager attention on CPUs,
-    whose backward pass is faster there; on GPUs SDPA, or eager attention for architectures without it. dtype, device:
-    see `ratchet.models.embedder.encoder.load`. quantization: `nf4` keeps linear layers in 4 bits with double
-    quantization and computes in `dtype` (Dettmers et al. 2023, "QLoRA"). may_lack(name):
-    whether a missing weight is accepted, besides an embedder's pooler; it is initialised at random. settings: overrides
-    of the config. Inside `shared_models.share`, a model for inference may be one that was opened before. Raises
-    ModelError for an unusable folder.
+    For inference an adapter is merged, in float32, before weights are rounded. It is not merged into a model in 4
+    bits, where merged weights would be rounded to 4 bits again. Inside `shared_models.share`, a model for inference may
+    be one that was opened before. training: no adapter, no dropout, and eager attention on CPUs, whose backward pass is
+    faster there; on GPUs SDPA, or eager attention for architectures without it. dtype, device: see
+    `ratchet.models.embedder.encoder.load`. quantization: `nf4` keeps linear layers in 4 bits with double quantization
+    and computes in `dtype` (Dettmers et al. 2023, "QLoRA"). may_lack(name): whether a missing weight is accepted,
+    besides an embedder's pooler; it is initialised at random. settings: overrides of the config. Raises ModelError for
+    an unusable folder.
     """
     key = (kind, base, adapter, dtype, device, quantization, str(settings))
     shared = None if training else shared_models.current()
@@ -62,17 +68,22 @@ def open_model(
         check_quantizable("quantization", base)
     config = transformers.AutoConfig.from_pretrained(base, **(settings or {}))
     kept = resolve_dtype(dtype, resolve_device(device))
-    merges = adapter and not training and quantization == "none"
-    options: dict[str, Any] = {"dtype": torch.float32 if merges else kept}
+    options: dict[str, Any] = {"dtype": kept}
+    if adapter and not training and kept != torch.float32:
+        # Weights in float32 are rounded after merging only.
+        options["dtype"] = getattr(torch, read_main_dtype(base))
+    heads = kind is transformers.AutoModelForSequenceClassification
+    on_gpu = resolve_device(device).type != "cpu" and device != BALANCED
+    if on_gpu and not heads and not is_deepspeed_zero3_enabled():
+        # From the file to the GPU, not through the memory of the host. A new head is initialised on the CPU, so that
+        # it is the same on all machines.
+        options["device_map"] = {"": resolve_device(device)}
     if training:
         turn_off_dropout(config)
         if resolve_device(device).type == "cpu":
             options["attn_implementation"] = "eager"
     if quantization == "nf4":
-        if kind is transformers.AutoModelForSequenceClassification:
-            whole = [*HEADS, ".*pooler"]
-        else:
-            whole = None
+        whole = [*HEADS, ".*pooler"] if heads else None
         how = {**NF4, "bnb_4bit_compute_dtype": kept, "llm_int8_skip_modules": whole}
         options["quantization_config"] = transformers.BitsAndBytesConfig(**how)
         if device == BALANCED:
@@ -106,13 +117,13 @@ def open_model(
         lora.check_base_is_kept(adapter)
         model = lora.load(model, adapter)
         if is_merged:
-            model = model.merge_and_unload()
+            model = lora.merge(model, kept)
     model = move_model(
         model, torch.device("cpu") if device == BALANCED else resolve_device(device), kept
     )
     if device == BALANCED and is_merged:
         model = spread_model(model)
-    if kind is transformers.AutoModelForSequenceClassification:
+    if heads:
         score_in_float32(model)
     model.train(training)
     opened = (model, sorted(found["missing_keys"]))

@@ -70,7 +70,7 @@ def estimate_needs(step: needs.ModelStep) -> Needs | None:
     size = sum(file.stat().st_size for file in step.folder.glob("*.safetensors"))
     memory = 0.0
     if size >= needs.SMALL:
-        memory = 2 * size / 1e9  # half-precision weights are merged in float32
+        memory = 2 * size / 1e9  # the merged layers, and the whole model that they are put into
     return Needs(0.0, memory, disk=size / 1e9)
 
 

@@ -105,6 +105,22 @@ def load(
         return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable, config=config)
 
 
+def merge(model: "PeftModel", dtype: torch.dtype) -> Any:
+    """Return the base with the adapter in its weights. Each sum is computed in float32 and rounded once, to `dtype`.
+
+    Layer by layer, on the model's device: beside the model, only one layer is in memory in float32."""
+    from peft.tuners.lora import LoraLayer
+
+    for module in model.modules():
+        if isinstance(module, LoraLayer):
+            weight: Any = module.get_base_layer().weight
+            weight.data = weight.data.float()
+            module.merge()
+            weight.data = weight.data.to(dtype)
+    with warnings.catch_warnings(action="ignore"):  # that the layers are merged already
+        return model.merge_and_unload()
+
+
 def check_base_is_kept(folder: Path) -> None:
     """Raise ModelError for an adapter whose training changed the base, which PEFT does not repeat exactly."""
     start = read_object(folder / CONFIG).get("init_lora_weights")

@@ -28,6 +28,7 @@ from ratchet.models.adapters import lora
 from ratchet.models.devices import resolve_dtype
 from ratchet.models.loading import train_in_float32, turn_off_dropout
 from ratchet.models.meta.meta_device import Kind, build_on_meta, find_equal_layers, load_config
+from ratchet.models.model_files import read_main_dtype
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a weight in 4 bits: the code, a byte for each block of 64, and a float32 for 256 of those (QLoRA)."""
@@ -87,14 +88,25 @@ def estimate_inference(
     if kept:
         working += kept * one.cache + 3 * 4 * rows * one.head // one.width
     loaded = one.loaded
+    weights: float = one.weights
     if has_adapter and plain:
-        loaded *= 4 // one.itemsize  # an adapter is merged in float32
+        working = max(
+            working, 8 * one.largest
+        )  # a layer and its change in float32, when it is merged
+        if read_main_dtype(folder) == "float32":  # rounded after merging
+            loaded *= 4 // one.itemsize
+            weights *= 4 // one.itemsize
     if not gpus:
         return _to_gigabytes(0.0, LIBRARIES + max(loaded, one.loaded + working))
-    weights: float = one.weights
-    if gpus > 1:  # the layers are split over the GPUs
+    loading = 0
+    if (
+        gpus > 1
+    ):  # the layers are split over the GPUs, after they were loaded into the memory of the host
         weights *= 1 / gpus + 1.25 / one.layers
-    return _to_gigabytes(CUDA + weights + working, LIBRARIES + CUDA + (loaded if plain else 0))
+        loading = loaded if plain else 0
+    elif kind == "classifier" and plain:
+        loading = loaded
+    return _to_gigabytes(CUDA + weights + working, LIBRARIES + CUDA + loading)
 
 
 def estimate_training(
@@ -162,8 +174,8 @@ def estimate_training(
         return _to_gigabytes(0.0, LIBRARIES + states + max(held, weights + saved), disk)
     offloaded = {"none": 0.0, "optimizer": states, "parameters": states + weights}[config.offload]
     loading = 0
-    if config.shard_stage < 3 and config.quantization == "none":
-        loading = one.weights  # into host memory first; ZeRO-3 loads layer by layer
+    if config.quantization == "none" and kind == "classifier":
+        loading = one.weights  # others go from the file to the GPU
     host = LIBRARIES + CUDA + max(offloaded + saved, loading)
     return _to_gigabytes(CUDA + held + states - offloaded, host, disk)
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from architectures import make, trained
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from tiny_models import save_chat_model
 from tokenizers import processors
@@ -310,6 +311,24 @@ def test_merged_cross_encoder_has_its_head(minilm: Path, tmp_path: Path) -> None
         [("x + 1", text) for text in TEXTS], activation_fn=torch.nn.Identity()
     )
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize("stored", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_layers_are_merged_in_float32_and_rounded_once(
+    tiny: dict[str, Path], tmp_path: Path, stored: str, dtype: str
+) -> None:
+    base = tmp_path / "base"
+    plain = transformers.AutoModel.from_pretrained(tiny["qwen2"], dtype=getattr(torch, stored))
+    plain.save_pretrained(base)
+    transformers.AutoTokenizer.from_pretrained(tiny["qwen2"]).save_pretrained(base)
+    adapter = embedder_adapter(base, tmp_path / "adapter")
+    ours = encoder.load(base, adapter, dtype=dtype, device="cpu").model.state_dict()
+    whole = transformers.AutoModel.from_pretrained(base, dtype=torch.float32)
+    theirs = PeftModel.from_pretrained(whole, adapter).merge_and_unload().state_dict()
+    assert ours.keys() == theirs.keys()
+    for name, weight in theirs.items():
+        assert torch.equal(ours[name], weight.to(getattr(torch, dtype))), name
 
 
 @pytest.mark.slow
