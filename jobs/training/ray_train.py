@@ -47,8 +47,10 @@ from ratchet.orchestrator.job_interface.digests import find_damage
 from ratchet.orchestrator.job_interface.worker import check_worker, find_existing_paths
 
 START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
-WAIT_SECONDS = os.environ.get(START_TIMEOUT, "1800")
+WAIT_FOR_ALL_SECONDS = os.environ.get(START_TIMEOUT, "1800")
 """Time to wait for resources for all workers. An autoscaler may need that long."""
+WAIT_FOR_SOME_SECONDS = "60"
+"""The same if fewer are enough (`Resources.min_workers`). Ray Train counts a lost machine for a moment, and waits."""
 RESIZE_SECONDS = 300.0
 """Time between looks for machines that have come, if `Resources.min_workers` is set. A restart costs a minute."""
 
@@ -115,15 +117,16 @@ def _fit(context: Context, config: FinetuneConfig, make_task: partial[Any]) -> N
         return
     # Fewer workers start if not all fit. They restart as more when machines come, and as fewer when some are lost.
     number: Any = workers
+    os.environ[START_TIMEOUT] = WAIT_FOR_ALL_SECONDS
     if resources.min_workers is not None:
         number = (min(resources.min_workers, workers), workers)
+        os.environ[START_TIMEOUT] = WAIT_FOR_SOME_SECONDS
     failure = context.work / f"failure-{context.attempt}.json"
     # As bytes, so that Ray Train's controller, which reads this too, does not import the model libraries.
     spec = cloudpickle.dumps((context, config, make_task, str(failure)))
     loop_config = {"spec": spec, "paths": find_existing_paths(context.work, make_task.keywords)}
     install_cleanup()
     folder = run_folder(context)
-    os.environ[START_TIMEOUT] = WAIT_SECONDS
     per_worker = {"CPU": resources.cpus or 1.0, "GPU": gpus, "memory": resources.memory * 1e9}
     trainer = TorchTrainer(
         _run_worker,
