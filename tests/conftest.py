@@ -30,6 +30,9 @@ MakeContext = Callable[..., Context]
 
 CONCEPTS = 12
 
+# Trainings are compared byte by byte, and two processes of tests share the cores.
+os.environ.setdefault("RATCHET_FIXED_THREADS", "1")
+
 # A time is no property: machines are slow at times.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")

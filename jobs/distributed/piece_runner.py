@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from ratchet.errors import JobError
 from ratchet.jobs.distributed.error_json import error_to_json
 from ratchet.jobs.distributed.pieces import Piece, commit_piece
 from ratchet.jobs.distributed.progress_tally import REPORT_SECONDS
 from ratchet.jobs.distributed.resolve_dtype import check_dtype
 from ratchet.models import shared_models
+from ratchet.models.free_cores import FreeCores
 from ratchet.orchestrator.job_interface import Context, append_json, read_json_lines
 from ratchet.orchestrator.job_interface.worker import check_worker, find_existing_paths
 
@@ -50,6 +49,7 @@ class PieceRunner:
         self.maps = maps
         self.workers: dict[int, Worker] = {}
         self.models: dict[Any, Any] = {}
+        self.cores: FreeCores | None = None
         self.failures: dict[int, str] = {}
         """Map -> its error as JSON. Its other pieces are left out here."""
 
@@ -77,26 +77,27 @@ class PieceRunner:
                 " expected it to finish; give workers more memory, or lower batch_tokens or workers"
             )
         if number not in self.workers:
-            torch.set_num_threads(context.resources.threads)
+            self.cores = self.cores or FreeCores(context.resources.threads)
             with shared_models.share(self.models):
                 self.workers[number] = own.worker(**own.arguments)
         worker = self.workers[number]
-        report = _make_reporter(piece, tell)
+        report = self._make_reporter(piece, tell)
         counts = commit_piece(context, piece, lambda file: worker(piece, file, report))
         starts.unlink(missing_ok=True)
         tell(str(piece.target), counts["rows"], counts.get("tokens", 0))
 
+    def _make_reporter(self, piece: Piece, tell: Callable[[str, int, int], Any]) -> ReportProgress:
+        reported = 0.0
 
-def _make_reporter(piece: Piece, tell: Callable[[str, int, int], Any]) -> ReportProgress:
-    reported = 0.0
+        def report(rows: int, tokens: int = 0) -> None:
+            nonlocal reported
+            if self.cores is not None:
+                self.cores.look()
+            if time.monotonic() - reported >= REPORT_SECONDS:
+                reported = time.monotonic()
+                tell(str(piece.target), int(rows), int(tokens))
 
-    def report(rows: int, tokens: int = 0) -> None:
-        nonlocal reported
-        if time.monotonic() - reported >= REPORT_SECONDS:
-            reported = time.monotonic()
-            tell(str(piece.target), int(rows), int(tokens))
-
-    return report
+        return report
 
 
 def _count_start(context: Context, file: Path) -> int:

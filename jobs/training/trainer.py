@@ -4,6 +4,7 @@ All workers do the same at the same training step. The first worker decides what
 """
 
 import math
+import os
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from ratchet.jobs.training.task import FinetuneTask
 from ratchet.jobs.training.tracking import Tracker
 from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models import engine
+from ratchet.models.free_cores import FreeCores
 from ratchet.orchestrator.job_interface import Context, Progress
 
 FIRST_CHECKPOINT_SECONDS = 300.0
@@ -29,6 +31,8 @@ FIRST_CHECKPOINT_SECONDS = 300.0
 LEAST_CHECKPOINT_SECONDS = 60.0
 MOST_SAVING = 0.05
 """Largest fraction of the time that checkpoints may take: a model that takes long to save is saved less often."""
+KEEPS_THREADS = "RATCHET_FIXED_THREADS" in os.environ
+"""Whether a training on CPUs keeps its number of threads, of which its last digits depend."""
 POLL_SECONDS = 5.0
 """Time between polls for notices, which wait for all workers. Clouds give a notice at least 30 s before."""
 
@@ -61,8 +65,9 @@ class Trainer:
         self.config = config
         self.worker = worker
         self.device = torch.device(worker.device)
+        self.cores: FreeCores | None = None
         if self.device.type == "cpu":
-            torch.set_num_threads(context.resources.threads)
+            self.cores = FreeCores(context.resources.threads)
         else:
             torch.cuda.set_device(self.device)
         seed_generators(config.seed)
@@ -135,6 +140,8 @@ class Trainer:
         checkpoint is due."""
         config = self.config
         done = len(self.history.loss)
+        if self.cores is not None and not KEEPS_THREADS:
+            self.cores.look()
         seed_generators(config.seed, done, self.worker.rank)
         batch = self.task.batch(self.history.epoch, self.history.step)
         loss_sum = torch.zeros((), device=self.device)
