@@ -1,6 +1,8 @@
 """build_index: build a FAISS index of documents from their vectors, and measure its recall against exact search."""
 
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,6 +14,7 @@ from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_files import check_folder
 from ratchet.orchestrator.job_interface import (
     Context,
+    Division,
     Job,
     Parents,
     PositiveInt,
@@ -58,10 +61,24 @@ class Inputs:
     """Shards of the documents."""
 
 
-def check(config: Config, inputs: Inputs, parents: Parents) -> None:
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result | None:
     if inputs.model is not None:
         check_folder(inputs.model)
         check_embedder_model(inputs.model, read_encoding_config(inputs.model))
+    if divide(config, inputs).gpus:
+        return Result(note="on machines with GPUs, faiss-gpu trains and fills the index on them")
+    return None
+
+
+def divide(config: Config, inputs: Inputs) -> Division:
+    """Say whether GPUs help: in training and filling `ivf`, with a FAISS that has them."""
+    return Division(gpus=config.kind == "ivf" and _is_installed("faiss-gpu"))
+
+
+def _is_installed(distribution: str) -> bool:
+    with suppress(PackageNotFoundError):
+        return bool(version(distribution))
+    return False
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -74,6 +91,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.models.embedder import encoder
     from ratchet.models.search.top_k import top_k
 
+    gpus = context.resources.gpus and faiss.get_num_gpus()
     threads = context.resources.threads
     torch.set_num_threads(threads)
     faiss.omp_set_num_threads(threads)
@@ -88,12 +106,18 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         index.nprobe = min(lists, config.probes)
         index.cp.seed = config.seed
         chosen = np.sort(random.permutation(len(ids))[: VECTORS_PER_LIST * lists])
+        if gpus:
+            index.clustering_index = _put_on_gpus(faiss.IndexFlatIP(dim))
         index.train(take_rows(read_blocks(inputs.vectors, ids), chosen))
+        index.clustering_index = None
     if config.kind == "hnsw":
         index.hnsw.efSearch = config.depth
+    filled = _put_on_gpus(index) if gpus else index
     for at, block in read_blocks(inputs.vectors, ids):
-        index.add(block)
+        filled.add(block)
         context.progress(Progress(at + len(block), len(ids), "documents", "adding"))
+    if gpus:
+        index = faiss.index_gpu_to_cpu(filled)
     faiss.write_index(index, str(context.out / INDEX))
     write_table(context.out / DOCUMENTS, documents)
 
@@ -114,12 +138,22 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     )
 
 
+def _put_on_gpus(index: Any) -> Any:
+    """Return a copy of an index on all GPUs that the process sees, each with a part of the vectors."""
+    import faiss
+
+    options = faiss.GpuMultipleClonerOptions()
+    options.shard = True
+    return faiss.index_cpu_to_all_gpus(index, options)
+
+
 JOB = Job(
     "build_index",
     Config,
     Inputs,
     run,
-    resources=("cpus", "memory", "accelerator", "labels", "retries"),
+    resources=("cpus", "gpus", "memory", "accelerator", "labels", "retries"),
+    divide=divide,
     check=check,
     outputs=(INDEX, DOCUMENTS),
     metrics=lambda config: (f"recall@{config.k}", "documents", "dimensions", "megabytes"),

@@ -111,6 +111,9 @@ def resolve_resources(asked: Resources, machines: Sequence[Machine]) -> Resource
     cpus = asked.cpus
     if cpus is None:
         cpus = max((_share_cpus(machine, gpus) for machine in fit), default=1.0) // 1
-        while cpus > 1 and count_fitting(machines, replace(asked, cpus=cpus)) < workers:
+        left = machines
+        if gpus:
+            left = [replace(m, cpus=m.cpus - 1) if m.gpus else m for m in machines]
+        while cpus > 1 and count_fitting(left, replace(asked, cpus=cpus)) < workers:
             cpus -= 1
     return replace(asked, workers=workers, cpus=max(cpus, 1.0))

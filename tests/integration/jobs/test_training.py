@@ -17,6 +17,7 @@ from regression import OPTIONS, STEPS, Regression, check_equal, context, fresh, 
 from step_process import run_step
 
 from ratchet.errors import ArtifactError, InputError
+from ratchet.jobs.training.checkpoints import list_checkpoints, read_history, run_folder
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.ray_train import train
@@ -57,9 +58,8 @@ def test_training_begins_with_fitting_workers(cluster: None, tmp_path: Path) -> 
         train, replace(wanted, resources=asked), OPTIONS, partial(Regression), tmp_path / "best"
     )
     check_equal(history, tmp_path / "best")
-    assert [path.name for path in (tmp_path / "work/train").glob("*-2")], (
-        "the two that two CPUs hold"
-    )
+    last = list_checkpoints(run_folder(wanted))[-1]
+    assert read_history(last).workers == 2, "the two that two CPUs hold"
 
 
 def test_a_checkpoint_with_a_changed_byte_is_not_used(cluster: None, tmp_path: Path) -> None:

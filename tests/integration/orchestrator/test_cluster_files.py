@@ -33,8 +33,13 @@ def test_ray_accepts_the_cluster() -> None:
 
     whole = prepare_config(copy.deepcopy(cluster()))
     validate_config(whole)
-    assert whole["docker"]["head_image"].startswith(f"rayproject/ray:{locked('ray')}-py311")
-    assert whole["docker"]["worker_image"].startswith(f"rayproject/ray:{locked('ray')}-py311")
+    built = (ROOT / "Dockerfile").read_text()
+    assert whole["docker"]["image"] in built, "the image that the Dockerfile says how to build"
+    assert f"FROM rayproject/ray:{locked('ray')}-py311" in built
+    assert f"faiss-gpu=={locked('faiss-cpu')}" in built
+    assert "make setup" not in (ROOT / "cluster.yaml").read_text(), (
+        "nothing is installed at a start"
+    )
 
 
 def test_workers_come_from_none_and_spot_first() -> None:
@@ -42,7 +47,7 @@ def test_workers_come_from_none_and_spot_first() -> None:
     assert types["head"]["resources"] == {"CPU": 0}, "no step's workers where drivers live"
     workers = {name: kind for name, kind in types.items() if name != "head"}
     assert all(kind["min_workers"] == 0 for kind in workers.values())
-    for kind in ("cpu", "gpu"):
+    for kind in ("cpu", "gpu", "gpus"):
         spot, steady = workers[f"{kind}_spot"], workers[f"{kind}_on_demand"]
         assert spot["resources"] == steady["resources"]
         assert spot["priority"] > steady.get("priority", 0)
@@ -110,8 +115,9 @@ def test_both_tell_what_may_be_brought(tmp_path: Path, monkeypatch: pytest.Monke
         assert {(one.cpus, one.gpus, one.count) for one in found} == {
             (16.0, 0.0, 8),
             (16.0, 1.0, 8),
+            (96.0, 8.0, 2),
         }
-        assert {one.labels.get("market") for one in found if one.gpus} == {"spot", "on-demand"}
+        assert {one.labels.get("market") for one in found if one.gpus == 1} == {"spot", "on-demand"}
     assert found[0].memory == pytest.approx(64 * 2**30 / 1e9)
     (tmp_path / "other.yaml").write_text("a: 1")
     monkeypatch.setenv("RATCHET_CLUSTER", str(tmp_path / "other.yaml"))
@@ -141,17 +147,17 @@ def test_unplaceable_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             resources=Resources(**resources),
         )
 
-    assert cluster.place(embedding()) == Resources(workers=16, cpus=15.0, gpus=1.0)
-    assert cluster.place(embedding(labels=("market=on-demand",))).workers == 8
+    assert cluster.place(embedding()) == Resources(workers=48, cpus=11.0, gpus=1.0)
+    assert cluster.place(embedding(labels=("market=on-demand",))).workers == 24
     for resources, said in (
         (
-            {"workers": 17},
-            r"step embed: 17 workers of 1 CPUs and 1 GPUs given; expected at most the 16 that fit",
+            {"workers": 49},
+            r"step embed: 49 workers of 1 CPUs and 1 GPUs given; expected at most the 48 that fit",
         ),
-        ({"cpus": 17.0}, r"1 workers of 17 CPUs and 1 GPUs given; expected at most the 0 that fit"),
+        ({"cpus": 97.0}, r"1 workers of 97 CPUs and 1 GPUs given; expected at most the 0 that fit"),
         (
-            {"workers": 9, "labels": ("market=spot",)},
-            r"market=spot given; expected at most the 8 that fit",
+            {"workers": 25, "labels": ("market=spot",)},
+            r"market=spot given; expected at most the 24 that fit",
         ),
     ):
         with pytest.raises(InputError, match=said):
