@@ -310,11 +310,17 @@ def silence_transformers() -> Iterator[None]:
 
 
 def make_attention_options(
-    model: Any, positions_BL: np.ndarray, seen_B1LL: np.ndarray, device: torch.device
+    model: Any, positions_BL: np.ndarray, owner_BL: np.ndarray, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """Return `position_ids` [B, L] and `attention_mask` [B, 1, L, L] for a forward pass. seen_B1LL: bool, whether a
-    token (third axis) attends to another. Eager attention gets the mask as a term of the logits."""
-    seen = torch.from_numpy(seen_B1LL).to(device)
+    """Return `position_ids` [B, L] and `attention_mask` [B, 1, L, L] for a forward pass. owner_BL: a token attends to
+    the tokens before it that have its owner, or owner 0.
+
+    The mask is made on the device: it has L times as many numbers as its arguments. Eager attention gets it as a term
+    of the logits."""
+    owner = torch.from_numpy(owner_BL).to(device)
+    before = torch.ones(owner.shape[1], owner.shape[1], dtype=torch.bool, device=device).tril()
+    same = owner[:, :, None] == owner[:, None, :]
+    seen = ((same | (owner[:, None, :] == 0)) & before)[:, None]
     by_hand = model.config._attn_implementation == "eager"  # which adds the mask to the logits
     mask = torch.where(seen, 0.0, -1e9) if by_hand else seen
     return {"position_ids": torch.from_numpy(positions_BL).to(device), "attention_mask": mask}

@@ -71,7 +71,8 @@ def index_pairs(rows: Sequence[PrefixRow]) -> list[np.ndarray]:
 
 
 def make_tree_attention(rows: Sequence[PrefixRow], length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (positions int64 [B, L], mask bool [B, 1, L, L]: whether a token (third axis) attends to another)."""
+    """Return (positions, owner), both int64 [B, L]. owner: the pair of a token, from 1; 0: the prefix, to which all
+    pairs attend; -1: padding."""
     owner_BL = np.full((len(rows), length), -1)
     positions_BL = np.zeros((len(rows), length), np.int64)
     for b, row in enumerate(rows):
@@ -81,9 +82,7 @@ def make_tree_attention(rows: Sequence[PrefixRow], length: int) -> tuple[np.ndar
         for number, (start, end) in enumerate(zip(starts, row.ends, strict=True), 1):
             owner_BL[b, start:end] = number
             positions_BL[b, start:end] = row.prefix_length + np.arange(end - start)
-    same = owner_BL[:, :, None] == owner_BL[:, None, :]
-    seen = (same | (owner_BL[:, None, :] == 0)) & np.tri(length, dtype=bool)
-    return positions_BL, seen[:, None]
+    return positions_BL, owner_BL
 
 
 ARCHITECTURES = (
