@@ -92,14 +92,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--busy", type=int, nargs="*", default=[0, 1, 2])
-    parser.add_argument("--task", choices=TASKS)
-    parser.add_argument("--way", choices=WAYS)
+    parser.add_argument("--tasks", nargs="*", choices=TASKS, default=TASKS)
+    parser.add_argument("--task", choices=TASKS, help=argparse.SUPPRESS)
+    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.task:
         print(measure(given.task, given.way, given.seconds))
         return
     print(f"{'tokens/s':12}{'busy':>6}" + "".join(f"{way:>12}" for way in WAYS))
-    for task in TASKS:
+    for task in given.tasks:
         for processes in given.busy:
             found: dict[str, list[float]] = {way: [] for way in WAYS}
             with busy(processes):

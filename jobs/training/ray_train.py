@@ -26,6 +26,7 @@ from ray.train import (
     WorkerGroupError,
     get_context,
     get_preemption_info,
+    report,
 )
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
@@ -203,7 +204,14 @@ def _run_worker(loop_config: dict[str, Any]) -> None:
         return
     check_worker(context, loop_config["paths"])
     try:
-        _run_trainer(context, config, make_task, worker, find_notice=get_preemption_info)
+        _run_trainer(
+            context,
+            config,
+            make_task,
+            worker,
+            find_notice=get_preemption_info,
+            report_metrics=report,
+        )
     except Exception as error:
         lost_another = type(error).__name__ in RETRYABLE and not isinstance(error, RatchetError)
         if not lost_another:

@@ -58,8 +58,10 @@ class Trainer:
         make_task: Callable[[WorkerInfo, FinetuneConfig], FinetuneTask],
         worker: WorkerInfo,
         find_notice: Callable[[], Any] = lambda: None,
+        report_metrics: Callable[[dict[str, Any]], Any] = lambda metrics: None,
     ) -> None:
-        """find_notice: returns the notice that machines of the run will be taken away, or None. Collective."""
+        """find_notice: returns the notice that machines of the run will be taken away, or None. report_metrics: shows
+        the metrics of an evaluation on Ray's dashboard. Both are collective."""
         engine.silence_libraries()
         self.context = context
         self.config = config
@@ -82,6 +84,7 @@ class Trainer:
         self.tokens = 0.0
         """Number of tokens of all workers since the last report."""
         self.find_notice = find_notice
+        self.report_metrics = report_metrics
         self.notice: Any = None
         self.saved_at = self.reported_at = self.polled_at = time.monotonic()
         self.checkpoint_seconds = FIRST_CHECKPOINT_SECONDS
@@ -229,6 +232,7 @@ class Trainer:
         history.evaluated_at.append(done)
         history.sums.append(found.sums)
         self._log(done, "valid", found.metrics)
+        self.report_metrics({"training_step": done, **history.evaluations[-1]})
         is_best = self._is_best(found.metrics)
         if is_best:
             history.best = len(history.evaluations) - 1
