@@ -49,7 +49,7 @@ def open_model(
 ) -> tuple[Any, list[str]]:
     """Load a model folder as the auto class `kind`. Returns the model on its device, and the names of missing weights.
 
-    For inference an adapter is merged, in float32, before weights are rounded. It is not merged into a model in 4
+    For inference an adapter is merged, as in the folder that `merging.merge` writes. It is not merged into a model in 4
     bits, where merged weights would be rounded to 4 bits again. Inside `shared_models.share`, a model for inference may
     be one that was opened before. training: no adapter, no dropout, and eager attention on CPUs, whose backward pass is
     faster there; on GPUs SDPA, or eager attention for architectures without it. dtype, device: see
@@ -69,8 +69,9 @@ def open_model(
     config = transformers.AutoConfig.from_pretrained(base, **(settings or {}))
     kept = resolve_dtype(dtype, resolve_device(device))
     options: dict[str, Any] = {"dtype": kept}
-    if adapter and not training and kept != torch.float32:
-        # Weights in float32 are rounded after merging only.
+    merges = adapter is not None and not training and quantization == "none"
+    if merges:
+        # Merged weights are rounded as in the merged folder, and then to the dtype of the computation.
         options["dtype"] = getattr(torch, read_main_dtype(base))
     heads = kind is transformers.AutoModelForSequenceClassification
     on_gpu = resolve_device(device).type != "cpu" and device != BALANCED
@@ -117,7 +118,7 @@ def open_model(
         lora.check_base_is_kept(adapter)
         model = lora.load(model, adapter)
         if is_merged:
-            model = lora.merge(model, kept)
+            model = lora.merge(model, options["dtype"])
     model = move_model(
         model, torch.device("cpu") if device == BALANCED else resolve_device(device), kept
     )

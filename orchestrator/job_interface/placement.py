@@ -113,7 +113,7 @@ def resolve_resources(asked: Resources, machines: Sequence[Machine]) -> Resource
         cpus = max((_share_cpus(machine, gpus) for machine in fit), default=1.0) // 1
         left = machines
         if gpus:
-            left = [replace(m, cpus=m.cpus - 1) if m.gpus else m for m in machines]
+            left = [replace(m, cpus=max(0.0, m.cpus - 1)) if m.gpus else m for m in machines]
         while cpus > 1 and count_fitting(left, replace(asked, cpus=cpus)) < workers:
             cpus -= 1
     return replace(asked, workers=workers, cpus=max(cpus, 1.0))

@@ -6,11 +6,9 @@ from typing import Any
 
 from ratchet.jobs.retrieval import embed, evaluate_retrieval
 from ratchet.orchestrator.step import Job, Output, Row, Source, Step, step
+from ratchet.recipes.parts.models import Model, list_inputs
 from ratchet.recipes.parts.predictions import fuse_evaluations
 from ratchet.recipes.parts.rows import make_row
-
-Model = Source | Output
-"""A model folder: a published model, a model of another run, or an output of this run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +44,13 @@ class Evaluations:
 
     def embed(self, name: str, model: Model, texts: str) -> Step:
         values: dict[str, Any] = {"role": "passage" if texts == "corpus" else "query"}
-        if texts != "corpus" and (isinstance(model, Source) or model.step.finished):
-            values["examples"] = (
-                self.examples
-            )  # models that this run finetunes have them in their folders
+        given = isinstance(model, Source) or (isinstance(model, Output) and model.step.finished)
+        if texts != "corpus" and given:
+            # Models that this run finetunes have them in their folders.
+            values["examples"] = self.examples
+        values |= list_inputs(model)
         return self._step_once(
-            f"{name}/embed_{texts}", embed.JOB, model=model, texts=self._texts(texts), **values
+            f"{name}/embed_{texts}", embed.JOB, texts=self._texts(texts), **values
         )
 
     def evaluate(self, name: str, model: Model, split: str, **inputs: Any) -> Step:

@@ -1,5 +1,6 @@
 """Models as parameters of recipes."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from ratchet.errors import InputError
@@ -7,6 +8,35 @@ from ratchet.jobs.export import export_model
 from ratchet.jobs.pretrained import pretrained
 from ratchet.orchestrator.finished_run import find_model_input, find_model_output, find_run_model
 from ratchet.orchestrator.step import Output, Source, Step, step
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A base with an adapter that this run trains. Embedding and scoring merge them when they load, and need not wait
+    for the step that writes the merged model."""
+
+    base: Source | Output
+    adapter: Output
+    merged: Output
+    """The merged model, for training and for use after the run."""
+
+
+Model = Source | Output | Adapted
+"""A model: a published one, that of another run, or one of this run."""
+
+
+def list_inputs(model: Model) -> dict[str, Any]:
+    """Return the inputs of a step that runs a model."""
+    if isinstance(model, Adapted):
+        return {"model": model.base, "adapter": model.adapter}
+    return {"model": model}
+
+
+def find_folder(model: Model) -> Source | Output:
+    """Return the folder of the whole model."""
+    if isinstance(model, Adapted):
+        return model.merged
+    return model
 
 
 def choose_model(name: str) -> Source | Output:

@@ -7,6 +7,7 @@ from ratchet.jobs.predictions import fuse, prepare_queries, write_predictions
 from ratchet.jobs.retrieval import embed, evaluate_retrieval, rerank, rerank_api
 from ratchet.jobs.retrieval.datasets import find_queries
 from ratchet.orchestrator.step import Output, Row, Source, Step, step
+from ratchet.recipes.parts.models import Model, list_inputs
 
 Systems = dict[str, tuple[Step | None, Step]]
 """System name -> (its evaluation on the held-out queries, for the fusion weights; its ranking of the new queries)."""
@@ -28,22 +29,22 @@ def rank_by_bm25(queries: Step | Output | None, corpus: Output, split: str) -> S
 
 
 def score_lists(
-    name: str, reranker: Source | Output | str, lists: Step | Output, corpus: Output, **values: Any
+    name: str, reranker: Model | str, lists: Step | Output, corpus: Output, **values: Any
 ) -> Step:
     """Score lists of documents with a reranker: a model, or the URL of a rerank API (str)."""
     given: dict[str, Any] = {"lists": lists, "corpus": corpus, **values}
     if isinstance(reranker, str):
         return step(name, rerank_api.JOB, url=reranker, **given)
-    return step(name, rerank.JOB, model=reranker, **given)
+    return step(name, rerank.JOB, **list_inputs(reranker), **given)
 
 
 def rank_queries(
     name: str,
     queries: Step,
     corpus: Output,
-    embedder: Source | Output,
+    embedder: Model,
     vectors: Step,
-    reranker: Source | Output | str | None = None,
+    reranker: Model | str | None = None,
     depth: int = 25,
     examples: Source | None = None,
     train: TrainingQueries | None = None,
@@ -54,7 +55,7 @@ def rank_queries(
     vectors: embeddings of the corpus. depth: documents per query to rerank. examples: few-shot examples for an embedder
     whose folder has none. train: training queries and their embeddings by the same embedder."""
     inputs: dict[str, Any] = {"queries": queries, "corpus": corpus}
-    asked: dict[str, Any] = {"model": embedder, "texts": queries, "examples": examples}
+    asked = {**list_inputs(embedder), "texts": queries, "examples": examples}
     own = step(f"{name}/embed_queries", embed.JOB, **asked, role="query")
     found = {
         "": step(

@@ -8,7 +8,8 @@ from ratchet.errors import InputError
 from ratchet.jobs.retrieval import finetune_embedder, finetune_reranker, merge, mine
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Output, Row, Source, Step, Summary, step
-from ratchet.recipes.parts.evaluations import Evaluations, Model
+from ratchet.recipes.parts.evaluations import Evaluations
+from ratchet.recipes.parts.models import Adapted, Model, find_folder
 from ratchet.recipes.parts.predictions import (
     Systems,
     TrainingQueries,
@@ -45,8 +46,8 @@ class LoopState:
     """The embedder's adapter (with method=full, its model)."""
     evaluations: dict[str, Step] = field(default_factory=dict)
     """Split -> evaluation of the last embedder."""
-    reranker_base: Model | None = None
-    reranker: Output | None = None
+    reranker_base: Source | Output | None = None
+    reranker: Model | None = None
     reranker_adapter: Output | None = None
     reranked: dict[str, Step] = field(default_factory=dict)
     """Split -> evaluation of the last reranker."""
@@ -60,9 +61,9 @@ class RetrievalLoop(Evaluations):
     keeps the model of its last epoch, and no reranker is a teacher. The defaults suit small encoders such as MiniLM. A
     large model needs a learning rate of 1e-4 or less."""
 
-    embedder: Model
+    embedder: Source | Output
     """The base model of the embedder in all iterations."""
-    reranker: Model | Literal["embedder"] | None = None
+    reranker: Source | Output | Literal["embedder"] | None = None
     """The base model of the reranker in all iterations. `embedder`: the embedder of iteration 0. None: no reranker."""
     mining: Mining = "each"
     distillation: Distillation = "kl_div"
@@ -104,8 +105,8 @@ class RetrievalLoop(Evaluations):
             rows += self.fuse(f"iteration {iterations - 1}", last.name, last.miner, systems)
         best = {}
         for kind, model in (("embedder", last.miner), ("reranker", last.reranker)):
-            if isinstance(model, Output):
-                best[kind] = model
+            if isinstance(model, Adapted | Output):
+                best[kind] = _find_output(model)
         if not self.new_queries:
             return Summary(rows, best=best)
         ranking, _ = fuse_rankings(self._rank_new_queries(last, iterations), self.valid)
@@ -174,14 +175,15 @@ class RetrievalLoop(Evaluations):
         for split in self.splits:
             before = zero_shot.get(split)
             last.evaluations[split] = self.evaluate(name, last.miner, split, before=before)
-        return make_row(f"iteration {i}", last.evaluations, finetuned, mined, last.miner)
+        made = _find_output(last.miner)
+        return make_row(f"iteration {i}", last.evaluations, finetuned, mined, made)
 
     def _train_reranker(self, last: LoopState, i: int) -> Row:
         """Mine with the embedder of this iteration, finetune the reranker, merge and evaluate."""
         name = last.name
         base = last.reranker_base
         if base is None:
-            base = last.miner
+            base = find_folder(last.miner)
             if isinstance(self.reranker, Source | Output):
                 base = self.reranker
         last.reranker_base = base
@@ -217,7 +219,8 @@ class RetrievalLoop(Evaluations):
         if self.valid:
             both = {"embedder": last.evaluations, "reranker": last.reranked}
             final = {self.splits[0]: self.blend(name, "", both)}
-        return make_row(f"iteration {i}, reranked", final, finetuned, hard, last.reranker)
+        made = _find_output(last.reranker)
+        return make_row(f"iteration {i}, reranked", final, finetuned, hard, made)
 
     def _training_values(self, teacher: Teacher | None, i: int) -> dict[str, Any]:
         """Return the settings and inputs that both finetuning steps of an iteration have."""
@@ -285,9 +288,11 @@ class RetrievalLoop(Evaluations):
             return mined
         return teacher.score(name, mined, self.prepared["corpus"])
 
-    def take_model(self, name: str, base: Model, finetuned: Step) -> tuple[Output, Output]:
-        """Return (output of a finetuning step, whole model). With method=full both are the model. With LoRA they are
-        the adapter and the merged model (an adapter that changes nothing, if training did not improve on the base)."""
+    def take_model(
+        self, name: str, base: Source | Output, finetuned: Step
+    ) -> tuple[Output, Output | Adapted]:
+        """Return (output of a finetuning step, model). With method=full both are the model. With LoRA the output is the
+        adapter (one that changes nothing, if training did not improve on the base)."""
         method = finetuned.config.method
         if method != self.method:
             raise InputError(
@@ -301,10 +306,17 @@ class RetrievalLoop(Evaluations):
         merged = step(
             name, merge.JOB, base=base, adapter=adapter, corpus=corpus, allow_unchanged=True
         )
-        return adapter, merged["model"]
+        return adapter, Adapted(base, adapter, merged["model"])
 
     def _distillation(self, teacher: Teacher | None) -> Distillation:
         """Return the setting `distillation` of a finetuning step: `none` if there are no teacher scores."""
         if teacher or self.mining == "given_scored":
             return self.distillation
         return "none"
+
+
+def _find_output(model: Model) -> Output:
+    """Return the folder of a model that this run makes."""
+    found = find_folder(model)
+    assert isinstance(found, Output)
+    return found

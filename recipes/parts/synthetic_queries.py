@@ -4,14 +4,14 @@ from typing import Any
 
 from ratchet.jobs.answers import generate
 from ratchet.jobs.synthetic import clean_queries, filter_queries, prepare_query_generation
-from ratchet.orchestrator.step import Step, step
-from ratchet.recipes.parts.evaluations import Model
+from ratchet.orchestrator.step import Output, Source, Step, step
+from ratchet.recipes.parts.models import Model
 from ratchet.recipes.parts.predictions import rank_queries
 from ratchet.recipes.parts.retrieval_loop import RetrievalLoop
 
 
 def add_synthetic_queries(
-    loop: RetrievalLoop, embedder: Model, generator: Model, queries_per_document: int
+    loop: RetrievalLoop, embedder: Model, generator: Source | Output, queries_per_document: int
 ) -> Step:
     """Return the training queries of a loop, followed by synthetic ones. A synthetic query is kept if the embedder, and
     the loop's teacher if it has one, rank its document high enough (see `filter_queries`)."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from ratchet.errors import ModelError
 from ratchet.orchestrator.step import Output, Source, Step
-from ratchet.recipes.parts.models import choose_model
+from ratchet.recipes.parts.models import Model, choose_model
 from ratchet.recipes.parts.predictions import score_lists
 
 
@@ -14,7 +14,7 @@ from ratchet.recipes.parts.predictions import score_lists
 class Teacher:
     """A reranker whose scores are distilled."""
 
-    model: Source | Output | str
+    model: Model | str
     """A model, or the URL (str) of a rerank API."""
     gate: Output | None = None
     """The output `teacher_gate` of a `finetune_reranker` step. None: the teacher is always used."""

@@ -70,7 +70,9 @@ def test_the_share_of_cpus_is_the_largest_with_which_all_fit(
     if not gpus:
         shares += [one.cpus for one in machines if not one.gpus]
     most = int(max(shares, default=1))
-    left = [replace(one, cpus=one.cpus - 1) if gpus and one.gpus else one for one in machines]
+    left = [
+        replace(one, cpus=max(0, one.cpus - 1)) if gpus and one.gpus else one for one in machines
+    ]
     enough = [cpus for cpus in range(1, most + 1) if put(left, cpus, gpus) >= workers]
     assert asked.cpus == max(enough, default=1)
 
