@@ -69,26 +69,30 @@ def map_model(context: Context, own: ModelMap, describe: Describe) -> dict[str, 
 
     The steps in `context.together` load the same model, so their pieces are processed too. These steps find them
     finished later. describe: their maps. An error in such a map is not raised here: its step repeats it."""
-    maps = [(context, own)]
+    output, worker = _prepare(context, own, context.resources.gpus)
+    outputs = [output]
+    workers = [worker]
     for other, config, inputs in context.together:
         with suppress(Exception):
             found = describe(other, config, inputs)
             if found is not None:
-                maps.append((other, found))
-    outputs = []
-    workers = []
-    for each, one in maps:
-        output = ShardOutput(each, one.shards, suffix=one.suffix, pieces=one.pieces)
-        outputs.append(output)
-        arguments = {
-            "config": one.config,
-            "inputs": one.inputs,
-            "device": name_device(context.resources.gpus),
-            "batch_tokens": each.resources.batch_tokens,
-        }
-        workers.append(MapWorker(each, one.worker, arguments))
+                output, worker = _prepare(other, found, context.resources.gpus)
+                outputs.append(output)
+                workers.append(worker)
     _process(outputs, workers)
     return outputs[0].collect(context.out, own.rows)
+
+
+def _prepare(context: Context, own: ModelMap, gpus: float | None) -> tuple[ShardOutput, MapWorker]:
+    """gpus: of a worker."""
+    arguments = {
+        "config": own.config,
+        "inputs": own.inputs,
+        "device": name_device(gpus),
+        "batch_tokens": context.resources.batch_tokens,
+    }
+    output = ShardOutput(context, own.shards, suffix=own.suffix, pieces=own.pieces)
+    return output, MapWorker(context, own.worker, arguments)
 
 
 def _process(outputs: Sequence[ShardOutput], workers: Sequence[MapWorker]) -> None:
