@@ -10,7 +10,7 @@ from ratchet.errors import InputError
 from ratchet.jobs.retrieval import embed, merge
 from ratchet.jobs.statements import evaluate_papers, finetune_embedder_pairs, prepare_papers
 from ratchet.orchestrator.step import Output, Row, Seed, Source, Step, Summary, step
-from ratchet.recipes.parts.models import choose_model
+from ratchet.recipes.parts.models import Adapted, Model, choose_model, list_inputs
 
 
 def theorems(
@@ -90,7 +90,8 @@ def theorems(
         corpus=prepared["test"],
         allow_unchanged=True,
     )["model"]
-    last = make_row("finetuned", evaluate("finetuned", prepared["test"], merged, None), finetuned)
+    adapted = Adapted(model, finetuned["adapter"], merged)
+    last = make_row("finetuned", evaluate("finetuned", prepared["test"], adapted, None), finetuned)
     return Summary([*rows, replace(last, model=merged)], best={"embedder": merged})
 
 
@@ -99,9 +100,10 @@ def find_given(**paths: str) -> dict[str, Any]:
     return {name: Source.find(path, name) for name, path in paths.items() if path}
 
 
-def evaluate(name: str, statements: Output, model: Source | Output, max_length: int | None) -> Step:
+def evaluate(name: str, statements: Output, model: Model, max_length: int | None) -> Step:
     """Embed statements, rank all of them for each statement, and return the evaluation."""
-    vectors = step(f"{name}/embed", embed.JOB, model=model, texts=statements, max_length=max_length)
+    inputs: dict[str, Any] = {**list_inputs(model), "texts": statements}
+    vectors = step(f"{name}/embed", embed.JOB, **inputs, max_length=max_length)
     return step(f"{name}/evaluate", evaluate_papers.JOB, statements=statements, embeddings=vectors)
 
 
