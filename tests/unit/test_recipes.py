@@ -107,7 +107,13 @@ def test_folds_have_steps_of_their_own_and_one_row_per_system(data: str) -> None
     steps, summary = build_retriever(data, "folds=3", "iterations=1", "reranker=embedder")
     plain, _ = build_retriever(data, "iterations=1", "reranker=embedder")
     names = [step.name for step in steps]
-    assert sorted(names) == sorted(f"fold{i}/{step.name}" for i in range(3) for step in plain)
+    expected = []
+    for i in range(3):
+        for step in plain:
+            # Only the models of the first fold are results of the run; the others are merged when they are loaded.
+            if i == 0 or step.name != "iter0/merge_reranker":
+                expected.append(f"fold{i}/{step.name}")
+    assert sorted(names) == sorted(expected)
     prepared = [step.config for step in steps if step.job.name == "prepare"]
     assert [(config.folds, config.fold) for config in prepared] == [(3, 0), (3, 1), (3, 2)]
     zero_shot = ["zero-shot", "nearest training queries", "zero-shot, fused"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
+import command
 import pyarrow as pa
 import pytest
+from command import sets
 
 from ratchet.data.tables import write_table
 from ratchet.orchestrator.run_log import list_run_logs
@@ -42,16 +42,10 @@ def test_ready_texts_are_embedded_with_one_load(
         """Return step -> digest of its result."""
         values = {"folder": tmp_path, "model": tiny["bert"], "names": names}
         values["embed.workers"] = workers
-        settings = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
-        command = [
-            sys.executable,
-            "-m",
-            "ratchet.orchestrator",
-            "run",
-            str(tmp_path / "texts.py"),
-            *shared_ray,
-        ]
-        subprocess.run([*command, "--store", str(tmp_path / store), *settings], check=True)
+        settings = sets(*(f"{name}={value}" for name, value in values.items()))
+        given = ["--store", str(tmp_path / store), *shared_ray, *settings]
+        status, output = command.run("run", str(tmp_path / "texts.py"), *given)
+        assert status == 0, output
         run_log = next(list_run_logs(Store.view(tmp_path / store)))
         return {step["name"]: step["object"] for step in run_log.steps()}
 
