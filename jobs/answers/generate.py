@@ -210,18 +210,15 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def describe_map(context: Context, config: Config, inputs: Inputs) -> "ModelMap":
-    from ratchet.data.tables import list_shards
     from ratchet.data.tasks.task import SAMPLES
     from ratchet.jobs.answers.answering import Worker
-    from ratchet.jobs.distributed.pieces import count_rows
-    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
-    from ratchet.jobs.distributed.shard_map import ModelMap
+    from ratchet.jobs.distributed.shard_map import make_model_map
 
-    shards = list_shards(inputs.samples)
-    rows = count_rows(shards, SAMPLES.names)
     config = replace(config, max_prompt_length=PROMPT.resolve(config, inputs.model))
-    config = resolve_dtype(context, config)
-    return ModelMap(shards, Worker, config, inputs, rows, pieces=choose_pieces(config))
+    pieces = choose_pieces(config)
+    return make_model_map(
+        context, Worker, config, inputs, inputs.samples, SAMPLES.names, pieces=pieces
+    )
 
 
 def list_loaded(config: Config) -> Sequence[str]:

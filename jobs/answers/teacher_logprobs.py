@@ -107,15 +107,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def describe_map(context: Context, config: Config, inputs: Inputs) -> "ModelMap":
-    from ratchet.data.tables import list_shards
     from ratchet.data.tasks.task import SAMPLES
-    from ratchet.jobs.distributed.pieces import count_rows
-    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
-    from ratchet.jobs.distributed.shard_map import ModelMap
+    from ratchet.jobs.distributed.shard_map import make_model_map
 
-    shards = list_shards(inputs.samples)
-    rows = count_rows(shards, SAMPLES.names)
-    return ModelMap(shards, Worker, resolve_dtype(context, config), inputs, rows)
+    return make_model_map(context, Worker, config, inputs, inputs.samples, SAMPLES.names)
 
 
 class Worker:

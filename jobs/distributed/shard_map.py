@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
+from ratchet.data.tables import list_shards
 from ratchet.jobs.distributed.error_json import error_from_json
 from ratchet.jobs.distributed.piece_runner import MapWorker, PieceRunner
 from ratchet.jobs.distributed.piece_size import MODEL_PIECES, SEARCH_PIECES
-from ratchet.jobs.distributed.pieces import ShardOutput
+from ratchet.jobs.distributed.pieces import ShardOutput, count_rows
 from ratchet.jobs.distributed.progress_tally import ProgressTally
+from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
 from ratchet.models.devices import name_device
 from ratchet.orchestrator.job_interface import Context
 
@@ -58,6 +60,22 @@ class ModelMap:
     """Expected number of rows."""
     suffix: str = "parquet"
     pieces: int = MODEL_PIECES
+
+
+def make_model_map(
+    context: Context,
+    worker: type,
+    config: Any,
+    inputs: Any,
+    folder: Path,
+    columns: Sequence[str],
+    **options: Any,
+) -> ModelMap:
+    """Return the map over the shards in a folder, which have these columns, with the dtype of the step. options:
+    `suffix` and `pieces`."""
+    shards = list_shards(folder)
+    rows = count_rows(shards, columns)
+    return ModelMap(shards, worker, resolve_dtype(context, config), inputs, rows, **options)
 
 
 Describe = Callable[[Context, Any, Any], ModelMap | None]

@@ -100,14 +100,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
 
 def describe_map(context: Context, config: Config, inputs: Inputs) -> "ModelMap":
-    from ratchet.data.tables import list_shards
-    from ratchet.jobs.distributed.pieces import count_rows
-    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
-    from ratchet.jobs.distributed.shard_map import ModelMap
+    from ratchet.jobs.distributed.shard_map import make_model_map
 
-    shards = list_shards(inputs.texts)
-    rows = count_rows(shards, ["id", "text"])
-    return ModelMap(shards, Worker, resolve_dtype(context, config), inputs, rows, suffix="arrow")
+    columns = ["id", "text"]
+    return make_model_map(context, Worker, config, inputs, inputs.texts, columns, suffix="arrow")
 
 
 class Worker:

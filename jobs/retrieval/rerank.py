@@ -126,14 +126,9 @@ def describe_map(context: Context, config: Config, inputs: Inputs) -> "ModelMap 
 
 
 def _make_map(context: Context, config: Config, inputs: Inputs) -> "ModelMap":
-    from ratchet.data.tables import list_shards
-    from ratchet.jobs.distributed.pieces import count_rows
-    from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
-    from ratchet.jobs.distributed.shard_map import ModelMap
+    from ratchet.jobs.distributed.shard_map import make_model_map
 
-    shards = list_shards(inputs.lists)
-    rows = count_rows(shards, ["id", "text"])
-    return ModelMap(shards, Worker, resolve_dtype(context, config), inputs, rows)
+    return make_model_map(context, Worker, config, inputs, inputs.lists, ["id", "text"])
 
 
 class Worker:

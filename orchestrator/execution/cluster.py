@@ -163,8 +163,11 @@ class Cluster:
     def place(self, step: Step, inputs: Any = None) -> Resources:
         """Resolve the resources of a step, with as many workers as fit and have work. inputs: see `Step.place`. Raises
         InputError if too few fit."""
+        return self.fit(step, step.place(self.machines(), inputs))
+
+    def fit(self, step: Step, asked: Resources) -> Resources:
+        """Return the resolved resources of a step with as many workers as fit. Raises InputError if too few fit."""
         machines = self.machines()
-        asked = step.place(machines, inputs)
         workers = placement.choose_workers(machines, asked)
         if workers == 0:
             have = ", ".join(f"{m.count} of {m.cpus:g} CPUs and {m.gpus:g} GPUs" for m in machines)

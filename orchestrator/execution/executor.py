@@ -132,8 +132,9 @@ class Executor:
         check_step_disk(self.plan, name, machines)
         about = {"together": list(together)} if together else {}
         self.run_log.event("started", name, step_id=step_id, attempt=lease.attempt, **about)
+        resources = step.place(machines, inputs)
         try:
-            self.cluster.place(step, inputs)
+            self.cluster.fit(step, resources)
         except InputError as error:  # machines were lost since the run began
             self.run_log.listener.message(f"waiting for machines: {error}")
         context = Context(
@@ -142,7 +143,7 @@ class Executor:
             attempt=lease.attempt,
             out=staging,
             work=self.plan.store.work(step_id),
-            resources=step.place(machines, inputs),
+            resources=resources,
             logs=self.plan.store.local("steps", step_id, "logs"),
             together=self._describe_others(together, machines),
         )
