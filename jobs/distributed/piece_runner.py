@@ -76,28 +76,31 @@ class PieceRunner:
                 f"step {context.step}, shard {piece.source}: its worker was lost {lost} times (killed, out of memory);"
                 " expected it to finish; give workers more memory, or lower batch_tokens or workers"
             )
+        if self.cores is None:  # in this process, not in the one that the runner was pickled in
+            self.cores = FreeCores(context.resources.threads)
         if number not in self.workers:
-            self.cores = self.cores or FreeCores(context.resources.threads)
             with shared_models.share(self.models):
                 self.workers[number] = own.worker(**own.arguments)
         worker = self.workers[number]
-        report = self._make_reporter(piece, tell)
+        report = _make_reporter(piece, tell, self.cores)
         counts = commit_piece(context, piece, lambda file: worker(piece, file, report))
         starts.unlink(missing_ok=True)
         tell(str(piece.target), counts["rows"], counts.get("tokens", 0))
 
-    def _make_reporter(self, piece: Piece, tell: Callable[[str, int, int], Any]) -> ReportProgress:
-        reported = 0.0
 
-        def report(rows: int, tokens: int = 0) -> None:
-            nonlocal reported
-            if self.cores is not None:
-                self.cores.look()
-            if time.monotonic() - reported >= REPORT_SECONDS:
-                reported = time.monotonic()
-                tell(str(piece.target), int(rows), int(tokens))
+def _make_reporter(
+    piece: Piece, tell: Callable[[str, int, int], Any], cores: FreeCores
+) -> ReportProgress:
+    reported = 0.0
 
-        return report
+    def report(rows: int, tokens: int = 0) -> None:
+        nonlocal reported
+        cores.look()
+        if time.monotonic() - reported >= REPORT_SECONDS:
+            reported = time.monotonic()
+            tell(str(piece.target), int(rows), int(tokens))
+
+    return report
 
 
 def _count_start(context: Context, file: Path) -> int:

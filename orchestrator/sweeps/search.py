@@ -71,7 +71,10 @@ def compute_max_concurrent(steps: Sequence[Step], cluster: Cluster) -> int:
     for step in steps:
         asked = cluster.place(step)
         fits = count_fitting(machines, asked) // (asked.workers or 1)
-        (with_gpus if asked.gpus else without).append(fits)
+        if asked.gpus:
+            with_gpus.append(fits)
+        else:
+            without.append(fits)
     return max(1, min(with_gpus or without))
 
 
