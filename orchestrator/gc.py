@@ -33,9 +33,9 @@ class Garbage:
 
     place: Backend
     kind: str
-    """`steps` or `objects`."""
+    """`steps`, `objects` or `sources`."""
     name: str
-    """The step id or address."""
+    """The step id, address, or first digits of the digest."""
     bytes: int
     before: float
     """It was last written or used before this time, in seconds since 1970."""
@@ -52,6 +52,8 @@ class Kept:
     """Step ids."""
     objects: set[str] = field(default_factory=set)
     """Addresses of further objects, besides those that kept steps point to."""
+    sources: bool = False
+    """Whether to keep the copies of sources in a bucket, which running steps may need."""
     doubts: list[str] = field(default_factory=list)
     """Reasons why the steps of some kept run are unknown. If there is any, nothing is removed."""
 
@@ -96,7 +98,12 @@ def find_garbage(store: Store, *, keep: int, grace: float) -> list[Garbage]:
 
     with ThreadPoolExecutor(THREADS) as pool:
         in_use = kept.objects.union(pool.map(find_address, stay))
-    return garbage + _list_old(store, "objects", in_use, before)
+    garbage += _list_old(store, "objects", in_use, before)
+    if store.backend.downloads and not kept.sources:
+        for name, size, newest in store.backend.list_entries("sources", ()):
+            if newest < before:
+                garbage.append(Garbage(store.backend, "sources", name, size, before))
+    return garbage
 
 
 def remove_garbage(garbage: list[Garbage]) -> int:
@@ -129,6 +136,7 @@ def _find_kept(store: Store, keep: int) -> Kept:
         if number < keep or _is_pinned(sweep.folder):
             for trial in _list_trial_runs(sweep.folder):
                 kept.add_plan(trial)
+    kept.sources = bool(open_runs)
     for mark in open_runs:
         folder = store.local(*mark["run"].split("/"))
         if mark["run"].startswith("sweeps/") and mark["run"].count("/") == 1:

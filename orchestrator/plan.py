@@ -249,7 +249,8 @@ class Plan:
                 return None
             return tuple(paths)
         if isinstance(ref, Source):
-            return ref.path.absolute()  # workers have another working directory
+            path = ref.path.absolute()  # workers have another working directory
+            return self.store.place_source(path, self.sources.digest(ref)) if verified else path
         commit = self.steps[ref.step.name].commit
         if commit is None:
             return None

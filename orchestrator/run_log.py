@@ -119,7 +119,7 @@ class RunLog:
 
 def list_all_runs(store: Store, folder: str = "runs") -> list[RunLog]:
     """Return all runs or sweeps, newest first, including those without an about.json. folder: `runs` or `sweeps`."""
-    store.pull(folder)
+    store.backend.fetch(store.local(folder))
     found = []
     root = store.local(folder)
     for path in sorted(root.glob("*"), reverse=True):

@@ -194,6 +194,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         if inputs.adapter is not None:
             model = context.work / "merged"
             decoder.merge(inputs.model, inputs.adapter, model)
+            context.files.send(model)
         client = ShardClient(config, inputs)
         counts = map_with_vllm(context, own.shards, model, config.dtype, client, own.rows)
     else:

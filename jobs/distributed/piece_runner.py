@@ -67,8 +67,10 @@ class PieceRunner:
         own = self.maps[number]
         context = own.context
         if number not in self.workers:
-            check_worker(context, (piece.source, piece.target.parent, *own.paths))
+            check_worker(context, own.paths)
             check_dtype(context)
+        context.files.fetch(piece.source)
+        piece.target.parent.mkdir(parents=True, exist_ok=True)  # not all machines share a disk
         starts = piece.target.with_name(f"{piece.target.name}.starts")
         lost = _count_start(context, starts)
         if lost > context.resources.retries:
@@ -105,6 +107,8 @@ def _make_reporter(
 
 def _count_start(context: Context, file: Path) -> int:
     """Note in a file that work on a piece begins. Return how often this attempt began it before, and was lost."""
+    context.files.fetch(file)
     begun = read_json_lines(file)
     append_json(file, {"attempt": context.attempt})
+    context.files.send(file)
     return sum(line["attempt"] == context.attempt for line in begun)

@@ -9,7 +9,6 @@ without a matching record are ignored, so a worker that outlives its killed driv
 
 import json
 import os
-import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -102,7 +101,9 @@ class ShardOutput:
         """inside: folder of the files, below that of the output. pieces: see `choose_piece_rows`. Raises ArtifactError
         for two shards with one name."""
         finished = context.work / "shards" / inside
+        context.files.fetch(finished)
         self.context = context
+        self.finished = finished
         self.whole: list[Piece] = []
         for source in shards:
             self.whole.append(Piece.whole(source, finished / f"{source.stem}.{suffix}"))
@@ -123,13 +124,13 @@ class ShardOutput:
                         self.unfinished.append(piece)
         self.finished_rows = self.rows - sum(piece.rows for piece in self.unfinished)
         for piece in self.unfinished:
-            # Here, and not by a worker, whose machine may lack the store.
             piece.target.parent.mkdir(parents=True, exist_ok=True)
 
     def collect(self, out: Path, total_rows: int | None = None) -> dict[str, int]:
         """Write one file into `out` for each shard, with the same stem. Return the summed counts. All pieces must be
         finished. Raises ArtifactError if one is not, or if the number of rows is not `total_rows`."""
         out.mkdir(parents=True, exist_ok=True)
+        self.context.files.fetch(self.finished)
         for shard, parts in self.cut.items():
             if len(parts) > 1:
                 _join(self.context, shard, parts)
@@ -167,7 +168,9 @@ def commit_piece(
             "sha256": compute_sha256(file),
             "source": compute_sha256(piece.source),
         }
+        context.files.send(file)
         write_atomically(_record_path(target), json.dumps(record))
+        context.files.send(_record_path(target))
     except BaseException as error:
         file.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno in DISK_FULL and error.filename is None:
@@ -194,7 +197,15 @@ def _join(context: Context, shard: Piece, pieces: Sequence[Piece]) -> None:
         return counts
 
     commit_piece(context, shard, write)
-    shutil.rmtree(files[0].parent, ignore_errors=True)
+    context.files.discard(files[0].parent)
+
+
+def remove_copy(piece: Piece) -> None:
+    """Remove the file and the record of a piece from this machine, after they were sent."""
+    record = _read_record(piece.target)
+    if record is not None:
+        piece.target.with_name(record["file"]).unlink(missing_ok=True)
+        _record_path(piece.target).unlink(missing_ok=True)
 
 
 def _is_finished(context: Context, piece: Piece) -> bool:

@@ -17,7 +17,7 @@ from ray.data import ActorPoolStrategy, DataContext
 
 from ratchet.jobs.distributed.error_json import error_from_json, error_to_json
 from ratchet.jobs.distributed.piece_runner import PieceRunner
-from ratchet.jobs.distributed.pieces import Piece
+from ratchet.jobs.distributed.pieces import Piece, remove_copy
 from ratchet.jobs.distributed.progress_tally import ProgressTally
 from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.placement import make_ray_options
@@ -81,6 +81,8 @@ class PieceActor:
                 self.runner = cloudpickle.loads(self.pickled)
             piece = pickle.loads(batch["piece"][0])
             failure = self.runner.run(number, piece, self.tally.report.remote)
+            if self.runner.maps[number].context.files.downloads:
+                remove_copy(piece)  # it was sent, and this machine may get thousands
         except Exception as error:  # the code cannot be unpickled
             failure = error_to_json(error)
         return {"map": [number], "failure": [failure]}

@@ -33,9 +33,11 @@ def resolve_dtype(context: Context, config: C) -> C:
     if given.dtype != "auto":
         return config
     file = context.work / FILE
+    context.files.fetch(file)
     if not file.exists():
         chosen = "bfloat16" if _is_bfloat16_native(context.resources) else "float32"
         write_atomically(file, chosen)
+        context.files.send(file)
     return replace(given, dtype=file.read_text())
 
 
@@ -43,6 +45,7 @@ def check_dtype(context: Context) -> None:
     """Raise InputError if `auto` was resolved to bfloat16 and this machine does not multiply it natively. Every worker
     calls it first."""
     file = context.work / FILE
+    context.files.fetch(file)
     if not file.exists() or file.read_text() != "bfloat16":
         return
     device = "cuda" if context.resources.gpus else "cpu"

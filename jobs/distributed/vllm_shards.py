@@ -6,6 +6,7 @@ as in `map_shards`, when its last answer has arrived. A killed run repeats the u
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ratchet.jobs.distributed.ray_data_pool import configure_ray_data
 from ratchet.models.vllm import make_engine_args
 from ratchet.orchestrator.job_interface import Context
 from ratchet.orchestrator.job_interface.placement import make_ray_options
+from ratchet.orchestrator.job_interface.shared_files import SharedFiles
 
 REQUESTS_PER_BATCH = 64
 """Number of requests that an engine is given at a time. It holds several such batches and schedules them itself."""
@@ -67,6 +69,7 @@ def _ask_shards(
         write_mapped(
             file, pa.Table.from_pylist([{"prompt": prompt, "how": how} for prompt, how in requests])
         )
+        context.files.send(file)
         longest = max(
             [longest, *(len(prompt) + how.get("max_tokens", 0) for prompt, how in requests)]
         )
@@ -137,12 +140,15 @@ def _answers(
     )
     # By default Ray Data replaces a lost engine without limit, even if a request crashes it each time.
     limits = {"max_restarts": resources.retries, "max_task_retries": resources.retries}
-    processor.get_stage_by_name("vLLMEngineStage").map_batches_kwargs.update(
-        limits | make_ray_options(resources)
-    )
+    stage = processor.get_stage_by_name("vLLMEngineStage")
+    stage.map_batches_kwargs.update(limits | make_ray_options(resources))
+    if context.files.downloads:
+        stage.fn = _fetch_first(stage.fn, context.files, model)
     try:
         listed = ray.data.from_items(pieces, override_num_blocks=len(pieces))
-        for row in processor(listed.flat_map(_read_requests, num_cpus=0)).iter_rows():
+        read = partial(_read_requests, context.files)
+        requests = listed.flat_map(read, num_cpus=0)
+        for row in processor(requests).iter_rows():
             yield (
                 Path(row["source"]),
                 int(row["number"]),
@@ -158,9 +164,21 @@ def _answers(
         ) from error
 
 
-def _read_requests(piece: dict[str, Any]) -> list[dict[str, Any]]:
+def _fetch_first(engine: Any, files: SharedFiles, model: Path) -> Any:
+    """Return a class of engines that first bring the model to their machine."""
+
+    def start(self: Any, *given: Any, **named: Any) -> None:
+        files.fetch(model)
+        engine.__init__(self, *given, **named)
+
+    return type("FetchingEngine", (engine,), {"__init__": start})
+
+
+def _read_requests(files: SharedFiles, piece: dict[str, Any]) -> list[dict[str, Any]]:
     """Read at most REQUESTS_PER_BATCH requests of a shard, beginning with the index `start`, from its file."""
-    table = open_mapped_shard(Path(piece["file"])).slice(piece["start"], REQUESTS_PER_BATCH)
+    file = Path(piece["file"])
+    files.fetch(file)
+    table = open_mapped_shard(file).slice(piece["start"], REQUESTS_PER_BATCH)
     found = []
     for number, row in enumerate(table.to_pylist(), start=piece["start"]):
         found.append(

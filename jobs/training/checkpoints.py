@@ -47,9 +47,11 @@ def run_folder(context: Context) -> Path:
     return context.work.absolute() / "train" / context.step_id[:32]
 
 
-def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints of a run, oldest first."""
-    return sorted(folder.glob("step-*"))
+def list_checkpoints(context: Context) -> list[Path]:
+    """Return the checkpoints of a run, oldest first. Their files may still have to be fetched."""
+    folder = run_folder(context)
+    names = context.files.list_sent(folder)
+    return [folder / name for name in names if name.startswith("step-")]
 
 
 def read_history(folder: Path) -> TrainHistory:
@@ -64,6 +66,7 @@ def find_model_damage(context: Context, config: FinetuneConfig, checkpoint: Path
         return ""
     for step in read_history(checkpoint).evaluated_at:
         folder = checkpoint_folder(context, step)
+        context.files.fetch(folder)
         damage = find_damage(folder)
         if damage:
             return f"{folder.name}/{damage}"
@@ -82,6 +85,7 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         self.folder = run_folder(self.context)
+        self.files = self.context.files
         # Part of checkpoint names, so that restarted workers never write into a half-written folder.
         self.start_id = gather_objects(f"{self.context.attempt}-{os.urandom(3).hex()}")[0]
         # Folders of the model that was saved last, until it is moved into a checkpoint, and of the best model.
@@ -97,7 +101,9 @@ class Checkpoints:
             fresh = self.context.work / f"unfinished-checkpoint-{self.start_id}"
             shutil.rmtree(fresh, ignore_errors=True)
             shutil.copytree(self.made, fresh)
-            publish(fresh, checkpoint_folder(self.context, step), hash_files(fresh))
+            target = checkpoint_folder(self.context, step)
+            publish(fresh, target, hash_files(fresh))
+            self.files.send(target)
         if is_best:
             self.best = self.made
         else:
@@ -105,8 +111,9 @@ class Checkpoints:
 
     def save(self, history: TrainHistory) -> None:
         """Write a checkpoint: optimizer state, trained weights, history, best model. All workers call it at the same
-        training step. Each worker writes and hashes its own files, and the first one moves them together."""
+        training step. Each worker writes, hashes and sends its own files, and the first one moves them together."""
         name = f"step-{len(history.loss):08d}-{history.epoch}-{self.start_id}"
+        target = self.folder / name
         fresh = self.folder / f"unfinished-{name}"
         own = fresh / f"worker-{self.worker.rank}"
         own.mkdir(parents=True)
@@ -123,28 +130,46 @@ class Checkpoints:
                 else:  # in an earlier checkpoint
                     shutil.copytree(self.best, own / "best", copy_function=link)
                     known = read_digests(self.best.parent, "best")
-                self.best = self.folder / name / "best"
-        digests = gather_objects(hash_files(own, known))
-        if self.worker.rank == 0:
-            everything: dict[str, Any] = {}
-            for rank, files in enumerate(digests):
-                for file in files:
-                    (fresh / file).parent.mkdir(parents=True, exist_ok=True)
-                    (fresh / f"worker-{rank}" / file).rename(fresh / file)
-                shutil.rmtree(fresh / f"worker-{rank}")
-                everything |= files
-            publish(fresh, self.folder / name, everything)
-            for old in list_checkpoints(self.folder)[:-KEPT]:
-                shutil.rmtree(old, ignore_errors=True)
+                self.best = target / "best"
+        hashed = hash_files(own, known)
+        self.files.send(own, target)
+        digests = gather_objects(hashed)
+        if self.worker.rank != 0:
+            if self.files.downloads:
+                shutil.rmtree(own)
+            return
+        everything: dict[str, Any] = {}
+        for rank, files in enumerate(digests):
+            everything |= files
+            if rank and self.files.downloads:
+                continue  # they are fetched if this worker needs them
+            for file in files:
+                (fresh / file).parent.mkdir(parents=True, exist_ok=True)
+                (fresh / f"worker-{rank}" / file).rename(fresh / file)
+            shutil.rmtree(fresh / f"worker-{rank}")
+        publish(fresh, target, everything)
+        self.files.send(target)
+        self._send_small_files()
+        for old in list_checkpoints(self.context)[:-KEPT]:
+            self.files.discard(old)
+
+    def _send_small_files(self) -> None:
+        """Send the event files, and what the task has written into the work folder."""
+        if self.context.logs is not None:
+            self.files.send(self.context.logs)
+        for path in self.context.work.iterdir():
+            if path.is_file():
+                self.files.send(path)
 
     def restore(self) -> TrainHistory:
         """Load the last intact checkpoint. Return its history, or a new one if there is no checkpoint. Collective.
 
         Checkpoints fit any number of workers, but with ZeRO-3, or few weights, only the number that wrote them."""
-        if self.worker.rank == 0:
+        if self.worker.rank == 0 or self.files.downloads:
             for unfinished in self.folder.glob("unfinished-*"):
                 shutil.rmtree(unfinished, ignore_errors=True)
-        for folder in reversed(gather_objects(list_checkpoints(self.folder))[0]):
+        for folder in reversed(gather_objects(list_checkpoints(self.context))[0]):
+            self.files.fetch(folder)
             if self._is_intact(folder):
                 history = read_history(folder)
                 fits = history.workers == self.worker.world_size
@@ -171,11 +196,13 @@ class Checkpoints:
         whole = self.folder / f"unfinished-whole-{self.start_id}"
         if self.worker.rank == 0:
             engine.merge_shards(folder / "engine", whole)
+            self.files.send(whole)
         gather_objects(None)  # the others wait for it
+        self.files.fetch(whole)
         engine.load_merged(self.engine, whole)
         gather_objects(None)
         if self.worker.rank == 0:
-            shutil.rmtree(whole)
+            self.files.discard(whole)
 
     def _is_intact(self, folder: Path) -> bool:
         """Return whether a checkpoint is intact. If not, remove it and log the damage. Collective."""
@@ -187,5 +214,5 @@ class Checkpoints:
             LOG.warning(
                 "step %s: checkpoint %s is not used: %s", self.context.step, folder.name, found[0]
             )
-            shutil.rmtree(folder, ignore_errors=True)
+            self.files.discard(folder)
         return not found

@@ -61,6 +61,7 @@ def cross_validate(
         held_out = rows.filter(pa.array(fold_Q == fold))
         write_table(folder / "mined" / "shard-00000.parquet", rows.filter(pa.array(fold_Q != fold)))
         write_table(folder / "valid" / "shard-00000.parquet", held_out)
+        context.files.send(folder)
         make_task = partial(
             task_class,
             inputs=replace(inputs, mined=folder / "mined", valid=folder / "valid", ranking=None),

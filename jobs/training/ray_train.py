@@ -79,12 +79,12 @@ def train(
     workers were lost more often than `context.resources.retries`."""
     damaged = 0
     while True:
-        before = list_checkpoints(run_folder(context))[-1:]
+        before = list_checkpoints(context)[-1:]
         try:
             _fit(context, config, make_task)
         except (WorkerGroupError, ControllerError):
             # Workers were lost more often than `retries`. That does not end a run that makes progress.
-            if list_checkpoints(run_folder(context))[-1:] == before:
+            if list_checkpoints(context)[-1:] == before:
                 raise
             continue
         last = _find_finished(context, config)
@@ -101,11 +101,18 @@ def train(
 
 def _find_finished(context: Context, config: FinetuneConfig) -> Path | None:
     """Return the last checkpoint if it is intact and the training is finished, else None."""
-    found = list_checkpoints(run_folder(context))
-    if not found or find_damage(found[-1]) or find_model_damage(context, config, found[-1]):
+    for name in context.files.list_sent(context.work):
+        if name.endswith(".json"):  # what the task has written
+            context.files.fetch(context.work / name)
+    found = list_checkpoints(context)
+    if not found:
         return None
-    if read_history(found[-1]).epoch == config.epochs:
-        return found[-1]
+    last = found[-1]
+    context.files.fetch(last)
+    if find_damage(last) or find_model_damage(context, config, last):
+        return None
+    if read_history(last).epoch == config.epochs:
+        return last
     return None
 
 
@@ -125,7 +132,7 @@ def _fit(context: Context, config: FinetuneConfig, make_task: partial[Any]) -> N
     failure = context.work / f"failure-{context.attempt}.json"
     # As bytes, so that Ray Train's controller, which reads this too, does not import the model libraries.
     spec = cloudpickle.dumps((context, config, make_task, str(failure)))
-    loop_config = {"spec": spec, "paths": find_existing_paths(context.work, make_task.keywords)}
+    loop_config = {"spec": spec, "paths": find_existing_paths(make_task.keywords)}
     install_cleanup()
     folder = run_folder(context)
     per_worker = {"CPU": resources.cpus or 1.0, "GPU": gpus, "memory": resources.memory * 1e9}
@@ -162,6 +169,7 @@ def _fit(context: Context, config: FinetuneConfig, make_task: partial[Any]) -> N
         ]
         raise next((one for one in raised if isinstance(one, InputError)), group) from None
     finally:
+        context.files.fetch(failure)
         if failure.exists():  # the error that a worker has written down
             written = error_from_json(failure.read_text())
             failure.unlink()
@@ -200,6 +208,7 @@ def _run_worker(loop_config: dict[str, Any]) -> None:
     device = str(get_device()) if ray.get_gpu_ids() else "cpu"
     worker = WorkerInfo(place.get_world_rank(), place.get_world_size(), device)
     context, config, make_task, failure = cloudpickle.loads(loop_config["spec"])
+    context.files.fetch(Path(failure))
     if Path(failure).exists():
         return
     check_worker(context, loop_config["paths"])
@@ -216,6 +225,7 @@ def _run_worker(loop_config: dict[str, Any]) -> None:
         lost_another = type(error).__name__ in RETRYABLE and not isinstance(error, RatchetError)
         if not lost_another:
             write_atomically(Path(failure), error_to_json(error))
+            context.files.send(Path(failure))
         raise  # so that Ray ends the other workers, which may wait for this one
 
 

@@ -10,14 +10,18 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import ray
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
 from ratchet.errors import InputError, Interrupted, TransientError
 from ratchet.orchestrator.execution.needs import count_cpus, read_machines
@@ -41,6 +45,8 @@ from ratchet.orchestrator.job_interface.worker import (
     run_job,
 )
 from ratchet.orchestrator.step import Step
+from ratchet.orchestrator.store import Store
+from ratchet.orchestrator.store.manifest import Manifest
 
 QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -191,9 +197,10 @@ class Cluster:
         context: Context,
         config: Any,
         inputs: Any,
+        store: Store,
         stopping: threading.Event,
-    ) -> Result:
-        """Run a step on the cluster and wait for its result.
+    ) -> Manifest:
+        """Run a step on the cluster, wait for its result, and add its output to the store.
 
         Raises InputError if a machine's library versions differ from `code`, the error that the job raised, an error of
         ray.exceptions for a lost worker, and Interrupted when `stopping` is set, after the step's processes have ended.
@@ -217,11 +224,11 @@ class Cluster:
         ends = bool(options.get("num_gpus")) and any(
             machine.gpus > 1 for machine in self.machines()
         )
-        process = ray.remote(max_retries=0, max_calls=int(ends))(run_job)
+        process = ray.remote(max_retries=0, max_calls=int(ends))(_run_job)
         task = process.options(name=context.step, scheduling_strategy=free, **options)
-        running = task.remote(
-            job, context, config, inputs, find_existing_paths(context.work, inputs)
-        )
+        others = [inputs for _, _, inputs in context.together]
+        paths = find_existing_paths(inputs, others)
+        running = task.remote(job, context, config, inputs, paths)
         try:
             while not ray.wait([running], timeout=0.5)[0]:
                 if stopping.is_set():
@@ -230,7 +237,14 @@ class Cluster:
                     if not ray.wait([running], timeout=PATIENCE)[0]:
                         ray.cancel(running, force=True)
                     raise Interrupted(f"step {context.step}: stopped")
-            return ray.get(running)
+            result, node = ray.get(running)
+            if not store.backend.downloads:
+                return store.add_object(context.out, result)
+            # On the machine that has the files, and without its GPUs.
+            there = NodeAffinitySchedulingStrategy(node, soft=False)
+            add = ray.remote(num_cpus=0)(Store.add_object).options(scheduling_strategy=there)
+            manifest: Manifest = ray.get(add.remote(store, context.out, result))
+            return manifest
         except ray.exceptions.RayTaskError as error:
             cause = error.cause if isinstance(error.cause, BaseException) else error
             cause.__dict__.setdefault("remote_traceback", str(error))
@@ -257,6 +271,14 @@ class Cluster:
             if self.owns_ray:
                 ray.shutdown()
             self.started = False
+
+
+def _run_job(
+    job: Job, context: Context, config: Any, inputs: Any, paths: Sequence[Path]
+) -> tuple[Result, str]:
+    """Run a job. Return its result, and the id of the node that has its output."""
+    result = run_job(job, context, config, inputs, paths)
+    return result, ray.get_runtime_context().get_node_id()
 
 
 TIMEOUT = 5.0

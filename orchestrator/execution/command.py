@@ -68,7 +68,7 @@ def run_recipe(
             if target.exists():
                 print_clean(f"written: {target}")
         _print_outcome(run, report)
-        store.upload_folder(run_log.folder)
+        store.backend.send(run_log.folder)
     return run
 
 

@@ -146,9 +146,16 @@ class Executor:
             resources=resources,
             logs=self.plan.store.local("steps", step_id, "logs"),
             together=self._describe_others(together, machines),
+            files=self.plan.store.backend,
         )
-        result = self.cluster.run(
-            step.job, self.plan.code[step.job], context, step.config, inputs, self.stopping
+        manifest = self.cluster.run(
+            step.job,
+            self.plan.code[step.job],
+            context,
+            step.config,
+            inputs,
+            self.plan.store,
+            self.stopping,
         )
         self.plan.check_sources(name)
         record = {
@@ -159,7 +166,7 @@ class Executor:
             "host": platform.node(),
             "versions": versions(),
         }
-        return lease.commit(staging, result, planned.fingerprint, record)
+        return lease.commit(manifest, planned.fingerprint, record)
 
     def _describe_others(
         self, names: Sequence[str], machines: Sequence[Machine]
@@ -173,7 +180,15 @@ class Executor:
                 inputs = self.plan.inputs(name, verified=True)
                 resources = planned.step.place(machines, inputs)
                 # It has not begun, and so has neither an attempt nor an output folder of its own.
-                context = Context(name, planned.step_id, 0, work / "none", work, resources)
+                context = Context(
+                    name,
+                    planned.step_id,
+                    0,
+                    work / "none",
+                    work,
+                    resources,
+                    files=self.plan.store.backend,
+                )
                 found.append((context, planned.step.config, inputs))
         return tuple(found)
 

@@ -189,7 +189,7 @@ class Run:
         end of the run, a failure is an error."""
         self.uploaded = time.monotonic()
         with suppress(UnreachableError):
-            self.plan.store.upload_folder(self.run_log.folder)
+            self.plan.store.backend.send(self.run_log.folder)
 
     def _update_status(self) -> None:
         """Update the status of pending steps whose inputs or results exist now. Parents come before children."""

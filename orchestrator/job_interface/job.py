@@ -20,6 +20,7 @@ from annotated_types import Ge, Gt, Interval, Unit
 
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface.settings import check_job, require
+from ratchet.orchestrator.job_interface.shared_files import SharedFiles
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,9 @@ class Context:
     """The code that every process of the step must run; see `worker.check_worker`. None: any code."""
     holds_resources: bool = False
     """Whether the process of the step holds the resources of the step's only worker, and does the work itself."""
+    files: SharedFiles = field(default_factory=SharedFiles)
+    """How the machines of the step share what is in `work`. A file that another machine may read is sent; before files
+    of another machine are read, they are fetched."""
     together: "tuple[tuple[Context, Any, Any], ...]" = ()
     """Context, config and inputs of other steps that load the same (`Job.loads`), and wait. `map_model` processes their
     pieces too; their contexts have no output folder."""

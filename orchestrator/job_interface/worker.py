@@ -21,6 +21,7 @@ from ratchet.orchestrator.job_interface.snapshot import find_snapshot
 def run_job(job: Job, context: Context, config: Any, inputs: Any, paths: Sequence[Path]) -> Result:
     """Check this process, run the job in it, and return the result. paths: as for `check_worker`."""
     check_worker(context, paths)
+    context.out.mkdir(parents=True, exist_ok=True)  # this machine may not be the driver's
     result = job.run(context, config, inputs)
     if not isinstance(result, Result):
         raise InputError(
@@ -32,7 +33,7 @@ def run_job(job: Job, context: Context, config: Any, inputs: Any, paths: Sequenc
 
 def check_worker(context: Context, paths: Iterable[Path]) -> None:
     """Raise InputError if this process runs other code than `context.code`, or if one of the paths does not exist on
-    this machine. Every Ray worker calls it first."""
+    this machine, and cannot be fetched. Every Ray worker calls it first."""
     try:
         os.getcwd()
     except (
@@ -53,7 +54,11 @@ def check_worker(context: Context, paths: Iterable[Path]) -> None:
                 f"{where}: {library} {found} is installed; expected {version}, as on the driver's machine, since"
                 " results depend on it; install the same version on all machines"
             )
-    for path in paths:
+    if context.files.downloads:
+        context.work.mkdir(parents=True, exist_ok=True)
+    for path in (context.work, *paths):
+        if path != context.work:  # of which jobs fetch what they need
+            context.files.fetch(path)
         if not path.exists():
             raise InputError(
                 f"step {context.step}, machine {ray.util.get_node_ip_address()}: {path} does not exist, but it does on"

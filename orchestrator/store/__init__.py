@@ -280,19 +280,28 @@ class Store:
         self.backend.upload(self.root / "objects" / manifest.digest, manifest)
         return manifest
 
-    def upload_folder(self, folder: Path) -> None:
-        """Make the current content of a folder of the store, such as a run's, visible to other machines."""
-        self.backend.upload_folder(folder, folder.relative_to(self.root).as_posix())
-
-    def pull(self, name: str) -> None:
-        """Download what other machines published below a name."""
-        self.backend.pull(name, self.root / name)
+    def place_source(self, path: Path, digest: str) -> Path:
+        """Return the path of a user's file or folder that any machine can fetch. digest: of its content."""
+        if not self.backend.downloads:
+            return path
+        name = digest[:32]
+        place = self.local("sources", name, path.name)
+        if place.is_symlink():  # to where this content was before
+            place.unlink(missing_ok=True)
+        if not place.exists():
+            make_folder(place.parent)
+            with suppress(FileExistsError):  # another thread is here too
+                place.symlink_to(path)
+        self.backend.send(path, place)
+        self.backend.overwrite(f"sources/{name}/.used", b"")  # restarts the grace period of `gc`
+        return place
 
     def clear(self, step_id: str) -> None:
         """Remove the staging and work folders of a finished step."""
-        for name in ("staging", "work"):
-            with suppress(OSError):
-                remove_tree(self.root / "steps" / step_id / name)
+        with suppress(OSError):
+            remove_tree(self.local("steps", step_id, "staging"))
+        with suppress(OSError):
+            self.backend.discard(self.local("steps", step_id, "work"))
 
     def withdraw(self, commit: Commit) -> None:
         """Withdraw a damaged result, so that its step is a miss. The next attempt replaces the damaged files.

@@ -16,6 +16,7 @@ from ratchet.errors import DamagedError, StoreError
 from ratchet.orchestrator import atomic_file
 from ratchet.orchestrator.atomic_file import remove_tree
 from ratchet.orchestrator.job_interface.digests import compute_sha256
+from ratchet.orchestrator.job_interface.shared_files import SharedFiles
 from ratchet.orchestrator.store.manifest import NAME, File, Manifest, list_below, refuse_newer
 from ratchet.orchestrator.version import VERSION
 
@@ -30,14 +31,12 @@ def attempt_key(step_id: str, number: int) -> str:
     return f"steps/{step_id}/attempts/{number}"
 
 
-class Backend:
+class Backend(SharedFiles):
     """Storage of small control objects by key, and transfer of artifacts to and from the store's local folder. This
     class is for a local or shared folder; its transfers do nothing. See `bucket.Bucket` for object storage."""
 
     where: str
     """The folder or URL as the user gave it."""
-    downloads = False
-    """Whether the local folder only holds copies of artifacts, which are downloaded when they are read."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -127,12 +126,6 @@ class Backend:
 
     def report_damage(self, digest: str, copy: Path) -> None:
         """Make the next upload of a damaged object replace all of its files. copy: the local copy of the object."""
-
-    def upload_folder(self, folder: Path, key: str) -> None:
-        """Make the current content of a folder visible to other machines."""
-
-    def pull(self, key: str, folder: Path) -> None:
-        """Download what other machines published below a key."""
 
 
 def find_format(backend: Backend) -> bool:

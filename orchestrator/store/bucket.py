@@ -8,6 +8,7 @@ Credentials and endpoints come from the usual environment variables (AWS_ACCESS_
 GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME, ...) or from the machine's role. They are never stored.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -25,7 +26,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
 from ratchet.errors import DamagedError, StoreError, UnreachableError
-from ratchet.orchestrator.atomic_file import replace, set_read_only, write_atomically
+from ratchet.orchestrator.atomic_file import set_read_only, write_atomically
 from ratchet.orchestrator.store.backend import Backend
 from ratchet.orchestrator.store.manifest import NAME, File, Manifest, describe_damage
 
@@ -56,8 +57,9 @@ class Bucket(Backend):
 
     downloads = True
 
-    def __init__(self, url: str) -> None:
-        """Does not access the network. Raises StoreError for an unsupported URL, and for a URL with a key or token."""
+    def __init__(self, url: str, root: Path | None = None) -> None:
+        """root: the local folder. None: a folder of the bucket's in RATCHET_CACHE. Does not access the network. Raises
+        StoreError for an unsupported URL, and for a URL with a key or token."""
         parts = urlsplit(url)
         if parts.query or parts.password:
             raise StoreError(
@@ -72,9 +74,10 @@ class Bucket(Backend):
             if name.startswith("AWS_ENDPOINT")
         )
         client: Any = {**PATIENCE["client"], "allow_http": plain}
-        # All machines of a cluster share the folder RATCHET_CACHE.
-        cache = os.environ.get("RATCHET_CACHE") or Path.home() / ".cache" / "ratchet"
-        self.root = Path(cache, hashlib.sha256(self.where.encode()).hexdigest()[:16]).absolute()
+        if root is None:
+            cache = os.environ.get("RATCHET_CACHE") or Path.home() / ".cache" / "ratchet"
+            root = Path(cache, hashlib.sha256(self.where.encode()).hexdigest()[:16]).absolute()
+        self.root = root
         self._records = self.root / "synced"
         try:
             self.control = from_url(
@@ -85,6 +88,10 @@ class Bucket(Backend):
                 f"store {url}: {_first_line(error)}; expected s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or"
                 " az://ACCOUNT/CONTAINER/PREFIX; correct it, or give a folder"
             ) from None
+
+    def __reduce__(self) -> Any:
+        # Without credentials: every machine has its own. The path of the local folder is the same on all.
+        return Bucket, (self.where, self.root)
 
     def is_empty(self) -> bool:
         return next(self.list_objects(""), None) is None
@@ -183,7 +190,7 @@ class Bucket(Backend):
             missing = manifest.missing(folder, part)
             list(
                 pool.map(
-                    lambda file: self._fetch(f"{prefix}/{file.path}", file, folder / file.path),
+                    lambda file: self._download(f"{prefix}/{file.path}", file, folder / file.path),
                     missing,
                 )
             )
@@ -215,47 +222,103 @@ class Bucket(Backend):
             (meta["path"] for meta in found),
             key=lambda key: (not key.endswith(NAME), len(key), key),
         )
+        self._remove_keys(prefix, keys)
+        return True
+
+    def _remove_keys(self, prefix: str, keys: list[str]) -> None:
         for start in range(0, len(keys), 1000):
             with self.report_unreachable(prefix):
                 obstore.delete(self.control, keys[start : start + 1000])
-        return True
 
-    def upload_folder(self, folder: Path, key: str) -> None:
-        """Upload the files of a folder that changed since they were published or pulled."""
-        for path in sorted(
-            path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")
-        ):
-            name = f"{key}/{path.relative_to(folder).as_posix()}"
-            stamp = _stamp(path)
-            if self._read_synced(name)[1] != stamp:
-                self._record_synced(name, self._send(path, name), stamp)
+    def send(self, path: Path, to: Path | None = None) -> None:
+        """Upload the files that changed since they were sent or fetched, and those that the bucket lacks."""
+        key = self._key(to or path)
+        files = {key: path}
+        if path.is_dir():
+            files = {}
+            for file in sorted(path.rglob("*")):
+                if file.is_file() and not file.name.startswith("."):
+                    files[f"{key}/{file.relative_to(path).as_posix()}"] = file
+        known = self._sizes(key)
 
-    def pull(self, key: str, folder: Path) -> None:
-        """Download the files below a key that other machines published since the last pull.
+        def upload(name: str) -> None:
+            stamp = _stamp(files[name])
+            if name not in known or self._read_synced(name)[1] != stamp:
+                self._record_synced(name, self._send(files[name], name), stamp)
 
-        A local file that begins with the published content, such as the events of a run on this machine, stays.
-        """
+        with ThreadPoolExecutor(TRANSFERS) as pool:
+            list(pool.map(upload, files))
 
-        def update(meta: Any) -> None:
-            name = meta["path"]
-            version = (
-                meta["e_tag"] or f"{meta['size']} {meta['last_modified']}"
-            )  # not every storage has ETags
-            path, (known, before) = folder / name.removeprefix(f"{key}/"), self._read_synced(name)
-            if known == version and path.exists():
+    def fetch(self, path: Path) -> None:
+        """Download what other machines sent since the last time. One process of a machine does it at a time.
+
+        A local file that begins with the sent content, such as the events of a run on this machine, stays."""
+        key = self._key(path)
+        kind, _, rest = key.partition("/")
+        if kind == "objects" and path.is_file():
+            return
+        with self._lock(key):
+            if kind == "objects":
+                digest, _, part = rest.partition("/")
+                manifest = Manifest.load(self.manifest(digest), digest, f"{self.where}/{key}")
+                self.download(manifest, part or None, self.root / kind / digest)
                 return
+            found = list(self.list_objects(key)) or self._find_file(key)
+            with ThreadPoolExecutor(4 * TRANSFERS) as pool:  # most are small
+                list(pool.map(self._update, found))
+
+    def list_sent(self, folder: Path) -> list[str]:
+        return self.list_names(self._key(folder))
+
+    def discard(self, folder: Path) -> None:
+        super().discard(folder)
+        key = self._key(folder)
+        super().discard(self._records / key)
+        self._remove_keys(key, list(self._sizes(key)))
+
+    def _key(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+    def _find_file(self, key: str) -> list[Any]:
+        """Return what the storage knows of a single key, if it exists. A listing has only the keys below it."""
+        try:
+            with self.report_unreachable(key, reading=True):
+                return [obstore.head(self.control, key)]
+        except FileNotFoundError:
+            return []
+
+    def _update(self, meta: Any) -> None:
+        """Download a file that another machine sent since it was sent or fetched here."""
+        name = meta["path"]
+        path = self.root / name
+        # Not every storage has ETags.
+        version = meta["e_tag"] or f"{meta['size']} {meta['last_modified']}"
+        known, before = self._read_synced(name)
+        if known == version and path.exists():
+            return
+        if path.exists() and _stamp(path) != before:
             content = self.read(name)
             if content is None:
                 return  # it was removed since it was listed
-            has_changed = path.exists() and _stamp(path) != before
-            if not has_changed or not path.read_bytes().startswith(content):
-                replace(path, content)
-                os.utime(path, (meta["last_modified"].timestamp(),) * 2)
-            stamp = _stamp(path)
-            self._record_synced(name, version, stamp if stamp[0] == len(content) else [])
+            if path.read_bytes().startswith(content):
+                stamp = _stamp(path)
+                self._record_synced(name, version, stamp if stamp[0] == len(content) else [])
+                return
+        try:
+            self._fetch(name, meta["size"], path)
+        except FileNotFoundError:
+            return
+        os.utime(path, (meta["last_modified"].timestamp(),) * 2)
+        self._record_synced(name, version, _stamp(path))
 
-        with ThreadPoolExecutor(4 * TRANSFERS) as pool:  # most are small
-            list(pool.map(update, self.list_objects(key)))
+    @contextmanager
+    def _lock(self, key: str) -> Iterator[None]:
+        """Wait for other processes of this machine that fetch the same."""
+        file = self.root / "locks" / hashlib.sha256(key.encode()).hexdigest()[:16]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("w") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX)
+            yield
 
     @contextmanager
     def report_unreachable(self, key: str, *, reading: bool = False) -> Iterator[None]:
@@ -304,28 +367,34 @@ class Bucket(Backend):
         for start in range(0, size, PIECE):
             yield obstore.get_range(self.control, key, start=start, end=min(start + PIECE, size))
 
-    def _fetch(self, key: str, expected: File, target: Path) -> None:
+    def _download(self, key: str, expected: File, target: Path) -> None:
+        """Download a file of an object."""
+        try:
+            self._fetch(key, expected.bytes, target, expected.sha256)
+        except FileNotFoundError:
+            raise DamagedError(
+                describe_damage(f"{self.where}/{key}", "missing", f"{expected.bytes} bytes")
+            ) from None
+
+    def _fetch(self, key: str, size: int, target: Path, sha256: str | None = None) -> None:
+        """Download a file, which appears only when it is complete. sha256: if it is given, the content is verified, and
+        the file is read-only. Raises FileNotFoundError if there is none."""
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
         digest = hashlib.sha256()
         try:
             with self.report_unreachable(key, reading=True), fresh.open("wb") as file:
-                for piece in self._read_pieces(key, expected.bytes):
+                for piece in self._read_pieces(key, size):
                     digest.update(piece)
                     file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())
-            if digest.hexdigest() != expected.sha256:
-                given = f"content {digest.hexdigest()[:12]}"
-                raise DamagedError(
-                    describe_damage(f"{self.where}/{key}", given, expected.sha256[:12])
-                )
-            set_read_only(fresh)
+            if sha256 is not None:
+                if digest.hexdigest() != sha256:
+                    given = f"content {digest.hexdigest()[:12]}"
+                    raise DamagedError(describe_damage(f"{self.where}/{key}", given, sha256[:12]))
+                set_read_only(fresh)
             fresh.replace(target)
-        except FileNotFoundError:
-            raise DamagedError(
-                describe_damage(f"{self.where}/{key}", "missing", f"{expected.bytes} bytes")
-            ) from None
         finally:
             fresh.unlink(missing_ok=True)
 

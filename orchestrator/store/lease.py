@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import DamagedError, LeaseLost
-from ratchet.orchestrator.job_interface.job import Result
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.backend import attempt_key
+from ratchet.orchestrator.store.manifest import Manifest
 
 TTL = 60.0
 """Seconds without a heartbeat after which an owner on another machine counts as lost."""
@@ -52,19 +52,14 @@ class Lease:
     attempt: int
 
     def commit(
-        self,
-        staging: Path,
-        result: Result,
-        fingerprint: Mapping[str, Any],
-        record: Mapping[str, Any],
+        self, manifest: Manifest, fingerprint: Mapping[str, Any], record: Mapping[str, Any]
     ) -> Commit:
-        """Make a staging folder the step's result and end the attempt. The result becomes visible atomically.
+        """Make an object the step's result and end the attempt. The result becomes visible atomically.
 
-        Raises LeaseLost if another process ended or removed the attempt, and OSError if the disk is full. After either
-        error, no result is visible.
+        manifest: from `Store.add_object`. Raises LeaseLost if another process ended or removed the attempt, and OSError
+        if the disk is full. After either error, no result is visible.
         """
         store = self.leases.store
-        manifest = store.add_object(staging, result)
         commit = Commit(self.step_id, manifest.digest, self.attempt, fingerprint, record)
         if not self._create_end({"commit": asdict(commit)}):
             owner = (store.read(f"{self._key}/end") or {}).get("revoked_by", "another process")

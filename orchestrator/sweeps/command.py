@@ -85,7 +85,7 @@ def run_sweep(arguments: argparse.Namespace, lines: Sequence[str], argv: Sequenc
         if report.winner_command:
             print_clean(f"winner: {report.winner_command}")
         print_clean(f"report: {write_report(folder, report)[0]}")
-        store.upload_folder(folder)
+        store.backend.send(folder)
     if not finished:
         print_clean("give the same command again to continue: finished steps are not run again")
     return Sweep(folder, report, not finished)

@@ -60,7 +60,7 @@ def test_shrinking_and_growing_changes_nothing(tmp_path: Path, stage: int) -> No
             [sys.executable, *command, *given], capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stderr
-    last = list_checkpoints(run)[-1]
+    last = list_checkpoints(context(tmp_path, 3))[-1]
     history = read_history(last)
     # ZeRO-3 cuts the weights themselves, and its checkpoints fit only as many workers as wrote them.
     assert history.resumed == ([3, 6] if stage < 3 else [])

@@ -17,7 +17,7 @@ from regression import OPTIONS, STEPS, Regression, check_equal, context, fresh, 
 from step_process import run_step
 
 from ratchet.errors import ArtifactError, InputError
-from ratchet.jobs.training.checkpoints import list_checkpoints, read_history, run_folder
+from ratchet.jobs.training.checkpoints import list_checkpoints, read_history
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.ray_train import train
@@ -58,7 +58,7 @@ def test_training_begins_with_fitting_workers(cluster: None, tmp_path: Path) -> 
         train, replace(wanted, resources=asked), OPTIONS, partial(Regression), tmp_path / "best"
     )
     check_equal(history, tmp_path / "best")
-    last = list_checkpoints(run_folder(wanted))[-1]
+    last = list_checkpoints(wanted)[-1]
     assert read_history(last).workers == 2, "the two that two CPUs hold"
 
 

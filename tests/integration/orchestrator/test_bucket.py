@@ -161,7 +161,11 @@ def made(store: Store, step_id: str, text: str = "text") -> Commit:
         (staging / "model" / "text.txt").write_text(text)
         (staging / "model" / "weights.bin").write_bytes(b"w" * 1_000_000)
         (staging / "rows.parquet").write_bytes(b"rows")
-        return held.commit(staging, Result({"value": 1}), {}, {"name": "fit", "seconds": 1.0})
+        return held.commit(
+            held.leases.store.add_object(staging, Result({"value": 1})),
+            {},
+            {"name": "fit", "seconds": 1.0},
+        )
 
 
 def test_what_one_machine_commits_another_finds_whole(at: Callable[..., Store]) -> None:
@@ -195,7 +199,7 @@ def test_a_lease_is_one_machines_and_a_stale_one_cannot_commit(
         staging = one.staging(step_id, 1)
         (staging / "text.txt").write_text("late")
         with pytest.raises(LeaseLost, match="taken over by run second"):
-            held.commit(staging, Result(), {}, {})
+            held.commit(held.leases.store.add_object(staging, Result()), {}, {})
     assert at("three").lookup(step_id) is None
 
 
@@ -283,14 +287,14 @@ def test_a_pull_keeps_what_this_machine_has_added(at: Callable[..., Store]) -> N
     one, two = at("one"), at("two")
     log = RunLog.begin(one, "toy", {})
     log.event("begin")
-    one.upload_folder(log.folder)
+    one.backend.send(log.folder)
     log.event("end", failures={}, interrupted=False)
-    one.pull("runs")
+    one.backend.fetch(one.local("runs"))
     assert log.find_end() == "finished"
-    two.pull("runs")
+    two.backend.fetch(two.local("runs"))
     assert RunLog(two.local("runs", log.run_id)).find_end() == ""
-    one.upload_folder(log.folder)
-    two.pull("runs")
+    one.backend.send(log.folder)
+    two.backend.fetch(two.local("runs"))
     assert RunLog(two.local("runs", log.run_id)).find_end() == "finished"
 
 
@@ -298,7 +302,7 @@ def named_by_a_run(store: Store, *step_ids: str) -> None:
     run_log = RunLog.begin(store, "toy", {})
     steps = [{"name": step_id, "step_id": step_id} for step_id in step_ids]
     run_log.write("plan.json", {"recipe": "toy", "steps": steps})
-    store.upload_folder(run_log.folder)
+    store.backend.send(run_log.folder)
 
 
 def later(monkeypatch: pytest.MonkeyPatch, hours: float) -> None:

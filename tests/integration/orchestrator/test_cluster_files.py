@@ -95,13 +95,27 @@ def test_the_operator_accepts_the_job() -> None:
         jsonschema.validate(wrong, schema)
 
 
-def test_hub_models_lie_in_the_store() -> None:
+def test_no_machine_needs_a_common_disk() -> None:
     cluster = yaml.safe_load((ROOT / "cluster.yaml").read_text())
     starts = [cluster[f"{kind}_start_ray_commands"][-1] for kind in ("head", "worker")]
-    for text in (*starts, (ROOT / "Dockerfile").read_text()):
-        assert "HF_HOME=/mnt/ratchet/huggingface" in text
-        assert "RATCHET_CACHE=/mnt/ratchet/cache" in text
-    assert any("target=/mnt/ratchet" in option for option in cluster["docker"]["run_options"])
+    for text in (*starts, *cluster["setup_commands"]):
+        assert "HF_HOME=/home/ray/huggingface" in text
+        assert "RATCHET_CACHE=/home/ray/cache" in text
+    for kind in cluster["available_node_types"].values():
+        assert kind["node_config"]["IamInstanceProfile"]
+    assert "mount" not in "".join(cluster["docker"]["run_options"])
+
+
+def test_pods_share_a_volume() -> None:
+    image = (ROOT / "Dockerfile").read_text()
+    assert "HF_HOME=/mnt/ratchet/huggingface" in image
+    assert "RATCHET_CACHE=/mnt/ratchet/cache" in image
+    job = yaml.safe_load((ROOT / "rayjob.yaml").read_text())
+    spec = job["spec"]["rayClusterSpec"]
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        (container,) = group["template"]["spec"]["containers"]
+        mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+        assert "/mnt/ratchet" in mounts
 
 
 def test_both_tell_what_may_be_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

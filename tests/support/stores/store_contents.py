@@ -18,11 +18,11 @@ from ratchet.orchestrator.store.lease import Lease, Leases
 HOUR = 3600.0
 
 
-def results(store: Path) -> dict[str, Commit]:
-    """Map each step name to its commit. Verifies every byte of every artifact."""
+def results(store: Path | str) -> dict[str, Commit]:
+    """Map each step name to its commit. Verifies every byte of every artifact. store: a folder or URL."""
     opened, found = Store.open(store), {}
-    for step in store.glob("steps/*"):
-        if (commit := opened.lookup(step.name)) is not None:
+    for step in opened.list_names("steps"):
+        if (commit := opened.lookup(step)) is not None:
             opened.path(commit.manifest, full=True)
             found[commit.record["name"]] = commit
     return found
@@ -60,7 +60,7 @@ def made_of(store: Store, step_id: str, files: dict[str, str], **metrics: float)
         for name, text in files.items():
             (staging / name).parent.mkdir(exist_ok=True)
             (staging / name).write_text(text)
-        return lease.commit(staging, Result(metrics), {}, {})
+        return lease.commit(lease.leases.store.add_object(staging, Result(metrics)), {}, {})
 
 
 def named_by_a_run(

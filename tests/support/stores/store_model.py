@@ -228,7 +228,7 @@ class StoreModel(RuleBasedStateMachine):
                     self._write_plan(store, run_log, steps, commits)
             self._read(store, commits[steps[-1]])
             run_log.event("end", failures={}, interrupted=False)
-            store.upload_folder(run_log.folder)
+            store.backend.send(run_log.folder)
 
     def _look_up(self, store: Store, step: str, repair: bool) -> Commit | None:
         void = set(self.void)
@@ -267,7 +267,7 @@ class StoreModel(RuleBasedStateMachine):
             for step in steps
         ]
         run_log.write("plan.json", {"steps": plan})
-        store.upload_folder(run_log.folder)
+        store.backend.send(run_log.folder)
 
     def _compute(
         self, store: Store, leases: Leases, step: str, before: Commit | None
@@ -287,7 +287,11 @@ class StoreModel(RuleBasedStateMachine):
                     self._read(store, before)
                 staging = store.staging(step, held.attempt)
                 (staging / "text.txt").write_text(CONTENT[step])
-                return held.commit(staging, Result({}), {}, {"name": step, "token": token})
+                return held.commit(
+                    held.leases.store.add_object(staging, Result({})),
+                    {},
+                    {"name": step, "token": token},
+                )
             except LeaseLost:
                 self.void.add(token)
             except FileNotFoundError:  # another driver took the step over, and removed the output

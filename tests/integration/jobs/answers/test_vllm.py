@@ -143,7 +143,7 @@ def engine(installed: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         longest: int,
     ) -> Iterator[tuple[Path, int, np.ndarray, int]]:
         opened = decoder.load(model, dtype=dtype, device="cpu")
-        rows = [row for piece in pieces for row in vllm_shards._read_requests(piece)]
+        rows = [row for piece in pieces for row in vllm_shards._read_requests(context.files, piece)]
         assert longest == max(
             len(row["tokenized_prompt"]) + row["sampling_params"]["max_tokens"] for row in rows
         )

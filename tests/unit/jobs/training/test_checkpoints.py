@@ -57,7 +57,7 @@ def test_a_killed_run_leaves_no_model_behind(
     assert (saved.text, len(history.loss)) == ("three", 3)
     history.loss.append(0.0)
     checkpoints.save(history)
-    folders = list_checkpoints(checkpoints.folder)
+    folders = list_checkpoints(checkpoints.context)
     assert [(folder / "best" / "weights").read_text() for folder in folders] == ["two", "two"]
     assert not any(map(find_damage, folders))
     assert sorted(checkpoints.folder.iterdir()) == folders
@@ -91,9 +91,9 @@ def test_the_best_model_is_written_and_read_once(context: Callable[..., Context]
     for _ in range(3):
         history.loss.append(0.0)
         checkpoints.save(history)
-    files = [folder / "best" / "weights" for folder in list_checkpoints(checkpoints.folder)]
+    files = [folder / "best" / "weights" for folder in list_checkpoints(checkpoints.context)]
     assert len(files) == 2
     assert len({file.stat().st_ino for file in files}) == 1
-    assert not any(find_damage(folder) for folder in list_checkpoints(checkpoints.folder))
+    assert not any(find_damage(folder) for folder in list_checkpoints(checkpoints.context))
     files[0].write_text("tseb")
-    assert all(find_damage(folder) for folder in list_checkpoints(checkpoints.folder))
+    assert all(find_damage(folder) for folder in list_checkpoints(checkpoints.context))

@@ -22,6 +22,7 @@ from ratchet.orchestrator.run_log import RunListener, RunLog
 from ratchet.orchestrator.step import Summary, step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases
+from ratchet.orchestrator.store.manifest import Manifest
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,11 @@ class Here(Cluster):
         context: Context,
         config: Any,
         inputs: Any,
+        store: Store,
         stopping: threading.Event,
-    ) -> Result:
+    ) -> Manifest:
         self.work(context)
-        return Result({})
+        return store.add_object(context.out, Result({}))
 
 
 def make_executor(tmp_path: Path, work: Callable[[Context], None], **resources: Any) -> Executor:
