@@ -58,13 +58,14 @@ class Config(training.FinetuneConfig):
     loss is ce_weight * CE + (1 - ce_weight) * KL. Values below 1 need the input `teacher`."""
     teacher_temperature: PositiveFloat = 1.0
     """Temperature of the KL divergence: divides the logits of teacher and student."""
-    valid_samples: Annotated[NonNegativeInt, Unit("samples")] = 64
+    valid_samples: Annotated[NonNegativeInt, Unit("samples")] | None = None
     """Number of held-out samples that the model answers at each evaluation, for the accuracy. The loss is always
-    computed on all held-out samples. 0: only the loss."""
+    computed on all held-out samples. 0: only the loss. None: 64, or with zero_stage=3, where each token of an answer
+    gathers all weights from the workers, 0."""
     max_new_tokens: Tokens = 512
     """Maximum length of an answer at evaluations."""
-    metric: Literal["accuracy", "eval_loss"] = "accuracy"
-    """Metric on `valid` that selects the best model."""
+    metric: Literal["accuracy", "eval_loss"] | None = None  # type: ignore[assignment]
+    """Metric on `valid` that selects the best model. None: accuracy, or eval_loss if `valid_samples` is 0."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,20 @@ class Inputs:
     """The current best adapter, which training has to improve on; with method=lora only. None: improve on the base."""
 
 
+def fill_defaults(config: Config) -> Config:
+    """Return the settings with the values of those that are None and depend on others."""
+    rate = config.learning_rate or LEARNING_RATES[config.method]
+    answered = config.valid_samples
+    if answered is None:
+        answered = 0 if config.shard_stage == 3 else 64
+    metric = config.metric or ("accuracy" if answered else "eval_loss")
+    return replace(config, learning_rate=rate, valid_samples=answered, metric=metric)
+
+
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check inputs and settings at plan time. Raises InputError for an adapter as `current_best` with method=full, and
     for checkpoints or a warm-up after the last training step, assuming that no sample is too long."""
+    config = fill_defaults(config)
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
     rules = [
         (
@@ -99,7 +111,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         ),
         (
             "metric",
-            config.metric == "eval_loss" or config.valid_samples > 0,
+            config.metric == "eval_loss" or config.valid_samples != 0,
             "eval_loss where valid_samples is 0",
         ),
     ]
@@ -122,7 +134,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 def list_metrics(config: Config) -> list[str]:
     return [
-        *training.list_training_metrics(config),
+        *training.list_training_metrics(fill_defaults(config)),
         "samples",
         "too_long",
         "valid/too_long",
@@ -148,7 +160,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             " teacher_logprobs as teacher, or raise ce_weight"
         )
     lengths = context.work / "lengths.json"
-    config = replace(config, learning_rate=config.learning_rate or LEARNING_RATES[config.method])
+    config = fill_defaults(config)
     result, _ = run_finetuning(context, config, SftTask, inputs, lengths=lengths)
     counts, tokens = json.loads(lengths.read_text())
     tables = {**result.tables, "tokens per training sample": tokens}

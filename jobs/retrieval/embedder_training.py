@@ -8,7 +8,6 @@ negatives need all embeddings at once. If the activations of all texts do not fi
 twice (gradient caching, `ratchet.models.losses.grad_cache`).
 """
 
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from ratchet.data.triplets import TripletBatch, Triplets, find_corpus_rows, find
 from ratchet.jobs.prompt_settings import list_examples, list_instructions
 from ratchet.jobs.training.embedder_passes import CachedTexts, EmbeddingTask
 from ratchet.jobs.training.evaluation import Evaluation, evaluate_rows
+from ratchet.jobs.training.shared_table import read_shared
 from ratchet.jobs.training.task import Batch
 from ratchet.jobs.training.teacher_gate import find_teacher_temperature
 from ratchet.jobs.training.worker import WorkerInfo, gather_objects
@@ -70,7 +70,7 @@ class EmbedderTask(EmbeddingTask):
     ) -> None:
         """pool_rows: corpus rows that `valid` is ranked against. None: the whole corpus."""
         super().__init__(worker, config, inputs, resources)
-        self.corpus = read_shards(inputs.corpus, ["id", "text"])
+        self.corpus = read_shared(worker, inputs.corpus, ["id", "text"])
         self.pool = self.corpus
         if pool_rows is not None:  # `take` would copy all texts first, and fails above 2 GB
             self.pool = self.corpus.filter(
@@ -92,12 +92,10 @@ class EmbedderTask(EmbeddingTask):
         self.tasks = list_instructions(config, self.triplets.queries)
         self.steps = self.count_steps(len(self.triplets), self.triplets.num_batches)
         self.load_encoder(list_examples(config, inputs))
-        self.prepared: dict[tuple[int, int], Future[WorkerBatch]] = {}
-        self.thread = ThreadPoolExecutor(1)
 
     def batch(self, epoch: int, step: int) -> Batch:
         """Return one microbatch if the texts of every worker fit in memory, else several with cached gradients."""
-        texts = self._take_texts(epoch, step)
+        texts: WorkerBatch = self.take_prepared(epoch, step)
         if all(gather_objects(self._fits(texts.ids_R))):
             return Batch([texts], sum(len(ids) for ids in texts.ids_R))
         return self.cache_gradients(texts.ids_R, partial(self._compute_gradient, texts))
@@ -155,14 +153,6 @@ class EmbedderTask(EmbeddingTask):
             weight=config.distillation_weight,
         )
 
-    def _take_texts(self, epoch: int, step: int) -> WorkerBatch:
-        """Return the texts of a training step, and start to prepare the next one in a thread."""
-        ahead = self.prepared.pop((epoch, step), None)
-        texts = ahead.result() if ahead is not None else self._prepare(epoch, step)
-        if step + 1 < self.steps[epoch]:
-            self.prepared[epoch, step + 1] = self.thread.submit(self._prepare, epoch, step + 1)
-        return texts
-
     def _make_mask(self, batch: TripletBatch, positive_Q: np.ndarray) -> Tensor:
         """Return the mask of the passages that are no negatives of a query, bool [Q, P]."""
         data = self.triplets
@@ -179,7 +169,7 @@ class EmbedderTask(EmbeddingTask):
             mask_QP |= others_QP
         return mask_QP
 
-    def _prepare(self, epoch: int, step: int) -> WorkerBatch:
+    def prepare(self, epoch: int, step: int) -> WorkerBatch:
         data = self.triplets
         worker = self.worker
         batch = data.batch(epoch, step, worker.rank, worker.world_size)

@@ -20,6 +20,7 @@ from ratchet.errors import InputError
 from ratchet.jobs.prompt_settings import list_instructions, resolve_reranker_config
 from ratchet.jobs.training.config import find_start
 from ratchet.jobs.training.evaluation import Evaluation, evaluate_rows
+from ratchet.jobs.training.shared_table import read_shared
 from ratchet.jobs.training.task import Batch, FinetuneTask
 from ratchet.jobs.training.teacher_gate import find_teacher_temperature
 from ratchet.jobs.training.worker import WorkerInfo, gather_objects
@@ -63,7 +64,7 @@ class RerankerTask(FinetuneTask):
         self, worker: WorkerInfo, config: "Config", inputs: "Inputs", resources: Resources
     ) -> None:
         super().__init__(worker, config, inputs, resources)
-        corpus = read_shards(inputs.corpus, ["id", "text"])
+        corpus = read_shared(worker, inputs.corpus, ["id", "text"])
         self.text_of = Texts(corpus)
         self.valid = pa.table({})
         self.lists: list[dict[str, Any]] = []
@@ -134,6 +135,10 @@ class RerankerTask(FinetuneTask):
         self.reranker_config.write(folder)
 
     def batch(self, epoch: int, step: int) -> Batch:
+        prepared: Batch = self.take_prepared(epoch, step)
+        return prepared
+
+    def prepare(self, epoch: int, step: int) -> Batch:
         """Split this worker's groups into microbatches of about `micro_batch_size`. Groups are independent."""
         data = self.triplets
         worker = self.worker

@@ -10,6 +10,7 @@ is the loss of the whole batch. The number of workers therefore changes the resu
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -66,6 +67,23 @@ class FinetuneTask:
         self.multiple, self.pass_tokens = size_passes(
             self.device, resources.batch_tokens, training=True
         )
+        self._ahead: dict[tuple[int, int], Future[Any]] = {}
+        self._thread = ThreadPoolExecutor(1)
+
+    def prepare(self, epoch: int, step: int) -> Any:
+        """Return what `batch` needs of a training step and a CPU can prepare, such as token ids. Not collective."""
+        raise NotImplementedError
+
+    def take_prepared(self, epoch: int, step: int) -> Any:
+        """Return what `prepare` returns, and start to prepare the next training step in a thread."""
+        ahead = self._ahead.pop((epoch, step), None)
+        if ahead is None:
+            prepared = self.prepare(epoch, step)
+        else:
+            prepared = ahead.result()
+        if step + 1 < self.steps[epoch]:
+            self._ahead[epoch, step + 1] = self._thread.submit(self.prepare, epoch, step + 1)
+        return prepared
 
     def batch(self, epoch: int, step: int) -> Batch:
         """Return this worker's part of a training step. Collective."""

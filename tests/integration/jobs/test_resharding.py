@@ -49,7 +49,8 @@ Trainer(given, replace(OPTIONS, zero_stage=stage, save_steps=1), partial(Stops),
 )
 def test_shrinking_and_growing_changes_nothing(tmp_path: Path, stage: int) -> None:
     """Takes half a minute: three starts of up to three processes."""
-    run = run_folder(context(tmp_path, 1))
+    wanted = context(tmp_path, 1)
+    run = run_folder(wanted)
     phases = ((3, 3), (2, 6), (3, 99)) if stage < 3 else ((2, 3), (3, 99))
     for workers, stop in phases:
         command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
@@ -60,7 +61,7 @@ def test_shrinking_and_growing_changes_nothing(tmp_path: Path, stage: int) -> No
             [sys.executable, *command, *given], capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stderr
-    last = list_checkpoints(context(tmp_path, 3))[-1]
+    last = list_checkpoints(wanted)[-1]
     history = read_history(last)
     # ZeRO-3 cuts the weights themselves, and its checkpoints fit only as many workers as wrote them.
     assert history.resumed == ([3, 6] if stage < 3 else [])

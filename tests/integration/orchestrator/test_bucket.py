@@ -357,12 +357,12 @@ def run(store: Store, folder: Path, machine: str, *arguments: str) -> str:
 
 
 def test_a_run_on_a_bucket_goes_on_from_another_machine(
-    at: Callable[..., Store], tmp_path: Path, shared_ray: tuple[str, ...]
+    at: Callable[..., Store], tmp_path: Path
 ) -> None:
     store, recipe = at("none"), str(tmp_path / "toy.py")
-    first = run(store, tmp_path, "one", "run", recipe, "--set", "last=2", *shared_ray)
+    first = run(store, tmp_path, "one", "run", recipe, "--set", "last=2")
     assert "2/2 steps" in first
-    second = run(store, tmp_path, "two", "run", recipe, "--set", "last=3", *shared_ray)
+    second = run(store, tmp_path, "two", "run", recipe, "--set", "last=3")
     assert "3/3 steps, 2 reused" in second
     assert "toy" in run(store, tmp_path, "three", "status")
     assert run(store, tmp_path, "three", "report").strip().endswith("report.html")

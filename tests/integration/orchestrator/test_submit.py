@@ -84,7 +84,8 @@ def test_the_command_of_the_page_runs_a_recipe(
     given = {
         "run retriever": "run ./toy.py",
         ":8265": f":{port}",
-        "/mnt/ratchet": str(folder.parent),
+        "s3://BUCKET/PREFIX": f"{folder.parent}/store",
+        "/home/ray": str(folder.parent),
     }
     for old, new in given.items():
         assert old in block

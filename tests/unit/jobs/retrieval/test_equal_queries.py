@@ -114,7 +114,7 @@ def test_equal_queries_in_batches(folder: Path, concepts: Path, tmp_path: Path) 
     task = EmbedderTask(WorkerInfo(0, 1, "cpu"), FAST, inputs, Resources(1, cpus=1.0, gpus=0.0))
     known, texts, masked = find_known(folder), read_shards(folder / "corpus")["text"].to_pylist(), 0
     for step in range(task.triplets.num_batches):
-        batch = task._prepare(0, step)
+        batch = task.prepare(0, step)
         assert batch.mask_QP is not None
         for q, query in enumerate(batch.drawn.query_Q.tolist()):
             for p, row in enumerate(batch.drawn.passage_P.tolist()):

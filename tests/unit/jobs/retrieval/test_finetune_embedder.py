@@ -39,7 +39,7 @@ def test_examples_do_not_tell_the_answer(inputs: Inputs, tmp_path: Path) -> None
     seen = []
     for epoch in range(2):
         batch = data.batch(epoch, 0)
-        rows = task._prepare(epoch, 0).ids_R[: len(batch.query_Q)]
+        rows = task.prepare(epoch, 0).ids_R[: len(batch.query_Q)]
         for query, row in zip(batch.query_Q.tolist(), rows, strict=True):
             words = tokenizer.decode(row, skip_special_tokens=True).split()
             parts = " ".join(words).split("t0x7 ")[1:]
@@ -234,7 +234,7 @@ def test_what_mining_suspects_is_no_negative_of_the_query(inputs: Inputs, tmp_pa
         dataclasses.replace(inputs, mined=tmp_path),
         Resources(1, cpus=1.0, gpus=0.0),
     )
-    batch, data, masked = task._prepare(0, 0), task.triplets, 0
+    batch, data, masked = task.prepare(0, 0), task.triplets, 0
     made = data.batch(0, 0)
     assert batch.mask_QP is not None
     for i, query in enumerate(made.query_Q.tolist()):

@@ -140,7 +140,7 @@ def test_no_query_is_its_own_negative_in_a_batch(
         concepts / "base", tmp_path / "mined", folder / "corpus", folder / "queries"
     )
     task = EmbedderTask(WorkerInfo(0, 1, "cpu"), FAST, inputs, Resources(1, cpus=1.0, gpus=0.0))
-    batch = task._prepare(0, 0)
+    batch = task.prepare(0, 0)
     assert batch.mask_QP is not None
     assert batch.mask_QP.sum() == 1
     row = int(torch.nonzero(batch.mask_QP)[0, 0])

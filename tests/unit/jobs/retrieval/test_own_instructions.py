@@ -134,7 +134,7 @@ def test_an_embedder_is_trained_and_evaluated_with_own_tasks(
         changed = dataclasses.replace(inputs, **dict(zip(("mined", "valid"), folders, strict=True)))
         given = dataclasses.replace(config, query_template=query_template)
         task = embedder_training.EmbedderTask(HERE, given, changed, SHARE)
-        batch = task._prepare(0, 1)
+        batch = task.prepare(0, 1)
         queries = batch.ids_R[: len(batch.drawn.query_Q)]
         return sorted(queries), task.evaluate().metrics  # a batch is ordered by characters
 
