@@ -5,6 +5,7 @@ results exist. The children of a step without a result are `open`: they may stil
 the same bytes as in an earlier run.
 """
 
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -143,15 +144,17 @@ class Plan:
                 loaded[one] = getattr(step.config, one)
         return digest({"job": step.job.name, "resources": asdict(step.resources), "loads": loaded})
 
-    def inputs(self, name: str, *, verified: bool) -> Any:
+    def inputs(self, name: str, *, verified: bool, most_bytes: float = math.inf) -> Any:
         """Return the job's `Inputs`, with the path of each input, or None for an input that does not exist yet.
 
-        verified: check the content of the inputs against their manifests first.
+        verified: check the content of the inputs against their manifests first. most_bytes: None for inputs in a bucket
+        that are larger, instead of a download.
         """
         step = self.steps[name].step
-        return step.job.inputs(
-            **{key: self.path_of(ref, verified) for key, ref in step.inputs.items()}
-        )
+        found = {}
+        for key, ref in step.inputs.items():
+            found[key] = self.path_of(ref, verified, most_bytes)
+        return step.job.inputs(**found)
 
     def check_sources(self, name: str) -> None:
         """Raise InputError if a source of a step has changed since the plan was made."""
@@ -239,22 +242,32 @@ class Plan:
         assert manifest is not None  # only called when all parents are done
         return manifest.part_digest(ref.part)
 
-    def path_of(self, ref: Reference, verified: bool) -> Any:
-        """Return the path of an output or source; None if it does not exist yet; a tuple of paths for a tuple."""
+    def path_of(self, ref: Reference, verified: bool, most_bytes: float = math.inf) -> Any:
+        """Return the path of an output or source; None if it does not exist yet; a tuple of paths for a tuple.
+        most_bytes: see `inputs`."""
         if ref is None:
             return None
         if isinstance(ref, tuple):
-            paths = [self.path_of(item, verified) for item in ref]
+            paths = [self.path_of(item, verified, most_bytes) for item in ref]
             if any(path is None for path in paths):
                 return None
             return tuple(paths)
         if isinstance(ref, Source):
             path = ref.path.absolute()  # workers have another working directory
             return self.store.place_source(path, self.sources.digest(ref)) if verified else path
-        commit = self.steps[ref.step.name].commit
+        planned = self.steps[ref.step.name]
+        commit = planned.commit
         if commit is None:
             return None
+        if self.store.backend.downloads and self._measure(ref) > most_bytes:
+            return None
         return self.store.path(commit.manifest, ref.part, full=verified)
+
+    def _measure(self, ref: Output) -> int:
+        """Return the bytes of an output that exists."""
+        manifest = self.steps[ref.step.name].manifest
+        assert manifest is not None
+        return sum(file.bytes for file in manifest.of_part(ref.part))
 
 
 def describe_inputs(step: Step) -> list[tuple[str, str]]:

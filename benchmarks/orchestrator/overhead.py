@@ -73,9 +73,7 @@ def planning(length: int) -> None:
                 staging = store.staging(lease.step_id, 1)
                 (staging / "number.txt").write_text(str(one.config.number))
                 commit = lease.commit(
-                    lease.leases.store.add_object(staging, Result({})),
-                    document,
-                    {"seconds": 0.0, "name": one.name},
+                    staging, Result({}), document, {"seconds": 0.0, "name": one.name}
                 )
                 before = store.manifest(commit.manifest).part_digest(None)
         seconds = timed(lambda: Plan(reachable(steps[-1:]), store))
@@ -98,7 +96,7 @@ def committing(files: int) -> None:
                 for number in range(files):
                     (staging / f"{number}.txt").write_text(f"{round_} {number}" * 100)
                 start = time.perf_counter()
-                lease.commit(lease.leases.store.add_object(staging, Result({})), {}, {})
+                lease.commit(staging, Result({}), {}, {})
                 taken.append(time.perf_counter() - start)
     print(
         f"commit of {files} files: {statistics.median(taken):.3f} s (every file and folder synced to disk)"

@@ -127,6 +127,7 @@ class RerankerTask(FinetuneTask):
         return self._evaluate_reranked(self.reranker.with_config(config))
 
     def evaluate(self) -> Evaluation:
+        self.finish_preparing()
         with eval_mode(self.model):
             return self._evaluate_reranked(self.reranker)
 

@@ -57,6 +57,7 @@ class EmbeddingTask(FinetuneTask):
         raise NotImplementedError
 
     def evaluate(self) -> Evaluation:
+        self.finish_preparing()
         with eval_mode(self.model):
             return self.evaluate_encoder(self.encoder)
 

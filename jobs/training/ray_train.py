@@ -42,7 +42,7 @@ from ratchet.jobs.training.checkpoints import (
 from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.train_cleanup import install_cleanup
-from ratchet.jobs.training.worker import WorkerInfo
+from ratchet.jobs.training.worker import WorkerInfo, gather_objects
 from ratchet.orchestrator.job_interface import Context, write_atomically
 from ratchet.orchestrator.job_interface.digests import find_damage
 from ratchet.orchestrator.job_interface.worker import check_worker, find_existing_paths
@@ -221,9 +221,14 @@ def _run_worker(loop_config: dict[str, Any]) -> None:
             find_notice=get_preemption_info,
             report_metrics=report,
         )
+        if context.files.downloads:  # the checkpoints were sent, and this machine may get many
+            gather_objects(None)
+            shutil.rmtree(run_folder(context), ignore_errors=True)
     except Exception as error:
         lost_another = type(error).__name__ in RETRYABLE and not isinstance(error, RatchetError)
-        if not lost_another:
+        # Ray Train ends the process group when a machine was lost or has come, while this worker trains on.
+        group_ended = not torch.distributed.is_initialized()
+        if not lost_another and not group_ended:
             write_atomically(Path(failure), error_to_json(error))
             context.files.send(Path(failure))
         raise  # so that Ray ends the other workers, which may wait for this one

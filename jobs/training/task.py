@@ -10,7 +10,7 @@ is the loss of the whole batch. The number of workers therefore changes the resu
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -84,6 +84,11 @@ class FinetuneTask:
         if step + 1 < self.steps[epoch]:
             self._ahead[epoch, step + 1] = self._thread.submit(self.prepare, epoch, step + 1)
         return prepared
+
+    def finish_preparing(self) -> None:
+        """Wait for the thread. Call it before an evaluation tokenizes: a tokenizer keeps the truncation of the last
+        call, also if it came from another thread."""
+        wait(self._ahead.values())
 
     def batch(self, epoch: int, step: int) -> Batch:
         """Return this worker's part of a training step. Collective."""

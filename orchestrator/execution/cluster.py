@@ -6,6 +6,7 @@ them itself if the process of the step does all the work: a single-process job, 
 
 import logging
 import os
+import shutil
 import signal
 import socket
 import tempfile
@@ -242,9 +243,14 @@ class Cluster:
                 return store.add_object(context.out, result)
             # On the machine that has the files, and without its GPUs.
             there = NodeAffinitySchedulingStrategy(node, soft=False)
-            add = ray.remote(num_cpus=0)(Store.add_object).options(scheduling_strategy=there)
-            manifest: Manifest = ray.get(add.remote(store, context.out, result))
+            add = ray.remote(num_cpus=0)(_add_object).options(scheduling_strategy=there)
+            manifest: Manifest = ray.get(add.remote(store, context, result))
             return manifest
+        except ray.exceptions.TaskUnschedulableError as error:
+            raise TransientError(
+                f"step {context.step}: the machine that has its output was lost ({error}); expected it to stay until"
+                " the output is uploaded; give the same command again"
+            ) from None
         except ray.exceptions.RayTaskError as error:
             cause = error.cause if isinstance(error.cause, BaseException) else error
             cause.__dict__.setdefault("remote_traceback", str(error))
@@ -279,6 +285,13 @@ def _run_job(
     """Run a job. Return its result, and the id of the node that has its output."""
     result = run_job(job, context, config, inputs, paths)
     return result, ray.get_runtime_context().get_node_id()
+
+
+def _add_object(store: Store, context: Context, result: Result) -> Manifest:
+    """Add the output of a step to a store in a bucket, and remove what is left of the step on this machine."""
+    manifest = store.add_object(context.out, result)
+    shutil.rmtree(context.work, ignore_errors=True)
+    return manifest
 
 
 TIMEOUT = 5.0

@@ -166,7 +166,7 @@ class Executor:
             "host": platform.node(),
             "versions": versions(),
         }
-        return lease.commit(manifest, planned.fingerprint, record)
+        return lease.commit_object(manifest, planned.fingerprint, record)
 
     def _describe_others(
         self, names: Sequence[str], machines: Sequence[Machine]

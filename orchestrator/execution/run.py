@@ -49,6 +49,10 @@ MACHINES_TIMEOUT = 60.0
 UPLOAD_INTERVAL = 60.0
 """Seconds between uploads of the run's folder to object storage."""
 
+SMALL_INPUT = 64 << 20
+"""Bytes of an input that is downloaded from a bucket to know how its work can be divided. A larger one has work for
+all."""
+
 MAX_STEPS_AT_ONCE = 64
 """Maximum number of threads, one per step. The resources of the cluster limit which steps actually run."""
 
@@ -229,11 +233,11 @@ class Run:
         if not step.job.uses("cpus"):
             self.demand[name] = Demand(1)
             return
-        inputs = None
-        # Files in a bucket are downloaded by the step, not by this loop.
-        if self.status[name] is Status.READY and not self.plan.store.backend.downloads:
-            inputs = self.plan.inputs(name, verified=False)
-        with suppress(InputError):  # machines were lost since: the earlier demand stays
+        # Machines were lost since, or the bucket does not answer: the earlier demand stays.
+        with suppress(InputError, UnreachableError):
+            inputs = None
+            if self.status[name] is Status.READY:
+                inputs = self.plan.inputs(name, verified=False, most_bytes=SMALL_INPUT)
             placed = self.cluster.place(step, inputs)
             workers = placed.workers or 1
             gpus = workers * (placed.gpus or 0.0)

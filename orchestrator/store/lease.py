@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import DamagedError, LeaseLost
+from ratchet.orchestrator.job_interface.job import Result
 from ratchet.orchestrator.store import Commit, Store
 from ratchet.orchestrator.store.backend import attempt_key
 from ratchet.orchestrator.store.manifest import Manifest
@@ -52,6 +53,17 @@ class Lease:
     attempt: int
 
     def commit(
+        self,
+        staging: Path,
+        result: Result,
+        fingerprint: Mapping[str, Any],
+        record: Mapping[str, Any],
+    ) -> Commit:
+        """Make a staging folder the step's result: `Store.add_object`, then `commit_object`."""
+        manifest = self.leases.store.add_object(staging, result)
+        return self.commit_object(manifest, fingerprint, record)
+
+    def commit_object(
         self, manifest: Manifest, fingerprint: Mapping[str, Any], record: Mapping[str, Any]
     ) -> Commit:
         """Make an object the step's result and end the attempt. The result becomes visible atomically.

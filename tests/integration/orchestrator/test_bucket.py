@@ -161,11 +161,7 @@ def made(store: Store, step_id: str, text: str = "text") -> Commit:
         (staging / "model" / "text.txt").write_text(text)
         (staging / "model" / "weights.bin").write_bytes(b"w" * 1_000_000)
         (staging / "rows.parquet").write_bytes(b"rows")
-        return held.commit(
-            held.leases.store.add_object(staging, Result({"value": 1})),
-            {},
-            {"name": "fit", "seconds": 1.0},
-        )
+        return held.commit(staging, Result({"value": 1}), {}, {"name": "fit", "seconds": 1.0})
 
 
 def test_what_one_machine_commits_another_finds_whole(at: Callable[..., Store]) -> None:
@@ -199,7 +195,7 @@ def test_a_lease_is_one_machines_and_a_stale_one_cannot_commit(
         staging = one.staging(step_id, 1)
         (staging / "text.txt").write_text("late")
         with pytest.raises(LeaseLost, match="taken over by run second"):
-            held.commit(held.leases.store.add_object(staging, Result()), {}, {})
+            held.commit(staging, Result(), {}, {})
     assert at("three").lookup(step_id) is None
 
 

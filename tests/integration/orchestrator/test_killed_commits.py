@@ -47,7 +47,7 @@ def commit(root):
         (staging / "part").mkdir()
         (staging / "part" / "x.txt").write_text("x" * 1000)
         (staging / "y.txt").write_text("y")
-        lease.commit(lease.leases.store.add_object(staging, Result({"n": 1})), {"config": {}}, {"seconds": 1.0})
+        lease.commit(staging, Result({"n": 1}), {"config": {}}, {"seconds": 1.0})
 
 if not points:
     commit(folder / "whole")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +14,11 @@ from s3_server import KEYS, serve_s3
 from store_contents import made_of
 
 from ratchet.orchestrator import gc
+from ratchet.orchestrator.job_interface import Context, Job, Result
 from ratchet.orchestrator.job_interface.shared_files import SharedFiles
+from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.run_log import RunLog
+from ratchet.orchestrator.step import step
 from ratchet.orchestrator.store import Store
 from ratchet.orchestrator.store.lease import OpenRun
 
@@ -39,6 +43,23 @@ def at(server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         return Store.open(f"s3://kept/{tmp_path.name}")
 
     return opened
+
+
+@dataclass(frozen=True)
+class Config:
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Inputs:
+    before: Path | None = None
+
+
+def do_nothing(context: Context, config: Config, inputs: Inputs) -> Result:
+    return Result()
+
+
+JOB = Job("nothing", Config, Inputs, do_nothing)
 
 
 def read(folder: Path) -> dict[str, bytes]:
@@ -173,3 +194,22 @@ def test_copies_of_sources_go_when_nobody_runs(
     there = two.local(*place.relative_to(store.root).parts)
     two.backend.fetch(there)
     assert there.read_text() == "a"
+
+
+def test_a_large_input_is_not_downloaded_to_divide_its_work(at: Callable[[str], Store]) -> None:
+    first = step("first", JOB)
+    steps = [first, step("second", JOB, before=first["rows"])]
+    store = at("one")
+    files = {"rows/shard": "x" * 1000, "weights": "y" * 5000}
+    made_of(store, Plan(steps, store).steps["first"].step_id, files)
+    store = at("two")
+    plan = Plan(steps, store)
+    small = plan.inputs("second", verified=False, most_bytes=999)
+    assert small == Inputs(None)
+    manifest = plan.steps["first"].manifest
+    assert manifest is not None
+    folder = store.local("objects", manifest.digest)
+    assert not (folder / "rows").exists()
+    assert plan.inputs("second", verified=False, most_bytes=1000) == Inputs(folder / "rows")
+    assert read(folder / "rows") == {"shard": b"x" * 1000}
+    assert not (folder / "weights").exists()

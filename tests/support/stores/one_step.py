@@ -20,8 +20,4 @@ def commit_once(store: Store, run: str = "again", text: str = "y") -> Commit:
         (staging / "part").mkdir()
         (staging / "part" / "x.txt").write_text("x" * 1000)
         (staging / "y.txt").write_text(text)
-        return lease.commit(
-            lease.leases.store.add_object(staging, Result({"n": 1})),
-            {"config": {}},
-            {"seconds": 1.0},
-        )
+        return lease.commit(staging, Result({"n": 1}), {"config": {}}, {"seconds": 1.0})

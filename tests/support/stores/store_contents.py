@@ -60,7 +60,7 @@ def made_of(store: Store, step_id: str, files: dict[str, str], **metrics: float)
         for name, text in files.items():
             (staging / name).parent.mkdir(exist_ok=True)
             (staging / name).write_text(text)
-        return lease.commit(lease.leases.store.add_object(staging, Result(metrics)), {}, {})
+        return lease.commit(staging, Result(metrics), {}, {})
 
 
 def named_by_a_run(

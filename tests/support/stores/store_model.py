@@ -287,11 +287,7 @@ class StoreModel(RuleBasedStateMachine):
                     self._read(store, before)
                 staging = store.staging(step, held.attempt)
                 (staging / "text.txt").write_text(CONTENT[step])
-                return held.commit(
-                    held.leases.store.add_object(staging, Result({})),
-                    {},
-                    {"name": step, "token": token},
-                )
+                return held.commit(staging, Result({}), {}, {"name": step, "token": token})
             except LeaseLost:
                 self.void.add(token)
             except FileNotFoundError:  # another driver took the step over, and removed the output

@@ -47,7 +47,7 @@ with Leases(store, "run") as leases:
         (staging / "part" / "inner").mkdir(parents=True)
         (staging / "part" / "inner" / "x.txt").write_text("x" * 1000)
         (staging / "y.txt").write_text(step_id)
-        lease.commit(lease.leases.store.add_object(staging, Result({"n": 1})), {"config": {}}, {"seconds": 1.0})
+        lease.commit(staging, Result({"n": 1}), {"config": {}}, {"seconds": 1.0})
         mark(f"commit {step_id}")
         run_log.event("done", step_id)
         mark(f"done {step_id}")
@@ -68,9 +68,7 @@ def commit_again(store: Store, step_id: str) -> Commit:
         if isinstance(lease, Lease):
             staging = store.staging(step_id, lease.attempt)
             (staging / "y.txt").write_text("again")
-            return lease.commit(
-                lease.leases.store.add_object(staging, Result({})), {}, {"seconds": 1.0}
-            )
+            return lease.commit(staging, Result({}), {}, {"seconds": 1.0})
         assert isinstance(lease, Commit)
         return lease
 

@@ -44,7 +44,7 @@ with Leases(store, name) as leases:
                 continue
             staging = store.staging(key, lease.attempt)
             (staging / "who.txt").write_text(name)
-            lease.commit(lease.leases.store.add_object(staging, Result({})), {}, {"name": name})
+            lease.commit(staging, Result({}), {}, {"name": name})
             print(step)
 """
 
@@ -81,11 +81,11 @@ def test_an_attempt_that_was_taken_over_can_never_commit(tmp_path: Path) -> None
         assert isinstance(second, Lease)
         assert second.attempt == 2
         with pytest.raises(LeaseLost, match="taken over by run other"):
-            lease.commit(lease.leases.store.add_object(staging, Result({})), {}, {})
+            lease.commit(staging, Result({}), {}, {})
         assert store.lookup(STEP) is None
         fresh = store.staging(STEP, second.attempt)
         (fresh / "new.txt").write_text("new")
-        made = second.commit(second.leases.store.add_object(fresh, Result({})), {}, {})
+        made = second.commit(fresh, Result({}), {}, {})
     assert store.lookup(STEP) == made
 
 
@@ -171,13 +171,7 @@ def test_nan_is_refused_before_commit(tmp_path: Path) -> None:
         lease = leases.acquire(STEP)
         assert isinstance(lease, Lease)
         with pytest.raises(TypeError, match=r"metrics.loss"):
-            lease.commit(
-                lease.leases.store.add_object(
-                    store.staging(STEP, 1), Result({"loss": float("nan")})
-                ),
-                {},
-                {},
-            )
+            lease.commit(store.staging(STEP, 1), Result({"loss": float("nan")}), {}, {})
     assert store.lookup(STEP) is None
 
 
@@ -197,7 +191,7 @@ def test_a_full_disk_is_named_and_nothing_is_visible(
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             with pytest.raises(OSError, match="No space left") as error:
-                lease.commit(lease.leases.store.add_object(staging, Result({})), {}, {})
+                lease.commit(staging, Result({}), {}, {})
         assert "free some (`ratchet gc` lists what can be removed)" in describe(error.value)
         assert store.lookup(STEP) is None
         lease.fail("full")
@@ -230,7 +224,7 @@ def test_an_attempt_from_before_a_withdrawal_can_never_commit(tmp_path: Path) ->
         assert isinstance(second, Lease)
         fresh = store.staging(STEP, second.attempt)
         (fresh / "y.txt").write_text("y")
-        damaged = second.commit(second.leases.store.add_object(fresh, Result({})), {}, {})
+        damaged = second.commit(fresh, Result({}), {}, {})
         damage.change(store.path(damaged.manifest) / "y.txt", "z")
         store.withdraw(damaged)
         assert store.lookup(STEP) is None
@@ -240,7 +234,7 @@ def test_an_attempt_from_before_a_withdrawal_can_never_commit(tmp_path: Path) ->
         for old in (stale, second):
             staging = store.staging(STEP, old.attempt)
             with pytest.raises(LeaseLost):
-                old.commit(old.leases.store.add_object(staging, Result({})), {}, {})
+                old.commit(staging, Result({}), {}, {})
         assert store.lookup(STEP) is None
 
 
@@ -311,7 +305,7 @@ with Leases(store, "run") as leases:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # the kernel refuses longer files
     try:
-        lease.commit(lease.leases.store.add_object(staging, Result({})), {"config": "long" * 1000}, {})
+        lease.commit(staging, Result({}), {"config": "long" * 1000}, {})
     except Exception as error:
         print(describe(error))
 """
@@ -382,11 +376,7 @@ def test_a_plan_on_a_bucket_downloads_what_is_read_and_no_more(
     with Leases(one, "run") as leases:
         lease = leases.acquire(step_id)
         assert isinstance(lease, Lease)
-        commit = lease.commit(
-            lease.leases.store.add_object(staging, Result({"n": 1})),
-            {"config": {}},
-            {"seconds": 1.0},
-        )
+        commit = lease.commit(staging, Result({"n": 1}), {"config": {}}, {"seconds": 1.0})
     plan, folder = Plan([run], two), two.local("objects", commit.manifest)
     assert plan.steps["made"].numbers == {"n": 1.0}
     assert [path.name for path in folder.iterdir()] == ["MANIFEST.json"]

@@ -45,9 +45,7 @@ def commit_once(store: Store) -> str:
         assert isinstance(lease, Lease)
         staging = store.staging(STEP, lease.attempt)
         (staging / "y.txt").write_text("y")
-        return lease.commit(
-            lease.leases.store.add_object(staging, Result({})), {}, {"name": "y", "seconds": 1.0}
-        ).manifest
+        return lease.commit(staging, Result({}), {}, {"name": "y", "seconds": 1.0}).manifest
 
 
 @pytest.fixture

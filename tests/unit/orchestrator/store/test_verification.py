@@ -27,11 +27,7 @@ def commit(
         for path, text in files.items():
             (staging / path).parent.mkdir(parents=True, exist_ok=True)
             (staging / path).write_text(text)
-        return lease.commit(
-            lease.leases.store.add_object(staging, Result(metrics or {})),
-            {},
-            {"name": name, "seconds": 1.0},
-        )
+        return lease.commit(staging, Result(metrics or {}), {}, {"name": name, "seconds": 1.0})
 
 
 @pytest.fixture
