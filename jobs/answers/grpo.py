@@ -5,7 +5,8 @@ the prompt's questions that the verifier accepts. Most tasks have one question p
 advantage of a completion is its reward minus the mean over the prompt's completions, divided by their standard
 deviation (Shao et al. 2024, "DeepSeekMath"). If all completions of a prompt have the same reward, the model learns
 nothing from it, so it must already solve some of the prompts, as after `sft`. The loss is averaged over the tokens of
-the training step (Yu et al. 2025, "DAPO"). TRL's GRPOTrainer does the training steps, on one worker.
+the training step (Yu et al. 2025, "DAPO"). TRL's GRPOTrainer does the training steps. Each worker answers as many of
+their questions.
 """
 
 import json
@@ -27,6 +28,7 @@ from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
 from ratchet.orchestrator.job_interface import (
     Context,
+    Division,
     Job,
     Needs,
     NonNegativeFloat,
@@ -160,6 +162,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.jobs.training.finetuning import run_finetuning
 
     check_samples(inputs.train)  # at plan time they may not have existed
+    workers = context.resources.workers or 1
+    while config.batch_size % workers:
+        workers -= 1
+    context = replace(context, resources=replace(context.resources, workers=workers))
     counts = context.work / "counts.json"
     options = make_options(config)
     result, history = run_finetuning(context, options, GrpoTask, inputs, counts=counts)
@@ -178,17 +184,21 @@ JOB = Job(
     Inputs,
     run,
     resources=(
+        "workers",
         "cpus",
         "gpus",
         "memory",
         "accelerator",
         "labels",
+        "placement",
+        "timeout",
         "batch_tokens",
         "micro_batch_size",
         "retries",
     ),
     check=check,
     needs=estimate_needs,
+    divide=lambda config, inputs: Division(most=config.batch_size),
     outputs=("adapter", "model", "checkpoint-*", "history.json"),
     metrics=lambda own: [
         *training.list_training_metrics(make_options(own)),

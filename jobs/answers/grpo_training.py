@@ -4,7 +4,8 @@
       └ GRPOTrainer, made by GrpoTask    batches, loss, optimizer
 
 Checkpoints have the layout of Trainer's and are also published atomically, but with the state of TRL's trainer
-(weights, optimizer, training step) in place of DeepSpeed's. Only one worker trains.
+(weights, optimizer, training step) in place of DeepSpeed's. Each worker answers and trains on an equal part of the
+questions; TRL compares the rewards of a question within a worker, and accelerate averages the gradients.
 """
 
 import json
@@ -27,7 +28,7 @@ from ratchet.jobs.answers.lengths import GRPO_PROMPT
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.jobs.training.trainer import Trainer, seed_generators
-from ratchet.jobs.training.worker import WorkerInfo
+from ratchet.jobs.training.worker import WorkerInfo, gather_objects
 from ratchet.models.decoder.sampling import Sampling, generate
 from ratchet.models.engine import group_weights
 from ratchet.models.loading import silence_transformers, train_in_float32
@@ -38,15 +39,19 @@ if TYPE_CHECKING:
 
 
 class TrainerState:
-    """The checkpoint state of the trainer, behind the methods of DeepSpeed's engine that TrainingLoop calls."""
+    """The checkpoint state of the trainer, behind the methods of DeepSpeed's engine that Trainer calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, worker: WorkerInfo) -> None:
+        self.worker = worker
         self.folder: Path | None = None
         """Folder that the trainer writes its checkpoints into. None: not set yet."""
         self.loaded: Path | None = None
         """The checkpoint to resume from. None: start from the beginning."""
 
     def save_checkpoint(self, folder: str, tag: str, **options: Any) -> None:
+        gather_objects(None)  # all workers have written their part
+        if self.worker.rank != 0:
+            return
         assert self.folder is not None
         (made,) = self.folder.glob("checkpoint-*")
         made.rename(Path(folder) / tag)
@@ -66,9 +71,10 @@ class GrpoTrainer(Trainer, TrainerCallback):
     """Number of tokens that the trainer has processed before the current training step."""
 
     def _start_engine(self) -> TrainerState:
-        # DeepSpeed may have set it in an earlier step. accelerate takes it as the sign of a multi-process launcher.
-        os.environ.pop("LOCAL_RANK", None)
-        return TrainerState()
+        if self.worker.world_size == 1:
+            # DeepSpeed may have set it in an earlier step. accelerate takes it as the sign of several processes.
+            os.environ.pop("LOCAL_RANK", None)
+        return TrainerState(self.worker)
 
     def _train(self) -> None:
         config = self.config
@@ -96,7 +102,7 @@ class GrpoTrainer(Trainer, TrainerCallback):
         self.seen = state.num_input_tokens_seen
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        seed_generators(self.config.seed, state.global_step, 0)
+        seed_generators(self.config.seed, state.global_step, self.worker.rank)
 
     def on_log(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Record a training step, evaluate the model if that is due, and set `control.should_save`."""
@@ -112,8 +118,9 @@ class GrpoTrainer(Trainer, TrainerCallback):
         if self.task.config.kl_weight:
             found["KL divergence"] = logs["kl"]
         self._record(self.seen - before, loss, rate, float(logs["grad_norm"]), **found)
-        due = self._is_save_due(len(self.history.loss))
-        control.should_save = self._end_step() or due
+        is_due = self.worker.rank == 0 and self._is_save_due(len(self.history.loss))
+        (due,) = self._all_reduce([float(is_due)])
+        control.should_save = self._end_step() or due > 0
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         self._save()  # the trainer has written its part
@@ -135,7 +142,13 @@ class GrpoTask(AnswerTask):
         resources: Resources,
         counts: Path,
     ) -> None:
-        """counts: JSON file that gets the numbers of samples."""
+        """counts: JSON file that the first worker writes: numbers of samples. Raises InputError for a number of workers
+        that does not divide `batch_size`."""
+        if config.batch_size % worker.world_size:
+            raise InputError(
+                f"grpo.workers: {worker.world_size} given, for batch_size={config.batch_size}; expected a divisor,"
+                " since each worker answers as many questions; set another number"
+            )
         dtype = config.dtype
         if config.method == "full":
             dtype = "float32"  # bfloat16 is used by autocast only
@@ -151,9 +164,9 @@ class GrpoTask(AnswerTask):
                 f"grpo.max_prompt_length: {limit} given, and all {len(size_N)} prompts of"
                 f" {inputs.train} are longer; expected some that fit; raise it"
             )
-        counts.write_text(
-            json.dumps({"samples": len(kept_N), "too_long": len(size_N) - len(kept_N)})
-        )
+        if worker.rank == 0:
+            found = {"samples": len(kept_N), "too_long": len(size_N) - len(kept_N)}
+            counts.write_text(json.dumps(found))
         self.row_D = kept_N[draw_order(len(kept_N), config.steps * config.batch_size, config.seed)]
         """The row of the sample of each draw, int64 [D]. A training step takes `batch_size` draws."""
         self.longest = int(size_N[self.row_D].max())
@@ -168,8 +181,8 @@ class GrpoTask(AnswerTask):
         return [tokens.ids for tokens in rows]
 
     def evaluate(self) -> Evaluation:
-        correct, questions = self.verify_answers()
-        return Evaluation({"accuracy": round(correct / questions, 6)})
+        correct, questions = np.sum(gather_objects(self.verify_answers()), axis=0)
+        return Evaluation({"accuracy": round(float(correct / questions), 6)})
 
     def make_trainer(
         self, folder: Path, optimizers: tuple[Any, Any], callback: TrainerCallback
@@ -183,7 +196,7 @@ class GrpoTask(AnswerTask):
         from trl import GRPOConfig, GRPOTrainer
 
         config = self.config
-        rows = config.batch_size * config.num_completions
+        rows = config.batch_size * config.num_completions // self.worker.world_size
         rows_per_pass = self._rows_per_pass(rows)
         settings = GRPOConfig(
             output_dir=str(folder),
@@ -199,6 +212,7 @@ class GrpoTask(AnswerTask):
             bf16=config.method == "full" and config.dtype == "bfloat16",
             gradient_checkpointing=False,  # `make_trainable` has turned it on if the setting is true
             use_cpu=self.device == "cpu",
+            ddp_find_unused_parameters=False,
             seed=config.seed,
             shuffle_dataset=False,
             logging_steps=1,
@@ -233,7 +247,8 @@ class GrpoTask(AnswerTask):
         return next(count for count in range(min(rows, most), 0, -1) if rows % count == 0)
 
     def _answer(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
-        """Sample completions: TRL's rollout_func. prompts: draw numbers as text, each once per completion of the draw.
+        """Sample completions: TRL's rollout_func. prompts: draw numbers as text, each once per completion of the draw;
+        a worker gets all completions of a draw.
 
         The sampled tokens depend only on the model and (seed, draw, completion, position)."""
         config = self.config

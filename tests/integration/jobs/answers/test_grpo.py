@@ -37,7 +37,7 @@ class Killed(grpo_training.GrpoTask):
         super().__init__(*given, **arguments)
 
     def _answer(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
-        if trainer.state.global_step == 4 and self.kill.exists():
+        if trainer.state.global_step == 4 and self.worker.rank == 0 and self.kill.exists():
             self.kill.rmdir()
             os.kill(os.getpid(), signal.SIGKILL)
         return super()._answer(prompts, trainer)
@@ -96,14 +96,15 @@ def test_a_decoder_learns_what_its_verifier_accepts(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("method", ["full", "lora"])
+@pytest.mark.parametrize(("method", "workers"), [("full", 1), ("lora", 1), ("lora", 2)])
 def test_a_killed_worker_goes_on_with_the_same_result(
-    inputs: grpo.Inputs, context: MakeContext, method: Any
+    inputs: grpo.Inputs, context: MakeContext, method: Any, workers: int
 ) -> None:
     config = dataclasses.replace(
-        FAST, method=method, checkpoints=(3,), kl_weight=0.1, allow_regression=True
+        FAST, method=method, batch_size=4, checkpoints=(3,), kl_weight=0.1, allow_regression=True
     )
-    calm, killed = context(name="calm", cpus=1.0), context(name="killed", cpus=1.0, retries=1)
+    calm = context(name="calm", workers=workers, cpus=1.0)
+    killed = context(name="killed", workers=workers, cpus=1.0, retries=1)
     expected = train(calm, config, inputs)
     (killed.work / "kill").mkdir()
     assert run_step(train_killed, killed, config, inputs) == expected
@@ -115,3 +116,26 @@ def test_a_killed_worker_goes_on_with_the_same_result(
     for weights in calm.out.rglob("*.safetensors"):
         one, other = load_file(weights), load_file(killed.out / weights.relative_to(calm.out))
         assert all((other[name] == value).all() for name, value in one.items())
+
+
+@pytest.mark.parametrize("method", ["lora", pytest.param("full", marks=pytest.mark.soak)])
+def test_workers_change_nothing(
+    inputs: grpo.Inputs, context: MakeContext, tmp_path: Path, method: Any
+) -> None:
+    """Of three workers, two divide four questions."""
+    config = dataclasses.replace(
+        FAST, method=method, batch_size=4, steps=4, kl_weight=0.1, allow_regression=True
+    )
+    alone = train(context(name="alone", cpus=1.0), config, inputs)
+    two = context(name="two", workers=3, cpus=1.0)
+    together = train(two, config, inputs)
+    for name in ("reward", "completion length"):
+        curve = f"{name} against step"
+        assert together.curves[curve] == alone.curves[curve], name
+    for name in ("loss", "gradient norm", "KL divergence"):
+        curve = f"{name} against step"
+        expected = pytest.approx(alone.curves[curve]["y"], rel=1e-3, abs=1e-5)
+        assert together.curves[curve]["y"] == expected, name
+    assert together.metrics["valid/accuracy"] == alone.metrics["valid/accuracy"]
+    (last,) = two.work.glob("train/*/step-00000004-*")
+    assert json.loads((last / "history.json").read_text())["workers"] == 2
