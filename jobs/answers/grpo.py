@@ -52,7 +52,7 @@ class Config(training.OptimizerConfig):
     checkpoints: tuple[PositiveInt, ...] = ()
     """Training steps after which the model is evaluated and saved. It is always evaluated after the last step."""
     batch_size: Annotated[PositiveInt, Unit("questions")] = 16
-    """Number of questions per training step."""
+    """Number of questions per training step. All workers answer equally many: of three workers, two train on 16."""
     num_completions: Annotated[int, Ge(2)] = 8
     """Completions per question, whose rewards are compared with each other (TRL's `num_generations`)."""
     temperature: PositiveFloat = 1.0

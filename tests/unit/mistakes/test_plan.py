@@ -205,11 +205,6 @@ SIZES = [
         },
     ),
     Mistake(
-        "several workers for GRPO",
-        "plan countdown --set grpo_steps=5 --set grpo.workers=2",
-        r"--set grpo\.workers=2: workers given",
-    ),
-    Mistake(
         "a warm-up of more steps than there are",
         "plan countdown --set sft.warmup_steps=100000",
         r"warmup_steps: 100000 given, of \d+ steps in all",
