@@ -148,25 +148,29 @@ class Run:
             self.together[name] = others
         return chosen
 
-    def _release(self, name: str) -> None:
-        """Make the steps whose work a step has done ready. They find it finished, and use no GPU."""
+    def _release(self, name: str, *, done: bool) -> None:
+        """Make the steps whose work a step should do ready. If it is done, they find it finished, and use no GPU."""
         for other in self.together.pop(name, []):
             self.status[other] = Status.READY
-            self.demand[other] = Demand(1)
-            self.loads.pop(other)
+            if done:
+                self.demand[other] = Demand(1)
+                self.loads.pop(other)
+            else:
+                self._set_demand(other)
 
     def _record_end(self, name: str, future: Future[Commit]) -> None:
         """Record the end of a step: its result or its error."""
-        self._release(name)
         try:
             commit = future.result()
         except Interrupted:
             raise KeyboardInterrupt from None
         except Exception as error:
+            self._release(name, done=False)
             self.status[name] = Status.FAILED
             self.failures[name] = describe_failure(error)
             self.run_log.event("failed", name, reason=self.failures[name])
             return
+        self._release(name, done=True)
         self.plan.record(name, commit, self.plan.store.manifest(commit.manifest))
         self.status[name] = Status.DONE
         about = {"seconds": commit.record["seconds"], "metrics": self._select_metrics(name)}

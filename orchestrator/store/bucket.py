@@ -231,14 +231,18 @@ class Bucket(Backend):
                 obstore.delete(self.control, keys[start : start + 1000])
 
     def send(self, path: Path, to: Path | None = None) -> None:
-        """Upload the files that changed since they were sent or fetched, and those that the bucket lacks."""
+        """Upload a file, or the files of a folder that changed since they were sent or fetched, or that the bucket
+        lacks."""
         key = self._key(to or path)
-        files = {key: path}
-        if path.is_dir():
-            files = {}
-            for file in sorted(path.rglob("*")):
-                if file.is_file() and not file.name.startswith("."):
-                    files[f"{key}/{file.relative_to(path).as_posix()}"] = file
+        if not path.is_dir():
+            stamp = _stamp(path)
+            if self._read_synced(key)[1] != stamp or not self._find_file(key):
+                self._record_synced(key, self._send(path, key), stamp)
+            return
+        files = {}
+        for file in sorted(path.rglob("*")):
+            if file.is_file() and not file.name.startswith("."):
+                files[f"{key}/{file.relative_to(path).as_posix()}"] = file
         known = self._sizes(key)
 
         def upload(name: str) -> None:

@@ -115,6 +115,24 @@ def test_a_single_file_and_another_name(at: Callable[[str], Store]) -> None:
     assert read(there) == {"whole/part-1": b"1"}
 
 
+def test_a_file_is_sent_once(at: Callable[[str], Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    store = at("one")
+    file = store.work(STEP) / "record"
+    file.write_text("first")
+    sent = []
+    put = store.backend._send  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        store.backend, "_send", lambda path, key: sent.append(path.read_text()) or put(path, key)
+    )
+    store.backend.send(file)
+    store.backend.send(file)
+    file.write_text("other")
+    store.backend.send(file)
+    store.backend.remove(f"steps/{STEP}/work/record")  # by `gc` on another machine
+    store.backend.send(file)
+    assert sent == ["first", "other", "other"]
+
+
 def test_what_is_discarded_is_gone_for_all(at: Callable[[str], Store]) -> None:
     one, two = at("one"), at("two")
     for store in (one, two):

@@ -57,3 +57,30 @@ def test_ready_texts_are_embedded_with_one_load(
     assert started == {"many": ["few", "queries"], "few": None, "queries": None}
     for name, digest in made.items():
         assert embed("alone", name) == {name: digest}
+
+
+def test_what_is_left_of_a_group_is_a_group(
+    tmp_path: Path, tiny: dict[str, Path], shared_ray: tuple[str, ...]
+) -> None:
+    """The step that does the work of all fails; the others go on without it, with one load."""
+    for name, rows in (("many", 150), ("few", 3), ("queries", 70)):
+        column = "no_text" if name == "many" else "text"
+        table = pa.table({"id": [f"{row}" for row in range(rows)], column: ["a text"] * rows})
+        write_table(tmp_path / name / "shard-00000.parquet", table)
+    (tmp_path / "texts.py").write_text(RECIPE)
+    settings = sets(
+        f"folder={tmp_path}", f"model={tiny['bert']}", "names=many+few+queries", "embed.workers=1"
+    )
+    given = ["--store", str(tmp_path / "store"), *shared_ray, *settings]
+    status, output = command.run("run", str(tmp_path / "texts.py"), *given)
+    assert status == 1
+    assert "many failed" in output
+    run_log = next(list_run_logs(Store.view(tmp_path / "store")))
+    groups = []
+    for event in run_log.events():
+        if event["event"] == "started":
+            groups.append((event["step"], event.get("together")))
+    assert groups[0] == ("many", ["few", "queries"])
+    assert groups[1] in [("few", ["queries"]), ("queries", ["few"])]
+    made = {step["name"] for step in run_log.steps() if step["object"]}
+    assert made == {"few", "queries"}
