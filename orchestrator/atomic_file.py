@@ -111,9 +111,28 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def walk(folder: str | Path, **options: Any) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk as os.walk does, but raise OSError for a folder that cannot be listed, instead of leaving it out. A folder
+    that is missing, or is removed meanwhile, is empty."""
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    return os.walk(folder, onerror=refuse, **options)
+
+
+def list_files(folder: Path) -> list[Path]:
+    """Return all files below a folder, in order. Raises OSError as `walk` does."""
+    found = []
+    for inside, _, names in walk(folder):
+        found += [Path(inside, name) for name in names]
+    return sorted(found)
+
+
 def sync_tree(folder: Path) -> None:
     """Flush everything in a folder to disk: files, and the entries of folders."""
-    for inside, _, files in os.walk(folder):
+    for inside, _, files in walk(folder):
         for name in files:
             sync(Path(inside, name))
         sync(Path(inside))
@@ -148,7 +167,7 @@ WRITE = 0o222
 def make_read_only(folder: Path) -> None:
     """Make everything below a folder read-only. The folder itself stays writable: a read-only folder cannot be moved to
     another parent."""
-    for inside, folders, files in os.walk(folder):
+    for inside, folders, files in walk(folder):
         for name in (*folders, *files):
             set_read_only(Path(inside, name))
 
@@ -160,15 +179,20 @@ def set_read_only(path: Path) -> None:
 
 def remove_empty_folders(folder: Path) -> None:
     """Remove all folders without files below a folder: manifests do not list folders, and buckets have none."""
-    for inside, _, _ in os.walk(folder, topdown=False):
+    for inside, _, _ in walk(folder, topdown=False):
         if inside != str(folder) and not os.listdir(inside):
             os.rmdir(inside)
 
 
 def allow_writing(folder: Path) -> None:
-    """Allow the owner to add and remove entries of a folder and of the folders below it. Files stay read-only."""
-    for inside, _, _ in os.walk(folder):
-        os.chmod(inside, os.stat(inside).st_mode & 0o7777 | 0o700)
+    """Allow the owner to list a folder and the folders below it, and to add and remove entries. Files stay
+    read-only."""
+    os.chmod(folder, os.stat(folder).st_mode & 0o7777 | 0o700)
+    for inside, folders, _ in walk(folder):
+        for name in folders:
+            path = Path(inside, name)
+            if not path.is_symlink():
+                os.chmod(path, path.stat().st_mode & 0o7777 | 0o700)
 
 
 def remove_tree(folder: Path) -> None:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ratchet.orchestrator.atomic_file import sync
+from ratchet.orchestrator.atomic_file import list_files, sync, walk
 
 NAME = "DIGESTS.json"
 THREADS = 8
@@ -27,8 +27,8 @@ def hash_files(folder: Path, known: Mapping[str, Any] | None = None) -> dict[str
     known: digests of files that are links to files of a published folder. They are not read again."""
     made = dict(known or {})
     paths = []
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.relative_to(folder).as_posix() not in made:
+    for path in list_files(folder):
+        if path.relative_to(folder).as_posix() not in made:
             paths.append(path)
     with ThreadPoolExecutor(THREADS) as pool:
         found = list(pool.map(_sync_and_hash, paths))
@@ -39,7 +39,11 @@ def hash_files(folder: Path, known: Mapping[str, Any] | None = None) -> dict[str
 
 def read_digests(folder: Path, part: str) -> dict[str, Any]:
     """Return the digests of the files below `part` of a published folder, by their paths in the folder."""
-    digests = json.loads((folder / NAME).read_bytes())
+    return select_digests(json.loads((folder / NAME).read_bytes()), part)
+
+
+def select_digests(digests: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """Return the digests of the files below `part`."""
     return {name: digests[name] for name in digests if name.startswith(f"{part}/")}
 
 
@@ -47,8 +51,9 @@ def publish(folder: Path, target: Path, digests: Mapping[str, Any]) -> None:
     """Write the digests of `hash_files` into a folder and rename the folder to `target`, replacing an existing one."""
     written = folder / NAME
     written.write_text(json.dumps(digests, indent=1) + "\n")
-    for path in (written, *(path for path in folder.rglob("*") if path.is_dir()), folder):
-        sync(path)
+    sync(written)
+    for inside, _, _ in walk(folder):
+        sync(Path(inside))
     shutil.rmtree(target, ignore_errors=True)
     folder.rename(target)
     sync(target.parent)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ratchet
+from ratchet.orchestrator.atomic_file import walk
 from ratchet.orchestrator.job_interface.code import follow_imports, read_file
 
 DIGEST_FILE = "SNAPSHOT"
@@ -47,7 +48,7 @@ class Snapshot:
         """
         own = Path(ratchet.__file__).parent
         files = {}
-        for folder, _, names in os.walk(own, followlinks=True):
+        for folder, _, names in walk(own, followlinks=True):
             for file in names:
                 path = Path(folder, file)
                 name = path.relative_to(own.parent).as_posix()

@@ -18,7 +18,7 @@ from typing import Any
 
 from ratchet.errors import InputError
 from ratchet.files import open_regular
-from ratchet.orchestrator.atomic_file import write_atomically
+from ratchet.orchestrator.atomic_file import walk, write_atomically
 from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.job_interface.job import Source
 
@@ -101,7 +101,7 @@ def list_files(source: Source) -> list[tuple[str, Path]]:
         return [(source.path.suffix, source.path)]
     found = []
     named = source.label or source.path
-    for inside, folders, files in os.walk(source.path, followlinks=True):
+    for inside, folders, files in walk(source.path, followlinks=True):
         prefix = Path(inside).relative_to(source.path)
         if Path(inside).resolve() in [parent.resolve() for parent in Path(inside).parents]:
             raise InputError(

@@ -26,7 +26,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
 from ratchet.errors import DamagedError, StoreError, UnreachableError
-from ratchet.orchestrator.atomic_file import set_read_only, write_atomically
+from ratchet.orchestrator.atomic_file import list_files, set_read_only, write_atomically
 from ratchet.orchestrator.store.backend import Backend
 from ratchet.orchestrator.store.manifest import NAME, File, Manifest, describe_damage
 
@@ -240,8 +240,8 @@ class Bucket(Backend):
                 self._record_synced(key, self._send(path, key), stamp)
             return
         files = {}
-        for file in sorted(path.rglob("*")):
-            if file.is_file() and not file.name.startswith("."):
+        for file in list_files(path):
+            if not file.name.startswith("."):
                 files[f"{key}/{file.relative_to(path).as_posix()}"] = file
         known = self._sizes(key)
 

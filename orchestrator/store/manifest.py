@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ratchet.errors import CanonicalError, DamagedError, StoreError
+from ratchet.orchestrator.atomic_file import walk
 from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.job_interface.digests import compute_sha256, hash_files
 
@@ -46,12 +47,13 @@ class Manifest:
     @classmethod
     def build(cls, folder: Path, result: Mapping[str, Any]) -> "Manifest":
         """Hash every file below `folder`. Raises StoreError for links and for paths that `check_safe` refuses."""
-        for path in folder.rglob("*"):
-            if path.is_symlink() or not (path.is_dir() or path.is_file()):
-                raise StoreError(
-                    f"{path}: a link or special file given; expected plain files; copy what it points to"
-                )
-            check_safe(path.relative_to(folder).as_posix(), NAME)
+        for inside, folders, files in walk(folder):
+            for path in (Path(inside, name) for name in (*folders, *files)):
+                if path.is_symlink() or not (path.is_dir() or path.is_file()):
+                    raise StoreError(
+                        f"{path}: a link or special file given; expected plain files; copy what it points to"
+                    )
+                check_safe(path.relative_to(folder).as_posix(), NAME)
         found = hash_files(folder)
         return cls(tuple(File(name, **about) for name, about in found.items()), result)
 
@@ -239,8 +241,8 @@ def list_below(start: Path, root: Path) -> tuple[dict[str, int], list[str]]:
     folders = []
     skip = len(str(root)) + 1
     if start.is_file():
-        sizes[str(start)[skip:]] = start.stat().st_size
-    for inside, names, found in os.walk(start):
+        return {str(start)[skip:]: start.stat().st_size}, []
+    for inside, names, found in walk(start):
         prefix = f"{inside[skip:]}/" if len(inside) > skip else ""
         folders += [prefix + name for name in names]
         for name in found:
