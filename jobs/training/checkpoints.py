@@ -1,11 +1,13 @@
 """Checkpoints of a training run: the state to resume from, the best model so far, and the models of chosen steps.
 
-    work/train/<run>/step-<training steps>-<epoch>-<start>/    engine/, history.json, best/, DIGESTS.json
-    work/checkpoint-step-<training step>/                      the model of an evaluation (`FinetuneConfig.keeps_all`)
+    work/train/<run>-<attempt>/step-<training steps>-<epoch>-<start>/    engine/, history.json, best/, DIGESTS.json
+    work/checkpoint-step-<training step>/                                the model of an evaluation (`keeps_all`)
 
 Both are written under another name, synced, and renamed when they are complete. A checkpoint is loaded only if all its
-files match their digests; otherwise the previous one is loaded (the last two are kept), or training starts again. No
-generator state is saved: random numbers are a function of the seed and the training step (`trainer.seed_generators`).
+files match their digests; otherwise the previous one is loaded (the last two are kept), or training starts again. An
+attempt resumes from checkpoints of all attempts, and removes none of later ones: the workers of an attempt whose driver
+was suspended, and lost its lease, may still train. No generator state is saved: random numbers are a function of the
+seed and the training step (`trainer.seed_generators`).
 """
 
 import json
@@ -26,6 +28,7 @@ from ratchet.orchestrator.job_interface.digests import (
     hash_files,
     publish,
     read_digests,
+    select_digests,
 )
 
 LOG = logging.getLogger(__name__)
@@ -43,15 +46,19 @@ def checkpoint_folder(context: Context, step: int) -> Path:
 
 
 def run_folder(context: Context) -> Path:
-    """Return the folder of a run's checkpoints."""
-    return context.work.absolute() / "train" / context.step_id[:32]
+    """Return the folder of the checkpoints of an attempt."""
+    return context.work.absolute() / "train" / f"{context.step_id[:32]}-{context.attempt}"
 
 
 def list_checkpoints(context: Context) -> list[Path]:
-    """Return the checkpoints of a run, oldest first. Their files may still have to be fetched."""
-    folder = run_folder(context)
-    names = context.files.list_sent(folder)
-    return [folder / name for name in names if name.startswith("step-")]
+    """Return the checkpoints of all attempts, fewest training steps first. Their files may still have to be fetched."""
+    runs = run_folder(context).parent
+    found = []
+    for run in context.files.list_sent(runs):
+        for name in context.files.list_sent(runs / run):
+            if name.startswith("step-"):
+                found.append(runs / run / name)
+    return sorted(found, key=lambda folder: folder.name)
 
 
 def read_history(folder: Path) -> TrainHistory:
@@ -91,6 +98,8 @@ class Checkpoints:
         # Folders of the model that was saved last, until it is moved into a checkpoint, and of the best model.
         self.made = self.folder / f"unfinished-model-{self.start_id}"
         self.best: Path | None = None
+        self.best_digests: dict[str, Any] = {}
+        """Of the files below `best`, if they are in a checkpoint."""
 
     def save_model(self, is_best: bool, step: int | None) -> None:
         """Write the current model: as the best one if `is_best`, and as the model of a training step unless `step` is
@@ -105,7 +114,12 @@ class Checkpoints:
             publish(fresh, target, hash_files(fresh))
             self.files.send(target)
         if is_best:
+            if (
+                self.best is not None and self.best.parent == self.folder
+            ):  # taken from another attempt
+                shutil.rmtree(self.best)
             self.best = self.made
+            self.best_digests = {}
         else:
             shutil.rmtree(self.made)
 
@@ -120,18 +134,17 @@ class Checkpoints:
         self.engine.save_checkpoint(
             str(own), tag="engine", exclude_frozen_parameters=True, save_latest=False
         )
-        known: dict[str, Any] = {}
         if self.worker.rank == 0:
             history.workers = self.worker.world_size
             (own / "history.json").write_text(json.dumps(vars(history)))
             if self.best is not None:
-                if self.best == self.made:
+                if self.best.parent == self.folder:
                     shutil.move(self.best, own / "best")
                 else:  # in an earlier checkpoint
                     shutil.copytree(self.best, own / "best", copy_function=link)
-                    known = read_digests(self.best.parent, "best")
                 self.best = target / "best"
-        hashed = hash_files(own, known)
+        hashed = hash_files(own, self.best_digests)
+        self.best_digests = select_digests(hashed, "best")
         self.files.send(own, target)
         digests = gather_objects(hashed)
         if self.worker.rank != 0:
@@ -150,7 +163,10 @@ class Checkpoints:
         publish(fresh, target, everything)
         self.files.send(target)
         self._send_small_files()
-        for old in list_checkpoints(self.context)[:-KEPT]:
+        known = [
+            one for one in list_checkpoints(self.context) if _attempt(one) <= self.context.attempt
+        ]
+        for old in sorted(known, key=_attempt)[:-KEPT]:
             self.files.discard(old)
 
     def _send_small_files(self) -> None:
@@ -166,8 +182,9 @@ class Checkpoints:
 
         Checkpoints fit any number of workers, but with ZeRO-3, or few weights, only the number that wrote them."""
         if self.worker.rank == 0 or self.files.downloads:
-            for unfinished in self.folder.glob("unfinished-*"):
-                shutil.rmtree(unfinished, ignore_errors=True)
+            for unfinished in self.folder.parent.glob("*/unfinished-*"):
+                if _attempt(unfinished) <= self.context.attempt:
+                    shutil.rmtree(unfinished, ignore_errors=True)
         for folder in reversed(gather_objects(list_checkpoints(self.context))[0]):
             self.files.fetch(folder)
             if self._is_intact(folder):
@@ -179,12 +196,18 @@ class Checkpoints:
                     self._load_resharded(folder)
                 else:
                     continue
-                self.best = None
-                if (folder / "best").exists():
-                    self.best = folder / "best"
+                self._take_best(folder)
                 history.resumed.append(len(history.loss))
                 return history
         return TrainHistory()
+
+    def _take_best(self, checkpoint: Path) -> None:
+        """Take the best model of a checkpoint, which another attempt may remove."""
+        self.best = None
+        if self.worker.rank == 0 and (checkpoint / "best").exists():
+            self.best = self.folder / f"unfinished-best-{self.start_id}"
+            shutil.copytree(checkpoint / "best", self.best, copy_function=link)
+            self.best_digests = read_digests(checkpoint, "best")
 
     @property
     def _can_reshard(self) -> bool:
@@ -216,3 +239,8 @@ class Checkpoints:
             )
             self.files.discard(folder)
         return not found
+
+
+def _attempt(checkpoint: Path) -> int:
+    """Return the number of the attempt that wrote a checkpoint, finished or not."""
+    return int(checkpoint.parent.name.rpartition("-")[2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ def test_a_killed_run_leaves_no_model_behind(
     folders = list_checkpoints(checkpoints.context)
     assert [(folder / "best" / "weights").read_text() for folder in folders] == ["two", "two"]
     assert not any(map(find_damage, folders))
-    assert sorted(checkpoints.folder.iterdir()) == folders
+    assert sorted(checkpoints.folder.parent.glob("*/*")) == sorted(folders)
     assert not list((tmp_path / "temporary").iterdir())
 
 
@@ -97,3 +98,34 @@ def test_the_best_model_is_written_and_read_once(context: Callable[..., Context]
     assert not any(find_damage(folder) for folder in list_checkpoints(checkpoints.context))
     files[0].write_text("tseb")
     assert all(find_damage(folder) for folder in list_checkpoints(checkpoints.context))
+
+
+def test_two_attempts_at_once_keep_what_they_need(context: Callable[..., Context]) -> None:
+    """The driver of the first was suspended and lost its lease; its workers train on."""
+    old, first, history = start(context())
+
+    def go(checkpoints: Checkpoints, own: TrainHistory, best: bool = False) -> None:
+        own.loss += [0.0] * 10
+        if best:
+            checkpoints.save_model(True, None)
+        checkpoints.save(own)
+
+    old.text = "old"
+    go(first, history, best=True)
+    new, second, later = start(context(2))
+    assert (new.text, len(later.loss)) == ("old", 10)
+    for _ in range(3):
+        go(first, history)  # removes the checkpoint that the second has resumed from
+    go(second, later)
+    assert second.best is not None
+    assert (second.best / "weights").read_text() == "old"
+    new.text = "new"
+    go(second, later, best=True)
+    for _ in range(3):
+        with suppress(FileNotFoundError):  # the second has removed the best model of the first
+            go(first, history)
+    go(second, later)
+    assert (second.best / "weights").read_text() == "new"
+    assert not find_damage(second.best.parent)
+    _, _, last = start(context(3))
+    assert len(last.loss) >= 40
