@@ -55,7 +55,10 @@ def append_json(path: Path, value: Mapping[str, Any], *, durable: bool = False) 
     try:
         size = os.fstat(descriptor).st_size
         cut_off = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        os.write(descriptor, ("\n" * cut_off + json.dumps(value) + "\n").encode())
+        line = ("\n" * cut_off + json.dumps(value) + "\n").encode()
+        written = os.write(descriptor, line)
+        while written < len(line):  # the disk is nearly full: the next write says so
+            written += os.write(descriptor, line[written:])
         if durable:
             os.fsync(descriptor)
     finally:

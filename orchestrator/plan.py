@@ -159,10 +159,11 @@ class Plan:
     def check_sources(self, name: str) -> None:
         """Raise InputError if a source of a step has changed since the plan was made."""
         planned = self.steps[name]
+        known = planned.fingerprint["inputs"]
         for key, ref in planned.step.references():
             if (
                 isinstance(ref, Source)
-                and self.sources.digest(ref) not in planned.fingerprint["inputs"][key]
+                and self.digest_input(planned.step.inputs[key]) != known[key]
             ):
                 raise InputError(
                     f"step {name}: {ref.label or ref.path} changed during the run; expected the same content to the"

@@ -64,8 +64,9 @@ class RunLog:
         self.listener.show(event)
 
     def events(self) -> list[dict[str, Any]]:
-        """Read all events. An incomplete last line is skipped."""
-        return read_json_lines(self.folder / "events.jsonl")
+        """Read all events. An incomplete last line, and what is no event, is skipped."""
+        lines = read_json_lines(self.folder / "events.jsonl")
+        return [line for line in lines if {"t", "event", "step"} <= line.keys()]
 
     def write(self, name: str, value: Any) -> None:
         """Replace a JSON file of the run atomically."""

@@ -1,5 +1,6 @@
 """Execution of single steps, from lease to commit, in threads of the driver. The jobs run on the cluster."""
 
+import errno
 import importlib.metadata
 import platform
 import re
@@ -50,6 +51,9 @@ PERMANENT_IN_RAY = {
 }
 """Names of Ray's exceptions after which a retry cannot succeed."""
 
+TRANSIENT = {errno.ESTALE, errno.EIO}
+"""Error numbers of shared disks that may answer at the next try."""
+
 LIBRARIES = ("ray", "torch", "transformers", "peft", "deepspeed", "pyarrow")
 """Libraries whose versions are recorded with each result. This record is not part of the fingerprint."""
 
@@ -73,13 +77,15 @@ class Executor:
         retries = self.plan.steps[name].step.resources.retries
         tries = 1
         while True:
-            lease = self._acquired(name)
-            if isinstance(lease, Commit):
-                return lease
+            lease = None
             try:
+                acquired = self._acquired(name)
+                if isinstance(acquired, Commit):
+                    return acquired
+                lease = acquired
                 return self._attempt(name, lease, tries, together if tries == 1 else ())
             except BaseException as error:
-                failed = lease.fail(describe(error))
+                failed = lease is None or lease.fail(describe(error))
                 if self.stopping.is_set():
                     raise Interrupted(
                         f"step {name}: stopped; give the same command again to resume"
@@ -204,6 +210,8 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(worker_failures, dict) and worker_failures:
         return all(is_transient(failure) for failure in worker_failures.values())
     if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    if isinstance(error, OSError) and error.errno in TRANSIENT:
         return True
     kind = type(error)
     return kind.__module__.startswith("ray.exceptions") and kind.__name__ not in PERMANENT_IN_RAY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ratchet.errors import UnreachableError
 from ratchet.orchestrator.execution import run as run_module
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.execution.executor import Executor
@@ -93,6 +95,36 @@ def test_lost_lease_is_taken_again(tmp_path: Path, error: Exception | None) -> N
         "started",
         "lease_lost",
     ] * 2 + ["started"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnreachableError("s3://bucket: no answer"),
+        OSError(errno.ESTALE, "Stale file handle", "heartbeat"),
+        OSError(errno.EIO, "Input/output error"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_lease_that_cannot_be_taken_at_once_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    executor = make_executor(tmp_path, lambda context: None, retries=1)
+    acquire = executor.leases.acquire
+    errors = [error]
+
+    def acquire_late(step_id: str) -> Any:
+        if errors:
+            raise errors.pop()
+        return acquire(step_id)
+
+    monkeypatch.setattr(executor.leases, "acquire", acquire_late)
+    assert executor.execute("work").attempt == 1
+    errors = [error, error]
+    executor = make_executor(tmp_path / "again", lambda context: None, retries=1)
+    monkeypatch.setattr(executor.leases, "acquire", acquire_late)
+    with pytest.raises(type(error)):
+        executor.execute("work")
 
 
 @pytest.mark.slow
