@@ -10,8 +10,9 @@ import os
 import shutil
 import socket
 from collections import Counter
+from fnmatch import fnmatchcase
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -246,11 +247,28 @@ def list_weight_files(folder: Path) -> list[str]:
     if not index.is_file():
         return [WEIGHTS]
     try:
-        return sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(
             f"{index}: cannot be read ({error}); expected a weight_map; fetch the model again"
         ) from None
+    for name in names:
+        check_part(index, name)
+    return names
+
+
+def check_part(where: Path, name: str) -> None:
+    """Raise ModelError unless a name in a model's file leads to a file or folder that identifies the model: below its
+    folder, not hidden, and not one of `UNUSED_FILES`. where: the file, for messages."""
+    path = PurePosixPath(name)
+    is_plain = not path.is_absolute() and not any(part.startswith(".") for part in path.parts)
+    for place in (path, *path.parents):
+        is_plain = is_plain and not any(fnmatchcase(str(place), glob) for glob in UNUSED_FILES)
+    if not is_plain:
+        raise ModelError(
+            f"{where}: leads to '{name}'; expected a file or folder below the model's own, whose name says that it is"
+            " part of the model; move it there"
+        )
 
 
 def read_header(path: Path) -> tuple[int, dict[str, Any]]:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
+from ratchet.errors import InputError
 from ratchet.models.reranker.remote import Api, check_url
 from ratchet.orchestrator.job_interface import (
     Context,
@@ -52,7 +54,8 @@ class Config:
     timeout: Annotated[PositiveFloat, Unit("seconds")] = 60.0
     """Maximum time without data from the server. The request is then tried again."""
     key_variable: str = "RERANK_API_KEY"
-    """Name of the environment variable with the API key, which is sent as a bearer token."""
+    """Name of the environment variable with the API key, which is sent as a bearer token. It ends with `_API_KEY`, so
+    that no settings file can ask for another secret."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,26 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     check_url("rerank_api.url", config.url)
+    read_key(config)
+
+
+def read_key(config: Config) -> str:
+    """Return the API key; empty if there is none. Raises InputError for another variable, and for a key that would be
+    sent without encryption to another machine."""
+    if not config.key_variable.endswith("_API_KEY"):
+        raise InputError(
+            f"rerank_api.key_variable: {config.key_variable} given; expected a name that ends with _API_KEY, since its"
+            " value is sent to the server; rename the variable"
+        )
+    key = os.environ.get(config.key_variable, "")
+    address = urlsplit(config.url)
+    is_here = address.hostname in ("localhost", "127.0.0.1", "::1")
+    if key and address.scheme != "https" and not is_here:
+        raise InputError(
+            f"rerank_api.url: {config.url} given, with a key in {config.key_variable}; expected https, which hides the"
+            " key on its way; change the address, or unset the variable"
+        )
+    return key
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -85,7 +108,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.lists)
     rows = count_rows(shards, ["id", "text"])
     lists = Lists(inputs.lists, inputs.corpus, config.depth)
-    key = os.environ.get(config.key_variable, "")
+    key = read_key(config)
     server = RemoteReranker(config.url, config.model, config.api, key, config.timeout)
 
     output = ShardOutput(context, shards)

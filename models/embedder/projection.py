@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ratchet.errors import ModelError
+from ratchet.models.model_files import check_part
 from ratchet.models.model_kind import write_json
 
 FOLDER = "2_Dense"
@@ -47,7 +48,9 @@ def save(layer: nn.Linear, folder: Path) -> None:
 
 
 def find(name: str, *folders: Path) -> Path:
-    """Return the projection folder in the first of `folders` that has it: the adapter's before the base's."""
+    """Return the projection folder in the first of `folders` that has it: the adapter's before the base's. Raises
+    ModelError for a name that leads out of the folder."""
+    check_part(folders[0], name)
     return next(
         (folder / name for folder in folders if (folder / name).is_dir()), folders[0] / name
     )

@@ -12,7 +12,7 @@ import transformers
 
 from ratchet.errors import ModelError
 from ratchet.jobs.pretrained import pretrained
-from ratchet.models.model_files import MINILM, check_folder, find_weights, resolve
+from ratchet.models.model_files import MINILM, check_folder, check_part, find_weights, resolve
 from ratchet.orchestrator.job_interface.source_digest import SourceDigests
 
 
@@ -73,6 +73,22 @@ def test_every_shard_of_an_index_is_needed(folder: Path) -> None:
         (folder / "model.safetensors.index.json").write_text(wrong)
         with pytest.raises(ModelError, match=r"index.json: cannot be read"):
             check_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/x", ".x", "a/../../x", "a/.x/y", "runs/x", "a/README.md", "checkpoint-5/x"]
+)
+def test_what_is_no_part_of_the_digest_is_no_part_of_the_model(folder: Path, name: str) -> None:
+    (folder / "model.safetensors").unlink()
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"weight": name}}))
+    with pytest.raises(ModelError, match="leads to"):
+        check_folder(folder)
+
+
+@pytest.mark.parametrize("name", ["x", "2_Dense", "0_Transformer/model.safetensors"])
+def test_plain_names_are_parts(name: str) -> None:
+    check_part(Path("config.json"), name)
 
 
 def test_two_models_in_a_folder_are_refused(tiny: dict[str, Path], folder: Path) -> None:

@@ -117,9 +117,9 @@ def ask(folder: Path, server: Server, inputs: Inputs, **settings: Any) -> Result
 def test_the_scores_are_those_of_the_model_itself(
     server: Server, model: Path, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MY_KEY", "secret")
+    monkeypatch.setenv("MY_API_KEY", "secret")
     server.refuse = {1: 503, 4: 429}
-    result = ask(tmp_path, server, inputs, key_variable="MY_KEY", model="ours")
+    result = ask(tmp_path, server, inputs, key_variable="MY_API_KEY", model="ours")
     run(context(tmp_path / "tei"), Config(f"{server.url}/tei", api="tei"), inputs)
     assert server.keys == {"Bearer secret", None}
     rows, raw_rows = (
@@ -195,3 +195,31 @@ def test_an_address_that_is_none_is_refused_at_plan(url: str) -> None:
         InputError, match=r"rerank_api.url: .* given; expected an address such as http://localhost"
     ):
         check(Config(url), Inputs(Path(), Path()), {})
+
+
+@pytest.mark.parametrize(
+    ("url", "variable", "said"),
+    [
+        ("https://host/rerank", "AWS_SECRET_ACCESS_KEY", "a name that ends with _API_KEY"),
+        ("http://127.0.0.1/rerank", "HF_TOKEN", "a name that ends with _API_KEY"),
+        ("http://host/rerank", "OWN_API_KEY", "expected https"),
+        ("http://10.0.0.5:8000/rerank", "OWN_API_KEY", "expected https"),
+        ("http://127.0.0.1.evil.com/rerank", "OWN_API_KEY", "expected https"),
+        ("https://host/rerank", "OWN_API_KEY", ""),
+        ("http://localhost:8000/rerank", "OWN_API_KEY", ""),
+        ("http://[::1]:8000/rerank", "OWN_API_KEY", ""),
+        ("http://host/rerank", "UNSET_API_KEY", ""),
+    ],
+)
+def test_no_settings_file_sends_a_secret(
+    monkeypatch: pytest.MonkeyPatch, url: str, variable: str, said: str
+) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "OWN_API_KEY"):
+        monkeypatch.setenv(name, "hidden")
+    config = Config(url, key_variable=variable)
+    if not said:
+        check(config, Inputs(Path(), Path()), {})
+        return
+    with pytest.raises(InputError, match=said) as error:
+        check(config, Inputs(Path(), Path()), {})
+    assert "hidden" not in str(error.value)
