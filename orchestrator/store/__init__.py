@@ -12,7 +12,7 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,17 @@ class Commit:
     fingerprint: Mapping[str, Any]
     record: Mapping[str, Any]
     """Data about the attempt: name of the step, seconds, retries, library versions."""
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> "Commit":
+        """Return the commit in the end of an attempt. A later version of Ratchet may have added fields. Raises
+        DamagedError if one is missing."""
+        try:
+            return cls(**{own.name: stored[own.name] for own in fields(cls)})
+        except (KeyError, TypeError) as error:
+            raise DamagedError(
+                f"commit of a step: {error} is missing; expected a whole commit; restore the store from a backup"
+            ) from None
 
 
 class Store:
@@ -189,7 +200,7 @@ class Store:
         _, end = self.newest(step_id)
         if not end or "commit" not in end:
             return None
-        commit = Commit(**end["commit"])
+        commit = Commit.read(end["commit"])
         refuse_newer(
             f"step {step_id[:12]}",
             "schema of a fingerprint",

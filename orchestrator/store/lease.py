@@ -130,7 +130,7 @@ class Leases:
         while True:
             attempt, end = self.store.newest(step_id)
             if end is not None and "commit" in end:
-                return Commit(**end["commit"])
+                return Commit.read(end["commit"])
             if attempt and end is None:
                 try:
                     owner = self.store.read(f"{attempt_key(step_id, attempt)}/lease")

@@ -169,3 +169,19 @@ def test_a_newer_fingerprint_or_manifest_is_not_called_damage(store: Path) -> No
     with pytest.raises(StoreError, match=r"schema of a fingerprint 99 given; .*upgrade") as caught:
         opened.lookup(STEP)
     assert not isinstance(caught.value, DamagedError)
+
+
+def test_fields_of_a_later_version_are_left_out(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    commit_once(store)
+    expected = store.lookup(STEP)
+    end = tmp_path / "steps" / STEP / "attempts" / "1" / "end"
+    value = json.loads(end.read_text())
+    end.write_text(json.dumps(value | {"commit": value["commit"] | {"later": 1}}))
+    assert store.lookup(STEP) == expected
+    with Leases(store, "again") as leases:
+        assert leases.acquire(STEP) == expected
+    del value["commit"]["manifest"]
+    end.write_text(json.dumps(value))
+    with pytest.raises(DamagedError, match="'manifest' is missing"):
+        store.lookup(STEP)
