@@ -99,7 +99,7 @@ class Checkpoints:
         self.made = self.folder / f"unfinished-model-{self.start_id}"
         self.best: Path | None = None
         self.best_digests: dict[str, Any] = {}
-        """Of the files below `best`, if they are in a checkpoint."""
+        """Digests of the files below `best`, if they are known from a checkpoint."""
 
     def save_model(self, is_best: bool, step: int | None) -> None:
         """Write the current model: as the best one if `is_best`, and as the model of a training step unless `step` is
@@ -114,9 +114,8 @@ class Checkpoints:
             publish(fresh, target, hash_files(fresh))
             self.files.send(target)
         if is_best:
-            if (
-                self.best is not None and self.best.parent == self.folder
-            ):  # taken from another attempt
+            # One that was taken from a checkpoint, and is in none of this start yet.
+            if self.best is not None and self.best.parent == self.folder:
                 shutil.rmtree(self.best)
             self.best = self.made
             self.best_digests = {}

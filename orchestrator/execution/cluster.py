@@ -239,18 +239,9 @@ class Cluster:
                         ray.cancel(running, force=True)
                     raise Interrupted(f"step {context.step}: stopped")
             result, node = ray.get(running)
-            if not store.backend.downloads:
-                return store.add_object(context.out, result)
-            # On the machine that has the files, and without its GPUs.
-            there = NodeAffinitySchedulingStrategy(node, soft=False)
-            add = ray.remote(num_cpus=0)(_add_object).options(scheduling_strategy=there)
-            manifest: Manifest = ray.get(add.remote(store, context, result))
-            return manifest
-        except ray.exceptions.TaskUnschedulableError as error:
-            raise TransientError(
-                f"step {context.step}: the machine that has its output was lost ({error}); expected it to stay until"
-                " the output is uploaded; give the same command again"
-            ) from None
+            if store.backend.downloads:
+                return _add_there(store, context, result, node)
+            return store.add_object(context.out, result)
         except ray.exceptions.RayTaskError as error:
             cause = error.cause if isinstance(error.cause, BaseException) else error
             cause.__dict__.setdefault("remote_traceback", str(error))
@@ -285,6 +276,20 @@ def _run_job(
     """Run a job. Return its result, and the id of the node that has its output."""
     result = run_job(job, context, config, inputs, paths)
     return result, ray.get_runtime_context().get_node_id()
+
+
+def _add_there(store: Store, context: Context, result: Result, node: str) -> Manifest:
+    """Add the output of a step to a store in a bucket, on the node that has the files, and without its GPUs."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    add = ray.remote(num_cpus=0)(_add_object).options(scheduling_strategy=there)
+    try:
+        manifest: Manifest = ray.get(add.remote(store, context, result))
+        return manifest
+    except ray.exceptions.TaskUnschedulableError as error:
+        raise TransientError(
+            f"step {context.step}: the machine that has its output was lost ({error}); expected it to stay until the"
+            " output is uploaded; give the same command again"
+        ) from None
 
 
 def _add_object(store: Store, context: Context, result: Result) -> Manifest:

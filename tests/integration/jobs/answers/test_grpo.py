@@ -122,7 +122,7 @@ def test_a_killed_worker_goes_on_with_the_same_result(
 def test_workers_change_nothing(
     inputs: grpo.Inputs, context: MakeContext, tmp_path: Path, method: Any
 ) -> None:
-    """Of three workers, two divide four questions."""
+    """Two of three workers train: they divide four questions."""
     config = dataclasses.replace(
         FAST, method=method, batch_size=4, steps=4, kl_weight=0.1, allow_regression=True
     )
