@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ratchet.errors import InputError
 from ratchet.extras import require_extra
 from ratchet.models.model_files import check_folder, check_quantizable, find_config_folder
 from ratchet.models.roles import ADAPTED, Usage, read_task
+from ratchet.orchestrator.job_interface import Uses
+
+NF4 = Uses("nf4", ("bitsandbytes",))
 
 LOADED_MODEL = ("model", "adapter", "dtype", "quantization")
 """Value of `Job.loads` for these jobs."""
@@ -20,7 +23,7 @@ class InferenceConfig:
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Dtype of weights and arithmetic. `auto`: bfloat16 on GPUs and CPUs with native bfloat16 arithmetic, else float32,
     so the last digits depend on the kind of machine. The other values give the same result on all CPUs."""
-    quantization: Literal["none", "nf4"] = "none"
+    quantization: Annotated[Literal["none", "nf4"], NF4] = "none"
     """`nf4`: load the linear layers in 4 bits. This takes a quarter of the memory, is slower, and changes results
     slightly. An adapter is then not merged. It needs the extra `nf4`."""
 

@@ -5,8 +5,9 @@ from dataclasses import asdict
 from typing import Any
 
 from ratchet.orchestrator.canonical_json import digest
-from ratchet.orchestrator.job_interface.code import Code
+from ratchet.orchestrator.job_interface.code import Code, find_version
 from ratchet.orchestrator.job_interface.job import Job
+from ratchet.orchestrator.job_interface.settings import Neutral, Uses, list_annotations
 
 SCHEMA = 2
 """Version of the fingerprint's format; increased when the meaning of a fingerprint changes."""
@@ -20,13 +21,20 @@ def build_fingerprint(
 
     code: the job's code when the run was planned. inputs: field -> digest, list of digests, or None.
     """
+    settings = asdict(config)
+    libraries = dict(code.libraries)
+    for name, uses in list_annotations(job.config, Uses):
+        if settings[name] == uses.value:
+            libraries |= {library: find_version(library) for library in uses.libraries}
+    for name, _ in list_annotations(job.config, Neutral):
+        del settings[name]
     return {
         "schema": SCHEMA,
         "job": job.name,
         "version": job.version,
         "code": dict(code.modules),
-        "libraries": dict(code.libraries),
-        "config": asdict(config),
+        "libraries": libraries,
+        "config": settings,
         "inputs": dict(inputs),
     }
 

@@ -1,11 +1,11 @@
 """Tasks with free-text answers. Each is one object with prompt, target and verifier (ratchet.data.tasks.task)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ratchet.data.tasks import chat, countdown, gsm8k, query_generation, squad
 from ratchet.data.tasks.task import Sample, Task, read_task_file, verify_samples
-from ratchet.errors import DataError
+from ratchet.errors import DataError, InputError
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -28,13 +28,36 @@ def get_task(name: str) -> Task:
     return TASKS[name]
 
 
-def read_task(folder: Path) -> Task:
-    """Return the task of the samples or answers in a folder, with its verifier."""
+def read_task(folder: Path, verifier_file: Path | None = None) -> Task:
+    """Return the task of the samples or answers in a folder, with its verifier. verifier_file: the user's file with the
+    verifier that the samples were prepared with, if it was a function of one.
+
+    Raises InputError for another verifier than that of the samples."""
     source = read_task_file(folder)
     name = source.pop("task")
-    if source:
-        return chat.make_task(**source)
-    return get_task(name)
+    if verifier_file is None and "sha256" in source:
+        raise InputError(
+            f"{folder}: the function {source['verifier']} of a Python file verifies these answers, and no file was"
+            " given; expected the file that prepare_tasks got, since stored results contain no code; give it as"
+            " verifier_file"
+        )
+    task = get_task(name)
+    if name == chat.TASK.name:
+        task = chat.make_task(source.get("verifier", "none"), verifier_file)
+    elif verifier_file is not None:
+        raise InputError(
+            f"{verifier_file}: given as verifier_file, for task {name}; expected none, since it has its own verifier"
+        )
+    if task.source != source:
+        raise InputError(
+            f"{folder}: prepared with {_show(source)}; {_show(task.source)} given; expected the same, or"
+            " the numbers could not be compared; give the same file and libraries, or prepare the samples again"
+        )
+    return task
+
+
+def _show(source: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {value[:12]}" for name, value in source.items())
 
 
 def read_samples(task: Task, path: Path) -> Iterator[Sample]:

@@ -8,9 +8,12 @@ that would change what is asked or trained on, such as `weight` and `reasoning_c
 
 Verifiers are `exact`, `math` (the package math-verify) and functions `verify(gold, answers)` in a user's file. They get
 the answers of all turns, and return a bool, a number in [0, 1] (1 is correct) or a label (`correct` or a failure).
+Samples and answers name their verifier, but contain no code: whoever verifies them gives the same file.
 """
 
 import functools
+import hashlib
+import importlib.metadata
 import multiprocessing
 import traceback
 import unicodedata
@@ -25,12 +28,15 @@ from ratchet.data.retrieval.checks import refuse_repeated
 from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
 from ratchet.errors import DataError, InputError
 from ratchet.extras import require_extra
+from ratchet.files import read_text
 
 Verify = Callable[[Any, Sequence[str]], list[Verification]]
 OTHER_FIELDS = ("tools", "functions", "documents", "system", "weight", "chat_template_kwargs")
 """Fields of a row that other libraries read beside the messages."""
 SECONDS = 20.0
 """Seconds for a comparison by `math`. Math-verify's own limits, of 5 seconds each, do not interrupt every one."""
+MATH_LIBRARIES = ("latex2sympy2-extended", "math-verify", "sympy")
+"""Distributions that decide what `math` accepts."""
 
 
 def read(path: Path) -> Iterator[Sample]:
@@ -88,24 +94,28 @@ def _refuse_field(place: str, name: str, value: Any) -> None:
         )
 
 
-def make_task(verifier: str = "none", code: str = "", file: str = "") -> Task:
-    """Return the task with a verifier: none, exact, math, or the function of that name in `code`, the text of `file`.
+def make_task(verifier: str = "none", file: Path | None = None) -> Task:
+    """Return the task with a verifier: none, exact, math, or the function of that name in `file`, which is run.
 
-    Raises InputError for an unknown name and for `math` without its package, DataError for code that cannot be used."""
-    if code:
-        source = {"verifier": verifier, "code": code, "file": Path(file).name}
+    Raises InputError for an unknown name and for `math` without its package, DataError for a file that cannot be used.
+    """
+    if file is not None:
+        code = read_text(file)
+        source = {"verifier": verifier, "sha256": hashlib.sha256(code.encode()).hexdigest()}
         return replace(
-            TASK, verify=_load_function(verifier, code, file), scores=("score",), source=source
+            TASK, verify=_load_function(verifier, code, str(file)), scores=("score",), source=source
         )
     if verifier not in VERIFIERS:
         known = ", ".join(VERIFIERS)
         raise InputError(
             f"verifier: '{verifier}' given; expected {known}, or FILE:FUNCTION such as ./mine.py:verify"
         )
+    source = {"verifier": verifier}
     if verifier == "math":
         require_extra("verifier: math given", "math", "math_verify")
+        source |= {name: importlib.metadata.version(name) for name in MATH_LIBRARIES}
     verify, failures = VERIFIERS[verifier]
-    return replace(TASK, verify=verify, failures=failures, source={"verifier": verifier})
+    return replace(TASK, verify=verify, failures=failures, source=source)
 
 
 def _refuse(gold: Any, answers: Sequence[str]) -> list[Verification]:

@@ -74,7 +74,8 @@ class Task:
     has_repeats: bool = False
     """Whether a question may be given again with other targets. Otherwise the first sample with a key is kept."""
     source: Mapping[str, str] = field(default_factory=dict)
-    """Further content of `task.json`: the verifier of `chat`, and its code."""
+    """Further content of `task.json`, which identifies the verifier of `chat`: its name, and the digest of its file or
+    the versions of its libraries."""
 
 
 SAMPLES = pa.schema(

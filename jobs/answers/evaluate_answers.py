@@ -33,6 +33,8 @@ class Config:
 class Inputs:
     completions: Path
     """The output of `generate`."""
+    verifier_file: Path | None = None
+    """The Python file with the verifier, if `prepare_tasks` got one."""
 
 
 def list_metrics(config: Config) -> list[str]:
@@ -50,7 +52,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tasks.answers import TRUNCATED, VERIFICATIONS, count_failures
     from ratchet.data.tasks.task import CORRECT, write_task_name
 
-    task = read_task(inputs.completions)
+    task = read_task(inputs.completions, inputs.verifier_file)
     found = Answers()
     shards = list_shards(inputs.completions)
     for number, path in enumerate(shards, 1):

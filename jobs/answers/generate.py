@@ -38,6 +38,7 @@ from ratchet.orchestrator.job_interface import (
     Result,
     Seed,
     Tokens,
+    Uses,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config(InferenceConfig):
-    engine: Literal["transformers", "vllm"] = "transformers"
+    engine: Annotated[Literal["transformers", "vllm"], Uses("vllm", ("vllm",))] = "transformers"
     """`vllm` is faster for many texts on GPUs (continuous batching). It supports single-turn questions. An adapter is
     merged into the model first."""
     num_completions: PositiveInt = 1

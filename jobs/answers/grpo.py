@@ -102,6 +102,8 @@ class Inputs:
     current_best: Path | None = None
     """A LoRA adapter of the base, such as the output of `sft`; with method=lora only. Training starts from it, and has
     to improve on it. None: training starts with a new adapter."""
+    verifier_file: Path | None = None
+    """The Python file with the verifier, if `prepare_tasks` got one."""
 
 
 def make_options(config: Config) -> Options:

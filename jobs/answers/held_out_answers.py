@@ -25,15 +25,15 @@ class AnswerTask(FinetuneTask):
     def __init__(
         self, worker: WorkerInfo, config: Any, inputs: Any, resources: Resources, dtype: str
     ) -> None:
-        """config: has `valid_samples` and `max_new_tokens`. inputs: `train` and `valid`. dtype: of the decoder. It is
-        loaded with the arguments of the chat template of the held-out samples."""
+        """config: has `valid_samples` and `max_new_tokens`. inputs: `train`, `valid` and `verifier_file`. dtype: of the
+        decoder. It is loaded with the arguments of the chat template of the held-out samples."""
         super().__init__(worker, config, inputs, resources)
         arguments, stop = read_chat(inputs.valid)
         self.decoder: decoder.Decoder = self.load(
             decoder.load, inputs.base, dtype=dtype, template_arguments=arguments
         )
         self.model = self.decoder.model = self.make_trainable(self.decoder.model, task="CAUSAL_LM")
-        self.task = read_task(inputs.train)
+        self.task = read_task(inputs.train, inputs.verifier_file)
         if read_task_name(inputs.valid) != self.task.name:
             raise InputError(
                 f"{self.job}.valid: samples of task {read_task_name(inputs.valid)} given, to train on"

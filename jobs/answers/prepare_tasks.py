@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Interval
 
 from ratchet.errors import InputError
-from ratchet.files import read_text
 from ratchet.jobs.answers.chat_options import CHAT_FILE, describe_chat, describe_samples
 from ratchet.orchestrator.job_interface import (
     Context,
@@ -22,11 +21,16 @@ from ratchet.orchestrator.job_interface import (
     Result,
     Seed,
     Unit,
+    Uses,
 )
 
 if TYPE_CHECKING:  # they import numpy and pyarrow
     from ratchet.data.tasks.splits import Splits
     from ratchet.data.tasks.task import Sample, Task
+
+
+MATH = ("latex2sympy2-extended", "math-verify", "sympy")
+"""Equal to `chat.MATH_LIBRARIES`, whose module imports pyarrow."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Config:
     """Additional stop strings: an answer also ends after any of them. `\\n` is a line break."""
     chat_template_kwargs: tuple[str, ...] = ()
     """Arguments of the chat template of all models that use the samples, such as `enable_thinking=false`."""
-    verifier: str = "none"
+    verifier: Annotated[str, Uses("math", MATH)] = "none"
     """Verifier of the task `chat`: none, exact, math, or the name of a function in the input `verifier_file`."""
     test_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.1
     """Fraction of the groups in the test split, in whole documents. Not used if a test file is given."""
@@ -102,7 +106,7 @@ def make_task(config: Config, inputs: Inputs) -> "Task":
         )
     task = get_task(config.task)
     if config.task == "chat":
-        task = chat.make_task(config.verifier, read_text(file) if file else "", str(file))
+        task = chat.make_task(config.verifier, file)
     stop = (*task.stop, *(text.replace("\\n", "\n") for text in config.stop))
     if config.system is None:
         return replace(task, stop=stop)

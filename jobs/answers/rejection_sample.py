@@ -22,6 +22,8 @@ class Inputs:
     """A teacher's answers to `samples`, written by `generate`."""
     samples: Path
     """Samples written by `prepare_tasks`, whose targets are replaced by the answers."""
+    verifier_file: Path | None = None
+    """The Python file with the verifier, if `prepare_tasks` got one."""
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
@@ -36,7 +38,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tasks import read_task
     from ratchet.data.tasks.task import CORRECT, SAMPLES, read_task_name, write_task_name
 
-    task = read_task(inputs.samples)
+    task = read_task(inputs.samples, inputs.verifier_file)
     name = read_task_name(inputs.completions)
     if name != task.name:
         raise InputError(

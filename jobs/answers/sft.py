@@ -60,8 +60,8 @@ class Config(training.FinetuneConfig):
     """Temperature of the KL divergence: divides the logits of teacher and student."""
     valid_samples: Annotated[NonNegativeInt, Unit("samples")] | None = None
     """Number of held-out samples that the model answers at each evaluation, for the accuracy. The loss is always
-    computed on all held-out samples. 0: only the loss. None: 64, or with zero_stage=3, where each token of an answer
-    gathers all weights from the workers, 0."""
+    computed on all held-out samples. 0: only the loss. None: 64. With zero_stage=3, where each token of an answer
+    gathers all weights from the workers, it has to be given."""
     max_new_tokens: Tokens = 512
     """Maximum length of an answer at evaluations."""
     metric: Literal["accuracy", "eval_loss"] | None = None  # type: ignore[assignment]
@@ -80,14 +80,14 @@ class Inputs:
     """A teacher's distributions over the tokens of `train`, written by `teacher_logprobs`."""
     current_best: Path | None = None
     """The current best adapter, which training has to improve on; with method=lora only. None: improve on the base."""
+    verifier_file: Path | None = None
+    """The Python file with the verifier, if `prepare_tasks` got one."""
 
 
 def fill_defaults(config: Config) -> Config:
     """Return the settings with the values of those that are None and depend on others."""
     rate = config.learning_rate or LEARNING_RATES[config.method]
-    answered = config.valid_samples
-    if answered is None:
-        answered = 0 if config.shard_stage == 3 else 64
+    answered = 64 if config.valid_samples is None else config.valid_samples
     metric = config.metric or ("accuracy" if answered else "eval_loss")
     return replace(config, learning_rate=rate, valid_samples=answered, metric=metric)
 
@@ -95,6 +95,9 @@ def fill_defaults(config: Config) -> Config:
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check inputs and settings at plan time. Raises InputError for an adapter as `current_best` with method=full, and
     for checkpoints or a warm-up after the last training step, assuming that no sample is too long."""
+    expected = "a number with zero_stage=3, where answers are slow; set it to 0, and eval_loss selects the model"
+    can_answer = config.shard_stage < 3 or config.valid_samples is not None
+    training.require("sft", config, [("valid_samples", can_answer, expected)])
     config = fill_defaults(config)
     increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
     rules = [

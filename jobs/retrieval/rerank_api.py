@@ -16,6 +16,7 @@ from ratchet.models.reranker.remote import Api, check_url
 from ratchet.orchestrator.job_interface import (
     Context,
     Job,
+    Neutral,
     Parents,
     PositiveFloat,
     PositiveInt,
@@ -49,11 +50,11 @@ class Config:
     distillation losses expect. Ignored for `tei`, which is asked for logits."""
     depth: Annotated[PositiveInt, Unit("documents")] | None = None
     """Number of top documents of each ranking to score. None: all. Mined lists are always scored as a whole."""
-    concurrency: Annotated[PositiveInt, Unit("requests")] = 8
+    concurrency: Annotated[PositiveInt, Unit("requests"), Neutral()] = 8
     """Maximum number of concurrent requests."""
-    timeout: Annotated[PositiveFloat, Unit("seconds")] = 60.0
+    timeout: Annotated[PositiveFloat, Unit("seconds"), Neutral()] = 60.0
     """Maximum time without data from the server. The request is then tried again."""
-    key_variable: str = "RERANK_API_KEY"
+    key_variable: Annotated[str, Neutral()] = "RERANK_API_KEY"
     """Name of the environment variable with the API key, which is sent as a bearer token. It ends with `_API_KEY`, so
     that no settings file can ask for another secret."""
 

@@ -135,6 +135,7 @@ class Checkpoints:
         )
         if self.worker.rank == 0:
             history.workers = self.worker.world_size
+            history.shard_stage = self.config.shard_stage
             (own / "history.json").write_text(json.dumps(vars(history)))
             if self.best is not None:
                 if self.best.parent == self.folder:
@@ -179,7 +180,8 @@ class Checkpoints:
     def restore(self) -> TrainHistory:
         """Load the last intact checkpoint. Return its history, or a new one if there is no checkpoint. Collective.
 
-        Checkpoints fit any number of workers, but with ZeRO-3, or few weights, only the number that wrote them."""
+        Checkpoints fit any number of workers, but with ZeRO-3, or few weights, only the number that wrote them. Those
+        of ZeRO 1 and 2 fit both, and those of 0 and 3 only their own stage."""
         if self.worker.rank == 0 or self.files.downloads:
             for unfinished in self.folder.parent.glob("*/unfinished-*"):
                 if _attempt(unfinished) <= self.context.attempt:
@@ -188,10 +190,11 @@ class Checkpoints:
             self.files.fetch(folder)
             if self._is_intact(folder):
                 history = read_history(folder)
-                fits = history.workers == self.worker.world_size
-                if fits or not self.config.shard_stage:
+                stage = self.config.shard_stage
+                same_workers = history.workers == self.worker.world_size
+                if history.shard_stage == stage and (same_workers or not stage):
                     self.engine.load_checkpoint(str(folder), tag="engine", load_module_strict=False)
-                elif self._can_reshard:
+                elif history.shard_stage in (1, 2) and self._can_reshard:
                     self._load_resharded(folder)
                 else:
                     continue
@@ -211,7 +214,8 @@ class Checkpoints:
     @property
     def _can_reshard(self) -> bool:
         workers = self.worker.world_size
-        return self.config.shard_stage < 3 and engine.can_load_merged(self.task.model, workers)
+        stage = self.config.shard_stage
+        return stage in (1, 2) and engine.can_load_merged(self.task.model, workers)
 
     def _load_resharded(self, folder: Path) -> None:
         """Load a checkpoint that another number of workers wrote. Collective."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
-from ratchet.jobs.inference import check_quantization
+from ratchet.jobs.inference import NF4, check_quantization
 from ratchet.jobs.model_checks import check_embedder_model, check_target_modules
 from ratchet.jobs.prompt_settings import resolve_encoding_config
 from ratchet.models.embedder.encoding_config import EncodingConfig, Example
@@ -17,6 +17,7 @@ from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import read_object
 from ratchet.orchestrator.job_interface import (
     Division,
+    Neutral,
     NonNegativeFloat,
     NonNegativeInt,
     Parents,
@@ -62,14 +63,14 @@ class OptimizerConfig:
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Dtype of weights and arithmetic. `auto`: bfloat16 if the hardware multiplies it natively, else float32. Trained
     weights have float32 master weights in both cases."""
-    quantization: Literal["none", "nf4"] = "none"
+    quantization: Annotated[Literal["none", "nf4"], NF4] = "none"
     """`nf4`: load the base in 4 bits with double quantization (QLoRA). The base takes a quarter of the memory, and
     training is slower. Only with method=lora; it needs the extra `nf4`."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: Annotated[bool, Neutral()] = False
     """Recompute activations in the backward pass. Training is a third slower and needs much less memory."""
     allow_regression: bool = False
     """Return the best new model even if it does not improve on the current best."""
-    save_steps: Annotated[PositiveInt, Unit("training steps")] | None = None
+    save_steps: Annotated[PositiveInt | None, Unit("training steps"), Neutral()] = None
     """Training steps between the checkpoints to resume from. Each evaluation also writes one. None: every minute,
     or less often if saving would take more than 5 % of the time."""
     seed: Seed = 42
@@ -98,11 +99,11 @@ class FinetuneConfig(OptimizerConfig):
     """Return the model of this epoch instead of the best one, even if it improves nothing. None: the best model."""
     eval_steps: Annotated[PositiveInt, Unit("training steps")] | None = None
     """Training steps between evaluations on `valid`. None: evaluate after each epoch."""
-    zero_stage: Annotated[int, Interval(ge=0, le=3)] | None = None
+    zero_stage: Annotated[Annotated[int, Interval(ge=0, le=3)] | None, Neutral()] = None
     """DeepSpeed ZeRO stage, which sets what is sharded over workers. 0: nothing. 1: optimizer states. 2: also
     gradients. 3: also all weights; slow, for bases that do not fit otherwise, and not with nf4. None: 0 for adapters,
     whose states are small, and 1 for method=full. Where all weights are trained in bfloat16, it is at least 1."""
-    offload: Literal["none", "optimizer", "parameters"] = "none"
+    offload: Annotated[Literal["none", "optimizer", "parameters"], Neutral()] = "none"
     """What is kept in host memory instead of GPU memory. Training is then slower. `optimizer`: optimizer states; needs
     zero_stage 1 or more. `parameters`: also the weights; needs zero_stage 3."""
 

@@ -37,6 +37,8 @@ class TrainHistory:
     """Number of trained weights, and number of all weights, as PEFT's `print_trainable_parameters` counts them."""
     workers: int = 1
     """Number of workers that wrote the checkpoint."""
+    shard_stage: int = 0
+    """ZeRO stage that wrote the checkpoint."""
     resumed: list[int] = field(default_factory=list)
     """Number of training steps done at each resume from a checkpoint."""
 

@@ -11,7 +11,7 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,6 @@ from ratchet.errors import InputError, Interrupted, TransientError
 from ratchet.orchestrator.execution.needs import count_cpus, read_machines
 from ratchet.orchestrator.execution.schedule import Demand
 from ratchet.orchestrator.job_interface import placement
-from ratchet.orchestrator.job_interface.code import Code
 from ratchet.orchestrator.job_interface.job import (
     Context,
     Job,
@@ -194,7 +193,7 @@ class Cluster:
     def run(
         self,
         job: Job,
-        code: Code,
+        libraries: Mapping[str, str],
         context: Context,
         config: Any,
         inputs: Any,
@@ -203,10 +202,11 @@ class Cluster:
     ) -> Manifest:
         """Run a step on the cluster, wait for its result, and add its output to the store.
 
-        Raises InputError if a machine's library versions differ from `code`, the error that the job raised, an error of
-        ray.exceptions for a lost worker, and Interrupted when `stopping` is set, after the step's processes have ended.
+        libraries: as in `RequiredCode`. Raises InputError if a machine has other versions of them, the error that the
+        job raised, an error of ray.exceptions for a lost worker, and Interrupted when `stopping` is set, after the
+        step's processes have ended.
         """
-        required = RequiredCode(self.snapshot, code.libraries)
+        required = RequiredCode(self.snapshot, libraries)
         alone = context.resources.workers == 1
         holds = alone and job.uses("cpus") and job.divide(config, inputs).inside
         progress = ProgressReporter(self.progress_actor, context.step)
@@ -222,9 +222,10 @@ class Cluster:
                 **placement.make_ray_options(asked),
             }
         # A process keeps the first GPU that it used. With several GPUs, it ends, as the next step may get another GPU.
-        ends = bool(options.get("num_gpus")) and any(
-            machine.gpus > 1 for machine in self.machines()
-        )
+        # It also ends after a user's job, whose changes in the process, such as torch's defaults, would last.
+        several = any(machine.gpus > 1 for machine in self.machines())
+        own = job.run.__module__.partition(".")[0] == "ratchet"
+        ends = not own or (bool(options.get("num_gpus")) and several)
         process = ray.remote(max_retries=0, max_calls=int(ends))(_run_job)
         task = process.options(name=context.step, scheduling_strategy=free, **options)
         others = [inputs for _, _, inputs in context.together]

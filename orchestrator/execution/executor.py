@@ -156,7 +156,7 @@ class Executor:
         )
         manifest = self.cluster.run(
             step.job,
-            self.plan.code[step.job],
+            planned.fingerprint["libraries"],
             context,
             step.config,
             inputs,

@@ -22,12 +22,14 @@ from ratchet.orchestrator.job_interface.job import (
     Source,
 )
 from ratchet.orchestrator.job_interface.settings import (
+    Neutral,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     Seed,
     Tokens,
+    Uses,
 )
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "Division",
     "Job",
     "Needs",
+    "Neutral",
     "NonNegativeFloat",
     "NonNegativeInt",
     "Parents",
@@ -48,6 +51,7 @@ __all__ = [
     "Source",
     "Tokens",
     "Unit",
+    "Uses",
     "append_json",
     "link",
     "read_json_lines",

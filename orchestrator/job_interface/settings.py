@@ -46,6 +46,20 @@ SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 
 @dataclass(frozen=True)
+class Neutral:
+    """Annotation of a setting that changes the cost of a step, but not its result: it is no part of the fingerprint."""
+
+
+@dataclass(frozen=True)
+class Uses:
+    """Annotation of a setting whose `value` needs further libraries. Their versions then count in the fingerprint."""
+
+    value: str
+    libraries: tuple[str, ...]
+    """Distributions."""
+
+
+@dataclass(frozen=True)
 class Setting:
     """The description of a field of a config, for help texts."""
 
@@ -143,8 +157,19 @@ def describe_settings(owner: Callable[..., Any]) -> list[Setting]:
     return found
 
 
+def list_annotations(kind: type, annotation: type) -> list[tuple[str, Any]]:
+    """Return (field, item) of the annotations of this type in a dataclass, such as `Neutral`."""
+    found = []
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        for item in getattr(hint, "__metadata__", ()):
+            if isinstance(item, annotation):
+                found.append((name, item))
+    return found
+
+
 def field_docs(kind: type) -> dict[str, str]:
-    """Return field -> the docstring under it in the source, on one line, including inherited fields."""
+    """Return field -> the docstring under it in the source, on one line, including inherited fields. The text of a
+    `Neutral` setting says that it is one."""
     docs = {}
     for parent in reversed(kind.__mro__):
         if not dataclasses.is_dataclass(parent):
@@ -156,6 +181,8 @@ def field_docs(kind: type) -> dict[str, str]:
                 continue
             if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
                 docs[field.target.id] = " ".join(str(text.value.value).split())
+    for name, _ in list_annotations(kind, Neutral):
+        docs[name] = f"{docs.get(name, '')} Changing it runs no step again.".lstrip()
     return docs
 
 

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import InputError
-from ratchet.files import open_regular
+from ratchet.files import open_regular, read_text
 from ratchet.orchestrator.atomic_file import walk, write_atomically
 from ratchet.orchestrator.canonical_json import digest
+from ratchet.orchestrator.job_interface.code import read_script_libraries
 from ratchet.orchestrator.job_interface.job import Source
 
 SETTLING_SECONDS = 2.0
@@ -39,7 +40,8 @@ class SourceDigests:
         self.changed = False
 
     def digest(self, source: Source) -> str:
-        """Return the SHA-256 (hex) of the relative paths and contents of a source's files. Links are followed.
+        """Return the SHA-256 (hex) of the relative paths and contents of a source's files. Links are followed. A Python
+        file, such as a verifier, counts with the versions of the libraries that it imports.
 
         Raises InputError if there are no files, for broken or circular links, and for a file that changes while it is
         read.
@@ -58,7 +60,11 @@ class SourceDigests:
             )
         with ThreadPoolExecutor(max_workers=8) as pool:
             digests = list(pool.map(self._file_digest, (path for _, path in files)))
-        content = [[name, value] for (name, _), value in zip(files, digests, strict=True)]
+        content: list[Any] = []
+        for (name, _), value in zip(files, digests, strict=True):
+            content.append([name, value])
+        if source.path.suffix == ".py":
+            content.append(read_script_libraries(read_text(source.path)))
         return digest([*content, source.told_by_name] if source.told_by_name else content)
 
     def save(self) -> None:

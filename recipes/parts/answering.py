@@ -57,7 +57,18 @@ def evaluate_model(
         f"{name}/generate", num_completions=num_completions, **inputs, **sampling
     )
     ks = sorted({*evaluate_answers.Config.k, num_completions})
-    return step(f"{name}/evaluate", evaluate_answers.JOB, completions=answers, k=tuple(ks))
+    return step(
+        f"{name}/evaluate",
+        evaluate_answers.JOB,
+        completions=answers,
+        verifier_file=find_verifier(samples),
+        k=tuple(ks),
+    )
+
+
+def find_verifier(samples: Output) -> Any:
+    """Return the user's file with the verifier of samples of `prepare_tasks`; None if they have another verifier."""
+    return samples.step.inputs["verifier_file"]
 
 
 def learn_from_teacher(
@@ -92,7 +103,11 @@ def learn_from_teacher(
             **sampling,
         )
         train = step(
-            "teacher/rejection_sample", rejection_sample.JOB, completions=answers, samples=samples
+            "teacher/rejection_sample",
+            rejection_sample.JOB,
+            completions=answers,
+            samples=samples,
+            verifier_file=find_verifier(samples),
         )
     if ce_weight >= 1:
         return {"train": train, "teacher": None, "ce_weight": 1.0}
@@ -140,7 +155,9 @@ def finetune_and_compare(
     sampling = {name: settings[name] for name in ("max_new_tokens", "seed")}
     distilled = {"num_completions": teacher_completions, "ce_weight": ce_weight, **sampling}
     learned = learn_from_teacher(teacher, model, prepared["train"], **distilled)
-    training = step("sft", sft.JOB, base=model, valid=prepared["valid"], **learned, **settings)
+    verifier = find_verifier(prepared["train"])
+    settings |= {"base": model, "valid": prepared["valid"], "verifier_file": verifier}
+    training = step("sft", sft.JOB, **learned, **settings)
     systems = [System("untrained", "start", model, baseline=True)]
     for number in dict.fromkeys(settings.get("checkpoints", ())):  # `sft` refuses repeated ones
         name = f"checkpoint-{number}"
@@ -157,6 +174,7 @@ def finetune_and_compare(
             current_best=adapter,
             train=prepared["train"],
             valid=prepared["valid"],
+            verifier_file=verifier,
             method=training.config.method,
             steps=grpo_steps[-1],
             checkpoints=tuple(grpo_steps),

@@ -15,8 +15,8 @@ from pathlib import Path
 import ray
 from ratchet.orchestrator.execution.cluster import Cluster
 from ratchet.orchestrator.job_interface import Context, Job, Resources, Result
-from ratchet.orchestrator.job_interface.code import Code
 from ratchet.orchestrator.execution.needs import count_cpus
+from ratchet.orchestrator.store import Store
 
 ray.init = functools.partial(ray.init, num_gpus=int(sys.argv[1]))
 
@@ -26,26 +26,43 @@ class Config: ...
 @dataclass(frozen=True)
 class Inputs: ...
 
-job = Job("where", Config, Inputs, lambda *given: Result({"process": os.getpid()}))
+def run(*given):
+    return Result({"process": os.getpid()})
+
+run.__module__ = sys.argv[3]
+job = Job("where", Config, Inputs, run)
 cluster = Cluster()
 cluster.start()
 place = Path(sys.argv[2])
-for gpus in (1.0, 0.0, 1.0, 0.0):
-    context = Context("step", "0" * 64, 1, place, place, Resources(1, cpus=float(count_cpus()), gpus=gpus))
-    print(cluster.run(job, Code({}, {}, {}), context, Config(), Inputs(), threading.Event()).metrics["process"])
+store = Store.open(place / "store")
+for number, gpus in enumerate((1.0, 0.0, 1.0, 0.0)):
+    out = place / str(number)
+    context = Context("step", "0" * 64, 1, out, place, Resources(1, cpus=float(count_cpus()), gpus=gpus))
+    made = cluster.run(job, {}, context, Config(), Inputs(), store, threading.Event())
+    print(made.result["metrics"]["process"])
 """
+
+
+def list_processes(gpus: int, folder: Path, module: str) -> list[str]:
+    """Run four steps, of which the first and the third use a GPU. Return their processes."""
+    command = [sys.executable, "-c", STEPS, str(gpus), str(folder), module]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("gpus", [1, 2])
-def test_a_process_is_used_again_where_its_gpu_is_the_only_one(gpus: int, tmp_path: object) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", STEPS, str(gpus), str(tmp_path)], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    processes = done.stdout.split()
+def test_a_process_is_used_again_where_its_gpu_is_the_only_one(gpus: int, tmp_path: Path) -> None:
+    processes = list_processes(gpus, tmp_path, "ratchet.where")
     assert len(set(processes[::2])) == gpus
     assert len(set(processes[1::2])) == 1
+
+
+@pytest.mark.slow
+def test_the_process_of_a_users_job_ends_with_it(tmp_path: Path) -> None:
+    """What the job changes there, such as the defaults of torch, would change the next step."""
+    assert len(set(list_processes(1, tmp_path, "mine"))) == 4
 
 
 MAPS = """

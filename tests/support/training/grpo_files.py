@@ -7,6 +7,7 @@ from pathlib import Path
 from tiny_models import save_chat_model
 
 from ratchet.data.tables import write_shards
+from ratchet.data.tasks.chat import make_task
 from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
 from ratchet.jobs.answers import grpo
 
@@ -26,6 +27,8 @@ FAST = grpo.Config(
 
 def make_grpo_files(folder: Path) -> grpo.Inputs:
     """Write train/, valid/ and base/."""
+    verifier = folder / "mine.py"
+    verifier.write_text(VERIFIER)
     texts = []
     for name, count in (("train", 7), ("valid", 4)):
         turns = [
@@ -35,7 +38,8 @@ def make_grpo_files(folder: Path) -> grpo.Inputs:
             sample_to_row(Sample(str(i), "", "", (turn,), "so")) for i, turn in enumerate(turns)
         ]
         write_shards(folder / name, rows, SAMPLES, 10)
-        write_task_name(folder / name, "chat", verifier="verify", code=VERIFIER, file="mine.py")
+        write_task_name(folder / name, "chat", **make_task("verify", verifier).source)
         texts += [question for question, _ in turns]
     save_chat_model(folder / "base", texts)
-    return grpo.Inputs(folder / "base", folder / "train", folder / "valid")
+    given = (folder / "base", folder / "train", folder / "valid")
+    return grpo.Inputs(*given, verifier_file=verifier)

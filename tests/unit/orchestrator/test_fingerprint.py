@@ -15,7 +15,7 @@ from mutations import mutate_copy
 from ratchet.errors import RecipeError
 from ratchet.orchestrator import fingerprint
 from ratchet.orchestrator.canonical_json import digest
-from ratchet.orchestrator.job_interface import code
+from ratchet.orchestrator.job_interface import code, imports
 
 # They follow the imports of jobs.
 pytestmark = pytest.mark.slow
@@ -125,7 +125,7 @@ class Project:
         # As in a new process.
         for cached in (code.follow_imports, code.read_file, code._read_module, code._distributions):
             cached.cache_clear()
-        for cached in (code.find_module, code._holds_distributions):
+        for cached in (imports.find_module, imports._holds_distributions):
             cached.cache_clear()
         for name in [name for name in sys.modules if name.split(".")[0] == self.name]:
             del sys.modules[name]
@@ -259,6 +259,27 @@ def test_installed_libraries_count_by_version(
             "try:\n    import nowhere\nexcept ImportError:\n    pass",
             "late.py: imports nowhere, which is not on this",
         ),
+        ("import builtins; builtins.exec('VALUE = 2')", "late.py:1: exec() cannot be followed"),
+        ("from runpy import run_path as go; go('mine.py')", "late.py:1: run_path() cannot"),
+        (
+            "import importlib; load = importlib.import_module",
+            "late.py:1: import_module() of a name",
+        ),
+        ("open('/somewhere/prompt.txt')", "late.py:1: open('/somewhere/prompt.txt') cannot"),
+        (
+            "from pathlib import Path; Path('~/prompt.txt')",
+            "late.py:1: Path('~/prompt.txt') cannot",
+        ),
+        ("import os; os.environ.get('ALPHA')", "late.py:1: os.environ.get() cannot be followed"),
+        ("from os import environ; environ['ALPHA']", "late.py:1: os.environ cannot be followed"),
+        ("import ctypes; ctypes.CDLL('k.so')", "late.py:1: ctypes.CDLL() cannot be followed"),
+        ("import torch; torch.hub.load('a', 'b')", "late.py:1: torch.hub.load() cannot"),
+        (
+            "import importlib.metadata as m; m.entry_points()",
+            "late.py:1: importlib.metadata.entry_points()",
+        ),
+        ("import subprocess; subprocess.run(['tool'])", "late.py:1: subprocess.run() cannot"),
+        ("import pkgutil; pkgutil.get_data('a', 'b')", "late.py:1: pkgutil.get_data() cannot"),
     ],
 )
 def test_what_cannot_be_followed_is_said(project: Project, line: str, said: str) -> None:
@@ -268,6 +289,62 @@ def test_what_cannot_be_followed_is_said(project: Project, line: str, said: str)
     project.document()
     (warning,) = project.code.warnings
     assert said in warning
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "def work(model, compile, eval=True):\n    model.eval()\n    return compile or eval",
+        "import os; os.environ['OMP_NUM_THREADS'] = '1'",
+        "import re; re.compile('a')",
+        "from pathlib import Path; Path('part')",
+        "def work(context):\n    return (context.out / 'part').open()",
+    ],
+)
+def test_what_reads_nothing_else_is_not_said(project: Project, line: str) -> None:
+    project.write("late.py", f"{line}\nVALUE = 1\n")
+    project.document()
+    assert project.code.warnings == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from importlib import import_module as load; load('not_imported')",
+        "import pkgutil; pkgutil.resolve_name('not_imported:Z')",
+        "import pkgutil; pkgutil.resolve_name('not_imported.Z')",
+        "import runpy; runpy.run_module('not_imported')",
+        "from starred import *",
+    ],
+)
+@pytest.mark.parametrize(
+    "listing",
+    [
+        "__all__: list[str] = ['not_imported']",
+        "__all__ = []\n__all__ += ['not_imported']",
+        "__all__ = []\n__all__.extend(['not_imported'])",
+    ],
+)
+def test_modules_of_constant_names_are_followed(project: Project, line: str, listing: str) -> None:
+    edited = "not_imported.py"
+    if "starred" in line:
+        (project.root / "starred").mkdir()
+        (project.root / "starred" / "__init__.py").write_text(f"{listing}\n")
+        (project.root / edited).rename(project.root / "starred" / edited)
+        edited = f"starred/{edited}"
+    project.write("late.py", f"{line}\nVALUE = 1\n")
+    before = project.document()
+    assert project.code.warnings == ()
+    (project.root / edited).write_text("Z = 2\n")
+    assert project.document() != before
+
+
+def test_docstrings_count_where_they_are_read(project: Project) -> None:
+    text = "def ask():\n    'one'\n    return ask.__doc__\nVALUE = 1\n"
+    project.write("late.py", text)
+    before = project.document()
+    project.write("late.py", text.replace("one", "another"))
+    assert project.document() != before
 
 
 def test_hidden_standard_module_is_refused(project: Project) -> None:
@@ -331,19 +408,19 @@ def test_dynamic_library_names() -> None:
     """sentence-transformers adds a finder of its old names, whose modules have no file."""
     import sentence_transformers  # noqa: F401
 
-    code.find_module.cache_clear()
+    imports.find_module.cache_clear()
     try:
-        assert code.find_module("sentence_transformers.SentenceTransformer").kind == "installed"
-        assert code.find_module("sentence_transformers").kind == "installed"
+        assert imports.find_module("sentence_transformers.SentenceTransformer").kind == "installed"
+        assert imports.find_module("sentence_transformers").kind == "installed"
     finally:
-        code.find_module.cache_clear()
+        imports.find_module.cache_clear()
 
 
 def test_what_was_read_of_a_module_is_kept_between_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code, "CACHE", tmp_path / "cache")
-    module = code.find_module("ratchet.orchestrator.fingerprint")
+    module = imports.find_module("ratchet.orchestrator.fingerprint")
     assert module.path is not None
     content = module.path.read_bytes()
 

@@ -48,10 +48,10 @@ def test_chats_are_trained_on_and_answered(
     assert prepare_tasks.check(config, given, {}).metrics["train"] == 66
     prepared, base, trained = (context(1, name=name) for name in ("prepared", "base", "trained"))
     prepare_tasks.JOB.run(prepared, config, given)
-    (tmp_path / "mine.py").unlink()  # the code is with the samples
     init_decoder.JOB.run(base, TINY, init_decoder.Inputs(prepared.out / "train"))
 
-    inputs = sft.Inputs(base.out, prepared.out / "train", prepared.out / "valid")
+    verifier = {"verifier_file": tmp_path / "mine.py"}
+    inputs = sft.Inputs(base.out, prepared.out / "train", prepared.out / "valid", **verifier)
     training = dataclasses.replace(
         FAST, method="lora", epochs=3, keep="all", epoch=2, max_new_tokens=2
     )
@@ -91,7 +91,9 @@ def test_chats_are_trained_on_and_answered(
     generate.JOB.run(answered, config_of_answers, given_answers)
     said = read_shards(answered.out).to_pylist()
     found = evaluate_answers.JOB.run(
-        evaluated, evaluate_answers.Config(k=(1,)), evaluate_answers.Inputs(answered.out)
+        evaluated,
+        evaluate_answers.Config(k=(1,)),
+        evaluate_answers.Inputs(answered.out, **verifier),
     )
     labels = {row["label"]: row["answers"] for row in found.tables["answers by label"]}
     cut = [

@@ -82,7 +82,9 @@ def test_a_decoder_learns_what_its_verifier_accepts(
         )
         generate.JOB.run(answers, config, generate.Inputs(made.out / name, inputs.valid))
         evaluate_answers.JOB.run(
-            evaluated, evaluate_answers.Config(k=(1, 4)), evaluate_answers.Inputs(answers.out)
+            evaluated,
+            evaluate_answers.Config(k=(1, 4)),
+            evaluate_answers.Inputs(answers.out, inputs.verifier_file),
         )
         evaluations.append(evaluated.out)
     given = compare_checkpoints.Inputs(made.out, tuple(evaluations))

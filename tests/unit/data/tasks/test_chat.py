@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -227,8 +229,10 @@ def returns_nothing(gold, answers):
 
 
 def test_a_function_returns_a_bool_a_number_or_a_label(tmp_path: Path) -> None:
-    write_task_name(tmp_path, "chat", verifier="verify", code=CODE, file="mine.py")
-    task = read_task(tmp_path)  # on another machine: the code travels with the samples
+    mine = tmp_path / "mine.py"
+    mine.write_text(CODE)
+    write_task_name(tmp_path, "chat", **chat.make_task("verify", mine).source)
+    task = read_task(tmp_path, mine)
     found = {
         text: task.verify("2", [text])[0] for text in ("2", "3", "half", "none", "late", "right")
     }
@@ -238,7 +242,7 @@ def test_a_function_returns_a_bool_a_number_or_a_label(tmp_path: Path) -> None:
     }  # fmt: skip
     assert [one.scores["score"] for one in found.values()] == [1.0, 0.0, 0.5, 0.0, 0.0, 1.0]
     with pytest.raises(
-        DataError, match=r"^mine.py:6: ZeroDivisionError: division by zero, for the gold answer '2'"
+        DataError, match=r"/mine.py:6: ZeroDivisionError: division by zero, for the gold answer '2'"
     ):
         task.verify("2", ["boom"])
 
@@ -271,10 +275,46 @@ def test_a_function_returns_a_bool_a_number_or_a_label(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_in_a_function_are_named_by_file_and_line(
-    name: str, code: str, answer: str
+    name: str, code: str, answer: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(DataError, match="/home/me/mine.py" + answer):
-        chat.make_task(name, code, "/home/me/mine.py").verify("g", ["a"])
+    (tmp_path / "mine.py").write_text(code)
+    with pytest.raises(DataError, match="/mine.py" + answer):
+        chat.make_task(name, tmp_path / "mine.py").verify("g", ["a"])
+
+
+def test_stored_samples_contain_no_code(tmp_path: Path) -> None:
+    """A store, or a model from elsewhere, could have been written by anybody."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(CODE)
+    write_task_name(tmp_path, "chat", **chat.make_task("verify", mine).source)
+    assert "def" not in (tmp_path / "task.json").read_text()
+    with pytest.raises(
+        InputError, match=r"no file was given; expected the file that prepare_tasks"
+    ):
+        read_task(tmp_path)
+    mine.write_text(CODE + "\n# changed\n")
+    with pytest.raises(InputError, match=r"prepared with verifier verify, sha256 "):
+        read_task(tmp_path, mine)
+    ran = tmp_path / "ran"
+    forged = {"task": "chat", "verifier": "verify", "code": f"open({str(ran)!r}, 'w')"}
+    (tmp_path / "task.json").write_text(json.dumps(forged))
+    with pytest.raises(InputError):
+        read_task(tmp_path)
+    assert not ran.exists()
+    write_task_name(tmp_path, "gsm8k")
+    with pytest.raises(InputError, match=r"given as verifier_file, for task gsm8k; expected none"):
+        read_task(tmp_path, mine)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="needs math-verify")
+def test_other_versions_of_the_verifiers_libraries_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_task_name(tmp_path, "chat", **chat.make_task("math").source)
+    assert read_task(tmp_path).source["sympy"] == importlib.metadata.version("sympy")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0")
+    with pytest.raises(InputError, match=r"math-verify 0\.0.* given; expected the same"):
+        read_task(tmp_path)
 
 
 def test_without_a_verifier_nothing_can_be_verified() -> None:
