@@ -105,6 +105,24 @@ def link(file: str | Path, target: str | Path) -> None:
         shutil.copyfile(file, target)
 
 
+def copy_foreign_links(folder: Path, *known: Path) -> None:
+    """Replace each file of a folder that has a hard link outside this folder and the `known` ones by a copy: whoever
+    has the link could change the content."""
+    own: dict[tuple[int, int], list[Path]] = {}
+    for place in (folder, *known):
+        for path in list_files(place):
+            stat = path.lstat()
+            if stat.st_nlink > 1:
+                own.setdefault((stat.st_dev, stat.st_ino), []).append(path)
+    for paths in own.values():
+        foreign = paths[0].lstat().st_nlink > len(paths)
+        for path in paths:
+            if foreign and path.is_relative_to(folder) and not path.is_symlink():
+                copy = path.with_name(f".copy-{uuid.uuid4().hex}")
+                shutil.copyfile(path, copy)
+                copy.replace(path)
+
+
 def sync(path: Path) -> None:
     """Flush a file, or the entries of a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -85,7 +85,7 @@ class Settings:
         steps = []
         for line in lines:
             left, equals, value = line.partition("=")
-            if contains_secret(value):
+            if contains_secret(line):
                 raise RecipeError(
                     f"--set {left}: looks like a secret; expected none, since settings are shown in plans and"
                     " reports; put it into a file on the machines (docs/cluster.md)"

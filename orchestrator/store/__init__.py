@@ -18,6 +18,7 @@ from typing import Any
 
 from ratchet.errors import DamagedError, StoreError
 from ratchet.orchestrator.atomic_file import (
+    copy_foreign_links,
     make_folder,
     make_read_only,
     remove_empty_folders,
@@ -281,6 +282,7 @@ class Store:
         """
         canonical_json(result, "result")  # raises for NaN and for what is not plain data
         remove_empty_folders(staging)
+        copy_foreign_links(staging, staging.parents[1] / "work")
         manifest = Manifest.build(staging, json.loads(json.dumps(asdict(result))))
         # Metrics and columns keep the job's order, which the address ignores.
         text = json.dumps(manifest.document, ensure_ascii=False, indent=1)

@@ -23,6 +23,19 @@ SECRETS = [
     "postgresql://tracker:s3cret@db:5432/mlflow",
     "users:\n- name: me\n  user:\n    client-key-data: LS0t",
     "-----BEGIN OPENSSH PRIVATE KEY-----",
+    f"AKIA{DIGITS[:16].upper()}",
+    "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "AWS_SESSION_TOKEN=FwoGZXIvYXdzEJr//////////wEaD",
+    "https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX",
+    "https://example.org/v1/rerank?api_key=0123456789abcdef",
+    "https://account.blob.core.windows.net/a?sv=2022&sig=abcdefgh%2Fijklmnop%3D",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dBjftJeZ4CVP",
+    f"jina_{DIGITS[:40]}",
+    "COHERE_API_KEY=abcdefghijklmnopqrstuvwxyz0123456789ABCD",
+    f"GITHUB_PAT={DIGITS[:40]}",
+    "PGPASSWORD=correct-horse",
+    "DATABASE_URL=postgres://me:correct-horse@db/prod",
+    "redis://:correct-horse@cache:6379/0",
 ]
 
 PLAIN = [
@@ -32,6 +45,12 @@ PLAIN = [
     "https://user@example.org/x.git",
     "https://user:${TOKEN}@example.org/x.git",
     "s3://bucket/prefix",
+    "rerank_api.key_variable=COHERE_API_KEY",
+    "sft.max_new_tokens=100000",
+    "https://example.org/search?q=keys&page=2",
+    "https://example.org/x?token=${TOKEN}",
+    "PASSWORD=$FROM_FILE",
+    "sft.target_modules=q_proj,k_proj",
     "ratchet run retriever --set data=/data/x:y@z",
 ]
 

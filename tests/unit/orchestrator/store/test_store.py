@@ -410,3 +410,27 @@ def test_step_ids_of_newest_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         read.clear()
         assert read_last_step_ids(store, "recipe", names) == found
         assert len(read) == runs
+
+
+def test_a_result_shares_no_file_with_the_user(tmp_path: Path) -> None:
+    """A job that links the user's file, instead of copying it. Links between its own folders stay."""
+    data = tmp_path / "corpus.jsonl"
+    data.write_text("row\n")
+    store = Store.open(tmp_path / "s")
+    with Leases(store, "run") as leases:
+        lease = leases.acquire("a" * 64)
+        assert isinstance(lease, Lease)
+        staging = store.staging("a" * 64, 1)
+        os.link(data, staging / "corpus.jsonl")
+        os.link(data, staging / "again.jsonl")
+        piece = store.work("a" * 64) / "piece"
+        piece.write_text("made\n")
+        os.link(piece, staging / "piece")
+        inode = piece.stat().st_ino
+        commit = lease.commit(staging, Result({}), {}, {"seconds": 1})
+    data.write_text("new\n")
+    assert data.stat().st_mode & 0o200
+    made = store.local("objects", commit.manifest)
+    assert (made / "corpus.jsonl").read_text() == (made / "again.jsonl").read_text() == "row\n"
+    assert (made / "piece").stat().st_ino == inode
+    store.verified(commit.manifest, full=True)
