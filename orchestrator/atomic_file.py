@@ -208,12 +208,25 @@ def remove_empty_folders(folder: Path) -> None:
 def allow_writing(folder: Path) -> None:
     """Allow the owner to list a folder and the folders below it, and to add and remove entries. Files stay
     read-only."""
-    os.chmod(folder, os.stat(folder).st_mode & 0o7777 | 0o700)
+    with suppress(PermissionError):
+        os.chmod(folder, os.stat(folder).st_mode & 0o7777 | 0o700)
     for inside, folders, _ in walk(folder):
         for name in folders:
             path = Path(inside, name)
             if not path.is_symlink():
-                os.chmod(path, path.stat().st_mode & 0o7777 | 0o700)
+                with suppress(
+                    PermissionError
+                ):  # another user's; the group may be allowed to write there
+                    os.chmod(path, path.stat().st_mode & 0o7777 | 0o700)
+
+
+def check_removable(folder: Path) -> None:
+    """Raise PermissionError for a folder inside which this user may not remove everything, such as another user's
+    object."""
+    for inside, _, _ in walk(folder):
+        own = os.stat(inside).st_uid == os.geteuid()
+        if not own and not os.access(inside, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "it belongs to another user", inside)
 
 
 def remove_tree(folder: Path) -> None:

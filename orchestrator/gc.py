@@ -106,12 +106,16 @@ def find_garbage(store: Store, *, keep: int, grace: float) -> list[Garbage]:
     return garbage
 
 
-def remove_garbage(garbage: list[Garbage]) -> int:
-    """Remove garbage that has not been used since it was found, and return the number of bytes. Safe to kill."""
-    removed = 0
+def remove_garbage(garbage: list[Garbage]) -> list[Garbage]:
+    """Remove garbage that has not been used since it was found, and return what was removed. Safe to kill. What only
+    another user can remove is named and stays: that user's `gc` removes it."""
+    removed = []
     for item in garbage:
-        if item.place.remove_entry(item.kind, item.name, item.before):
-            removed += item.bytes
+        try:
+            if item.place.remove_entry(item.kind, item.name, item.before):
+                removed.append(item)
+        except PermissionError as error:
+            print_clean(f"{item.kind}/{item.name[:16]} stays: {error.strerror or error}")
     return removed
 
 

@@ -152,11 +152,11 @@ def collect_garbage(arguments: argparse.Namespace) -> None:
         print_clean(str(item))
     if len(garbage) > MAX_LISTED:
         print_clean(f"{len(garbage) - MAX_LISTED:,} smaller ones are not shown")
-    size = sum(item.bytes for item in garbage)
     done = "could be removed; --yes removes them"
     if arguments.yes:
-        size = gc.remove_garbage(garbage)
+        garbage = gc.remove_garbage(garbage)
         done = "removed"
+    size = sum(item.bytes for item in garbage)
     print_clean(f"{len(garbage):,} things, {size / 1e6:,.1f} MB {done}")
 
 

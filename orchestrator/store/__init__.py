@@ -90,15 +90,18 @@ class Store:
     def open(cls, prefix: str | Path, *, create: bool = True) -> "Store":
         """Open the store at a folder, or at a URL of object storage (s3://, gs://, az://), for writing.
 
-        create: create the store if the folder or prefix is empty or missing. Raises StoreError if there is no store, if
-        the folder holds other files, cannot be written, has a newer format, does not answer, or does not support
-        exclusive creation.
+        create: create the store if the folder or prefix is empty or missing, and check that it can be written. Without
+        it nothing is written, so that `gc` works on a full disk. Raises StoreError if there is no store, if the folder
+        holds other files, cannot be written, has a newer format, does not answer, or does not support exclusive
+        creation.
         """
+        if not create:
+            store = cls.view(prefix)
+            store.read_only = False
+            return store
         store = cls(prefix, read_only=False)
         try:
             if not find_format(store.backend):
-                if not create:
-                    raise store._no_store()
                 create_format(store.backend)
             for folder in ("objects", "steps", "runs"):
                 make_folder(store.local(folder))

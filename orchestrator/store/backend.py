@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ratchet.errors import DamagedError, StoreError
 from ratchet.orchestrator import atomic_file
-from ratchet.orchestrator.atomic_file import remove_tree
+from ratchet.orchestrator.atomic_file import check_removable, remove_tree
 from ratchet.orchestrator.job_interface.digests import compute_sha256
 from ratchet.orchestrator.job_interface.shared_files import SharedFiles
 from ratchet.orchestrator.store.manifest import NAME, File, Manifest, list_below, refuse_newer
@@ -102,14 +102,17 @@ class Backend(SharedFiles):
         with suppress(FileNotFoundError):
             for name in os.listdir(self.root / kind):
                 if name not in skip:
-                    yield name, *measure(self.root / kind / name)
+                    with suppress(PermissionError):  # only its owner can list it
+                        yield name, *measure(self.root / kind / name)
 
     def remove_entry(self, kind: str, name: str, before: float) -> bool:
-        """Remove a step or an object; return False if it was changed at or after `before`, or is gone."""
+        """Remove a step or an object; return False if it was changed at or after `before`, or is gone. Raises
+        PermissionError, and removes nothing, if only another user can remove it."""
         folder = self.root / kind / name
         gone = folder.with_name(f".gone-{uuid.uuid4().hex}")
         if measure(folder)[1] >= before:
             return False
+        check_removable(folder)
         with suppress(FileNotFoundError):  # another process removes it
             folder.rename(
                 gone
