@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ratchet.data.formats import beir, eedi, pairs
 from ratchet.data.formats.table_files import list_tables
-from ratchet.data.retrieval import Query, RetrievalData
+from ratchet.data.retrieval import POOL, Query, RetrievalData
 from ratchet.data.retrieval.checks import check_data, check_queries
 from ratchet.errors import DataError
 
@@ -46,7 +46,7 @@ def _read(
     tables = list_tables(path, options)
     files = []
     for file in sorted(path.glob("[!.]*")):
-        if file.suffix in (".jsonl", ".csv") and file.name != pairs.POOL:
+        if file.suffix in (".jsonl", ".csv") and file.name != POOL:
             files.append(file)
     if len(files) > 1 or (files and tables):
         names = ", ".join(file.name for file in (*files, *tables)[:4])

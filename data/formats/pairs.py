@@ -1,10 +1,10 @@
 """Pairs and triplets: JSON Lines, CSV, and Parquet or Arrow files with a query and its positives in each row.
 
 FlagEmbedding's training files are among them: `query`, `pos`, `neg`, and optionally `pos_scores`, `neg_scores`,
-`prompt`, `reranker_prompt`, `type`, and `candidate_pool.jsonl` (objects with `text`) beside the file."""
+`prompt`, `reranker_prompt`, `type`, and files of further texts (`read_pool`)."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,6 @@ RATINGS = ("score", "scores", "similarity", "similarity_score", "rating", "ratin
 """Columns that other libraries read as the rating or the weight of a pair: they are refused."""
 NEGATIVE = re.compile(r"(hard_)?neg(ative)?_?\d+")
 """Other names of columns of negatives."""
-POOL = "candidate_pool.jsonl"
 SCORES = ("pos_scores", "neg_scores")
 """Columns of a teacher's scores, one for each positive and for each negative."""
 MAX_SCORE = 3e38
@@ -115,10 +114,6 @@ def read(
         negatives = tuple(ids.setdefault(text, f"d{len(ids)}") for text in row.negatives)
         found.setdefault(key, []).append(row._replace(positives=positives, negatives=negatives))
         count += 1
-    pool = path.parent / POOL
-    if labelled and path.suffix == ".jsonl" and pool.exists() and share == 1:
-        for where, line in read_json_objects(pool):
-            ids.setdefault(read_filled(where, line, "text"), f"d{len(ids)}")
     corpus = [Document(name, text) for text, name in ids.items()]
     queries: list[Query] = []
     for own in found.values():
@@ -132,6 +127,18 @@ def read(
         estimate=round(len(corpus) / share) if share < 1 else None,
         unread=sorted(unread),
     )
+
+
+def read_pool(path: Path, known: Iterable[str]) -> list[Document]:
+    """Read a file of objects with `text`, and return those whose text is not known yet."""
+    texts = dict.fromkeys(known, "")
+    corpus: list[Document] = []
+    for where, line in read_json_objects(path):
+        text = read_filled(where, line, "text")
+        if text not in texts:
+            texts[text] = where
+            corpus.append(Document(f"pool/{len(corpus)}", text, where))
+    return corpus
 
 
 def _merge_rows(rows: Sequence[Query], name: str) -> Query:

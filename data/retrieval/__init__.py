@@ -9,6 +9,9 @@ LARGE = 256 << 20
 SAMPLE = 10_000
 """Rows of such files that are read while planning."""
 
+POOL = "candidate_pool.jsonl"
+"""Name of FlagEmbedding's file of further documents."""
+
 Teacher = tuple[tuple[float, ...], tuple[float, ...]] | None
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from ratchet.data.retrieval import POOL
 from ratchet.errors import DataError, InputError
 from ratchet.extras import require_extra
 from ratchet.models.model_files import is_hub_reachable
@@ -16,18 +17,25 @@ HUB = "hf://"
 
 
 def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
-    """Return the inputs of `prepare` and its setting `reading` for the recipe parameters data, valid and test.
+    """Return the inputs of `prepare` and its setting `reading` for the recipe parameters data, valid and test. A file
+    candidate_pool.jsonl beside a .jsonl file, or in a folder, is an input too.
 
     Each is a path, optionally with options behind it (`pairs.parquet?query=title`), or `hf://owner/name?split=train`.
     Only `data` is split and trained on. Raises DataError for a hub data set that is not in the cache and cannot be
     downloaded."""
     values: dict[str, Any] = {"data": (), "valid": (), "test": ()}
+    pools = {}
     reading = []
     for name, given in (("data", data), ("valid", valid), ("test", test)):
         if given or (name == "data" and not test):
             source, options = _find(given, name)
             values[name] = (source,)
             reading.append(options)
+            folder = source.path.parent if source.path.suffix == ".jsonl" else source.path
+            pool = folder / POOL
+            if pool.is_file():
+                pools[pool] = Source(pool)
+    values["pools"] = tuple(pools.values())
     values["reading"] = tuple(reading) if any(reading) else ()
     return values
 

@@ -71,6 +71,8 @@ class Inputs:
     """Data for `valid` only, instead of a part of `data`."""
     test: tuple[Path, ...] = ()
     """Data for `test` only, instead of a part of `data`."""
+    pools: tuple[Path, ...] = ()
+    """Files of further documents: JSON Lines with `text`, as FlagEmbedding's `candidate_pool.jsonl`."""
 
 
 def list_outputs(config: Config) -> tuple[str, ...]:

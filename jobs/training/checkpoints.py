@@ -98,6 +98,8 @@ class Checkpoints:
         # Folders of the model that was saved last, until it is moved into a checkpoint, and of the best model.
         self.made = self.folder / f"unfinished-model-{self.start_id}"
         self.best: Path | None = None
+        self.unfit: set[Path] = set()
+        """Checkpoints that another number of workers, or another stage, can still resume from."""
         self.best_digests: dict[str, Any] = {}
         """Digests of the files below `best`, if they are known from a checkpoint."""
 
@@ -163,9 +165,10 @@ class Checkpoints:
         publish(fresh, target, everything)
         self.files.send(target)
         self._send_small_files()
-        known = [
-            one for one in list_checkpoints(self.context) if _attempt(one) <= self.context.attempt
-        ]
+        known = []
+        for one in list_checkpoints(self.context):
+            if _attempt(one) <= self.context.attempt and one not in self.unfit:
+                known.append(one)
         for old in sorted(known, key=_attempt)[:-KEPT]:
             self.files.discard(old)
 
@@ -197,6 +200,7 @@ class Checkpoints:
                 elif history.shard_stage in (1, 2) and self._can_reshard:
                     self._load_resharded(folder)
                 else:
+                    self.unfit.add(folder)
                     continue
                 self._take_best(folder)
                 history.resumed.append(len(history.loss))

@@ -28,7 +28,7 @@ from ratchet.jobs.training.trainer import Trainer
 from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.orchestrator.job_interface import Context, Resources
 
-folder, stage, stop = Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+folder, stage, stop, offload = Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
 
 class Stops(Regression):
     def batch(self, epoch, step):
@@ -40,8 +40,21 @@ class Stops(Regression):
 torch.distributed.init_process_group("gloo")
 worker = WorkerInfo(torch.distributed.get_rank(), torch.distributed.get_world_size(), "cpu")
 given = Context("train", "ab" * 32, 1, folder / "out", folder / "work", Resources(1, cpus=1.0, gpus=0.0))
-Trainer(given, replace(OPTIONS, zero_stage=stage, save_steps=1), partial(Stops), worker).run()
+options = replace(OPTIONS, zero_stage=stage, save_steps=1, offload=offload)
+Trainer(given, options, partial(Stops), worker).run()
 """
+
+
+def train(folder: Path, workers: int, stage: int, stop: int, offload: str = "none") -> None:
+    """Train on a number of workers, until one is killed before training step `stop`."""
+    command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+    script = folder / "worker.py"
+    script.write_text(WORKER)
+    given = [str(script), str(SUPPORT), str(folder), str(stage), str(stop), offload]
+    done = subprocess.run(
+        [sys.executable, *command, *given], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -53,14 +66,7 @@ def test_shrinking_and_growing_changes_nothing(tmp_path: Path, stage: int) -> No
     run = run_folder(wanted)
     phases = ((3, 3), (2, 6), (3, 99)) if stage < 3 else ((2, 3), (3, 99))
     for workers, stop in phases:
-        command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
-        script = tmp_path / "worker.py"
-        script.write_text(WORKER)
-        given = [str(script), str(SUPPORT), str(tmp_path), str(stage), str(stop)]
-        done = subprocess.run(
-            [sys.executable, *command, *given], capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, done.stderr
+        train(tmp_path, workers, stage, stop)
     last = list_checkpoints(wanted)[-1]
     history = read_history(last)
     # ZeRO-3 cuts the weights themselves, and its checkpoints fit only as many workers as wrote them.
@@ -68,6 +74,27 @@ def test_shrinking_and_growing_changes_nothing(tmp_path: Path, stage: int) -> No
     assert history.workers == 3
     check_equal(replace(history), last / "best")
     assert not list(run.glob("unfinished-*"))
+
+
+@pytest.mark.parametrize(
+    ("phases", "resumed"),
+    [
+        (((1, 3, "none"), (2, 6, "none"), (1, 99, "optimizer")), [3, 6]),
+        (((0, 3, "none"), (1, 6, "none"), (0, 99, "none")), [3]),
+    ],
+    ids=["1 and 2", "0 and 1"],
+)
+def test_training_goes_on_with_another_stage(
+    tmp_path: Path, phases: tuple[tuple[int, int, str], ...], resumed: list[int]
+) -> None:
+    """After a lack of memory, say. Stages 1 and 2 load each other's checkpoints; stage 0 only its own."""
+    wanted = context(tmp_path, 1)
+    for stage, stop, offload in phases:
+        train(tmp_path, 2, stage, stop, offload)
+    last = list_checkpoints(wanted)[-1]
+    history = read_history(last)
+    assert history.resumed == resumed
+    check_equal(replace(history), last / "best")
 
 
 def test_few_weights_are_not_divided_anew() -> None:

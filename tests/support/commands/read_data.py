@@ -16,8 +16,9 @@ COMMAND = f"plan {__file__} --set kind="
 def read_data(
     *,
     data: str,
-    kind: Literal["retrieval", "papers", "gsm8k", "squad-batch", "countdown"],
+    kind: Literal["retrieval", "papers", "gsm8k", "squad-batch", "countdown", "chat"],
     test: str = "",
+    verifier_file: str = "",
 ) -> Summary:
     """Read data of a kind."""
     if kind == "retrieval":
@@ -30,5 +31,7 @@ def read_data(
             "data": source,
             "test": Source.find(test, "test") if test else None,
         }
+        if verifier_file:
+            inputs |= {"verifier": "verify", "verifier_file": Source.find(verifier_file)}
         made = step("prepare", prepare_tasks.JOB, task=kind, **inputs)
     return Summary([], goals=[made])
