@@ -27,7 +27,8 @@ setup: $(READY) ## install the locked dependencies into .venv
 $(READY): setup.cfg requirements.lock
 	@echo "setting up $(VENV) (once, a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) torch uv
+	@$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	@$(PIP) uv
 	@$(UV) -e '.[dev]' || $(PIP) -e '.[dev]'
 	@$(BIN)/python -m compileall -q -j 0 -x '/(tests?|moto|mteb|transformers/models)/' $(VENV)/lib >/dev/null || true
 	@touch $@

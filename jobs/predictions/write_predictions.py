@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +18,8 @@ class Config:
     """Maximum number of documents per query."""
     columns: tuple[str, str] = ("query", "documents")
     """Header of the CSV file, such as `QuestionId_Answer,MisconceptionId`. The ids of documents are separated by
-    spaces; a space in an id is written as `%20`, also in the TREC run."""
+    spaces; a space in an id is written as `%20`, also in the TREC run. A field that a spreadsheet would execute as a
+    formula begins with `'`."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         for row in iterate_rows(ranked):
             names = row["documents"]
             scores = row["scores"]
-            writer.writerow([row["id"], " ".join(map(escape, names))])
+            fields = [row["id"], " ".join(map(escape, names))]
+            writer.writerow([disarm(field) for field in fields])
             documents = []
             for name, score, text in zip(names, scores, text_of.find(names), strict=True):
                 documents.append({"id": name, "score": score, "text": text})
@@ -58,6 +61,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             lines_file.write(json.dumps(line, ensure_ascii=False) + "\n")
     write_run(trec, ranked, "ratchet")
     return Result({"queries": len(ranked), "documents": len(listed)})
+
+
+def disarm(field: str) -> str:
+    """Return a CSV field that no spreadsheet executes: one that begins as a formula does gets `'` before it."""
+    if re.match(r"[=@\t\r]|[+-](?![\d.])", field):
+        return f"'{field}"
+    return field
 
 
 JOB = Job(

@@ -1,5 +1,6 @@
 """The model card of a model that a run made: Hugging Face front matter, table, data, settings, lineage."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from ratchet.orchestrator.reporting import report_json, run_data
@@ -18,6 +19,10 @@ USES: Mapping[str, tuple[str, str, str, str]] = {
     "adapter": ("peft", "text-generation", "AutoPeftModel", ".from_pretrained"),
 }
 """Kind of model -> library, pipeline tag of the hub, and the class and the method that load the model."""
+
+
+LOCAL_PATH = re.compile(r"(?<![\w/:.~<-])(?:~|\.{1,2})?/(?:[^\s/'\"`|\\]+/)*([^\s/'\"`|\\]+)")
+"""A path on a machine, of which the card shows the last name only: cards are published."""
 
 
 def write_card(store: Store, made: RunModel, name: str, license: str) -> str:
@@ -44,7 +49,7 @@ def write_card(store: Store, made: RunModel, name: str, license: str) -> str:
     if made.base.count("/") == 1 and not made.base.startswith((".", "/", "~")):
         link = f"https://huggingface.co/{made.base}"
         front.base_model = made.base
-    return render_template(
+    card = render_template(
         "card.md.j2",
         front=front.to_yaml(),
         made=made,
@@ -57,6 +62,7 @@ def write_card(store: Store, made: RunModel, name: str, license: str) -> str:
         lineage=list_lineage(data.steps, made.step) if data else [],
         parts=run_data,
     )
+    return LOCAL_PATH.sub(r"\1", card)
 
 
 def list_lineage(steps: Sequence[StepReport], name: str) -> list[StepReport]:

@@ -216,7 +216,7 @@ def test_its_nodes_come_with_the_work_and_go_with_it(tmp_path: Path) -> None:
     assert seen["first"] == 1, "the head alone"
     assert seen["most"]["CPU"] >= 8 * 16
     assert seen["most"]["GPU"] >= 8
-    assert seen["markets"] == ["spot", "spot"], "what is cheap comes first"
+    assert set(seen["markets"]) == {"spot"}, "what is cheap comes first"
     assert seen["last"] == 1, "and they are gone when there is nothing to do"
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ratchet.data.tables import CORPUS, RANKED, write_shards
-from ratchet.jobs.predictions.write_predictions import Config, Inputs, run
+from ratchet.jobs.predictions.write_predictions import Config, Inputs, disarm, run
 
 DOCUMENTS = 30
 
@@ -39,6 +39,13 @@ def write(folder: Path, queries: int, depth: int) -> tuple[list[dict[str, Any]],
     write_shards(folder / "ranking", rows, RANKED, queries // 3)
     (folder / "out").mkdir()
     return rows, SimpleNamespace(out=folder / "out")
+
+
+def test_no_field_is_a_formula() -> None:
+    armed = ["=HYPERLINK(1)", "@SUM(A1)", "+cmd", "-cmd", "\t=1"]
+    assert [disarm(field) for field in armed] == [f"'{field}" for field in armed]
+    plain = ["q 1", "-1", "+2.5", "-.5", "a=b", ""]
+    assert [disarm(field) for field in plain] == plain
 
 
 @pytest.mark.parametrize("top", [1, 4, 100])

@@ -108,14 +108,14 @@ def test_model_card(tmp_path: Path) -> None:
     )
     before = write_card(store, made := find_model(store, run_log.run_id), "me/mine", "mit")
     steps = [
-        StepReport("prepare", "prepare", "done", "1" * 64),
+        StepReport("prepare", "prepare", "done", "1" * 64, inputs=[("data", "~/secret/a.csv", "")]),
         StepReport("other", "merge", "done", "3" * 64, inputs=[("corpus", "prepare[corpus]", "")]),
         StepReport(
             "iter0/merge", "merge", "done", "2" * 64, inputs=[("corpus", "prepare[corpus]", "")]
         ),
     ]
     rows = {"row 0": {"MAP@25": Estimate(0.5, 0.1)}}
-    command = "ratchet run toy --set data=a_b"
+    command = "ratchet run toy --set data=/home/me/a_b --set test=../b/c.csv --store s3://bucket/p --set x=https://h/y/z"
     data = RunReport("toy", run_log.run_id, "finished", 1.0, 2.0, command, steps, rows=rows)
     write_report(run_log.folder, data)
     card = write_card(store, made, "me/mine", "mit")
@@ -125,7 +125,11 @@ def test_model_card(tmp_path: Path) -> None:
     )
     assert 'SentenceTransformer("me/mine")' in card
     assert "± 0.1" in card
-    assert command in card
+    assert (
+        "ratchet run toy --set data=a_b --set test=c.csv --store s3://bucket/p --set x=https://h/y/z"
+        in card
+    )
+    assert "secret" not in card, "it is published"
     lineage = card.partition("## Lineage")[2]
     assert "1" * 16 in lineage
     assert "2" * 16 in lineage
