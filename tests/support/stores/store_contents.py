@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,8 @@ def age(folder: Path, seconds: float) -> None:
     """Set the times of everything in a folder back by so many seconds."""
     then = time.time() - seconds
     for path in [folder, *folder.rglob("*")]:
-        os.utime(path, (then, then))
+        with suppress(FileNotFoundError):  # a process removes it meanwhile
+            os.utime(path, (then, then), follow_symlinks=False)
 
 
 def collected(store: Store, keep: int = 5, grace: float = HOUR) -> list[str]:
