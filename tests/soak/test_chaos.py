@@ -73,7 +73,7 @@ def test_kills_at_any_moment_change_no_byte(address: str, tmp_path: Path) -> Non
                 collected = True
                 age(toy.store, 2 * HOUR)
                 running.append(command.start(*COLLECT, "--store", str(toy.store)))
-                time.sleep(draw.uniform(0.3, 2.5))
+                time.sleep(draw.uniform(0.3, 4.0))
             killed, said = kill_some(running)
             kills += killed
             removed += sum(

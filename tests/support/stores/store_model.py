@@ -1,5 +1,5 @@
-"""A model of the store for Hypothesis: three actors run and repair. Each stops before every
-operation on the store, until Hypothesis resumes or kills it.
+"""A model of the store for Hypothesis: three actors run, repair and collect garbage. Each stops before every operation
+on the store, until Hypothesis resumes or kills it, or lets the operation fail.
 
 The store is the real one, in a folder, or in a bucket in memory with a local folder per actor. An actor is a thread
 that has a process id of its own.
@@ -7,11 +7,13 @@ that has a process id of its own.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import secrets
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +25,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from obstore.store import MemoryStore
 from suspended_actors import Actor, GatedObstore, InThread, Killed, here, hook_file_operations
 
-from ratchet.errors import DamagedError, LeaseLost
+from ratchet.errors import DamagedError, LeaseLost, StoreError
 from ratchet.orchestrator import gc
 from ratchet.orchestrator.job_interface import Result, digests
 from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.run_models import RunModel
 from ratchet.orchestrator.store import Commit, Store, bucket, lease, manifest
 from ratchet.orchestrator.store.bucket import Bucket
 from ratchet.orchestrator.store.lease import HeldByOther, Leases, OpenRun
@@ -53,7 +54,13 @@ OPERATIONS = st.one_of(
 MEMORY = Path("/dev/shm")
 """A folder in memory, where syncing costs nothing."""
 
-MODEL = RunModel("20260101", "toy", 0.0, "a", "model", "", "", "embedder", 0)
+GRACE = 0.03
+"""Grace period in seconds: more than the resolution of a file system's clock, and less than a run takes."""
+FAULTS = {
+    False: [errno.EIO, errno.ENOSPC, errno.ESTALE, errno.EACCES, "short"],
+    True: [errno.EIO, "after"],
+}
+"""Whether the store is in a bucket -> how an operation may fail; see `Actor.fault`."""
 POLLS = 3
 """Looks at a lease that another actor holds before a driver stops."""
 
@@ -99,6 +106,8 @@ class StoreModel(RuleBasedStateMachine):
         for module in (bucket, digests, gc, manifest):
             self.patch.setattr(module, "ThreadPoolExecutor", InThread)
         self.patch.setattr(bucket, "obstore", GatedObstore())
+        self.patch.setattr(gc, "MIN_GRACE", GRACE)
+        self.patch.setattr(gc, "print_clean", lambda text: None)
 
     def _open_stores(self) -> list[Store]:
         if not self.in_bucket:
@@ -143,6 +152,23 @@ class StoreModel(RuleBasedStateMachine):
 
         self._start(number, program, f"run of {steps}")
         self.advance(number, operations)
+
+    @rule(number=ACTOR, operations=OPERATIONS)
+    def collect(self, number: int, operations: int | str) -> None:
+        def program(actor: Actor) -> None:
+            gc.remove_garbage(gc.find_garbage(actor.store, keep=0, grace=GRACE))
+
+        time.sleep(GRACE)  # so that something is older than the grace period
+        self._start(number, program, "gc")
+        self.advance(number, operations)
+
+    @rule(number=ACTOR, operations=OPERATIONS, draw=st.integers(0, 99))
+    def fail(self, number: int, operations: int | str, draw: int) -> None:
+        """Let the next operation of an actor fail."""
+        if (actor := self.actors[number]) is not None:
+            kinds = FAULTS[self.in_bucket]
+            actor.fault = kinds[draw % len(kinds)]
+            self.advance(number, operations)
 
     @rule(number=ACTOR, operations=OPERATIONS)
     def advance(self, number: int, operations: int | str) -> None:
@@ -241,9 +267,11 @@ class StoreModel(RuleBasedStateMachine):
         try:
             store.verified(commit.manifest, full=repair)
         except DamagedError:
-            if commit.manifest not in self.damaged:
+            # As in `Plan`: what `gc` has removed since it was found is computed again.
+            is_gone = not store.backend.has_object(commit.manifest)
+            if not is_gone and commit.manifest not in self.damaged:
                 raise
-            if not repair:
+            if not repair and not is_gone:
                 raise Killed from None  # the command ends with the error
             self.withdrawn.add(step)
             store.withdraw(commit)
@@ -300,7 +328,8 @@ class StoreModel(RuleBasedStateMachine):
         try:
             text = (store.path(commit.manifest, full=True) / "text.txt").read_text()
         except DamagedError:
-            if commit.manifest not in self.damaged:
+            is_gone = not store.backend.has_object(commit.manifest)
+            if not is_gone and commit.manifest not in self.damaged:
                 raise
             raise Killed from None
         assert text == CONTENT[commit.step_id] or commit.manifest in self.damaged, (
@@ -310,6 +339,9 @@ class StoreModel(RuleBasedStateMachine):
     # What must hold.
 
     def _check(self, number: int, actor: Actor) -> None:
+        is_damage = isinstance(actor.error, DamagedError)
+        if actor.has_failed and isinstance(actor.error, OSError | StoreError) and not is_damage:
+            actor.error = None  # the command ends with it, and may be given again
         if actor.error is not None:
             raise AssertionError(f"{actor.what}: {actor.error!r}") from actor.error
         if actor.ended:

@@ -3,12 +3,14 @@ model resumes or kills them."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import obstore
+from obstore.exceptions import GenericError
 
 from ratchet.orchestrator.store import Store
 
@@ -40,6 +42,10 @@ class Actor:
     ) -> None:
         self.process, self.store, self.what = process, store, what
         self.leave: int | str = 0
+        self.fault: int | str = 0
+        """How the next operation fails: an error number; `after`: a request succeeds, but its answer is lost; `short`:
+        of a text only a part is written. 0: it does not fail."""
+        self.has_failed = False
         self.killed, self.ended = False, False
         self.error: BaseException | None = None
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
@@ -67,6 +73,16 @@ class Actor:
             raise Killed
         if isinstance(self.leave, int):
             self.leave -= 1
+        if isinstance(self.fault, int) and self.fault:
+            number, self.fault, self.has_failed = self.fault, 0, True
+            raise OSError(number, os.strerror(number), "injected")
+
+    def take_fault(self, kind: str) -> bool:
+        """Return whether the current operation fails in this way."""
+        if self.fault != kind:
+            return False
+        self.fault, self.has_failed = 0, True
+        return True
 
     def _run(self, program: Callable[[Actor], None]) -> None:
         self._go.acquire()
@@ -90,14 +106,21 @@ def gate(*operation: Any) -> None:
 
 
 class GatedObstore:
-    """obstore with a gate before each request."""
+    """obstore with a gate before each request, and with answers that are lost."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         function = getattr(obstore, name)
 
         def call(*arguments: Any, **keywords: Any) -> Any:
-            gate(name, *arguments[1:2])
-            return function(*arguments, **keywords)
+            try:
+                gate(name, *arguments[1:2])
+            except OSError as error:
+                raise GenericError(f"{error}, before the request") from None
+            answer = function(*arguments, **keywords)
+            actor = getattr(here, "actor", None)
+            if actor is not None and actor.take_fault("after"):
+                raise GenericError("injected, after the request")
+            return answer
 
         return call
 
@@ -117,12 +140,22 @@ class InThread:
 
 
 _hooked = False
+_write = os.write
+
+
+def write_shortly(descriptor: int, content: Any) -> int:
+    """os.write, which a signal or a full disk may end after a part."""
+    actor = getattr(here, "actor", None)
+    if actor is not None and len(content) > 1 and actor.take_fault("short"):
+        content = content[: len(content) // 2]
+    return _write(descriptor, content)
 
 
 def hook_file_operations() -> None:
     """Put a gate before every operation on files. A hook cannot be removed; outside of actors it does nothing."""
     global _hooked
     if not _hooked:
+        os.write = write_shortly
         sys.addaudithook(
             lambda event, details: gate(event, *details[:1]) if event in FILE_EVENTS else None
         )
