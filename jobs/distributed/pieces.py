@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from ratchet.data.tables import open_mapped_shard, write_mapped, write_table
 from ratchet.errors import DISK_FULL, ArtifactError, InputError
 from ratchet.jobs.distributed.piece_size import choose_piece_rows
-from ratchet.orchestrator.job_interface import Context, link, sync, write_atomically
+from ratchet.orchestrator.job_interface import Context, link, make_folder, sync, write_atomically
 from ratchet.orchestrator.job_interface.digests import compute_sha256
 
 
@@ -124,7 +124,7 @@ class ShardOutput:
                         self.unfinished.append(piece)
         self.finished_rows = self.rows - sum(piece.rows for piece in self.unfinished)
         for piece in self.unfinished:
-            piece.target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(piece.target.parent)  # synced, as what is written into it
 
     def collect(self, out: Path, total_rows: int | None = None) -> dict[str, int]:
         """Write one file into `out` for each shard, with the same stem. Return the summed counts. All pieces must be

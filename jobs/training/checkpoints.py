@@ -22,7 +22,7 @@ from ratchet.jobs.training.config import FinetuneConfig
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.jobs.training.worker import WorkerInfo, gather_objects
 from ratchet.models import engine
-from ratchet.orchestrator.job_interface import Context, link
+from ratchet.orchestrator.job_interface import Context, link, make_folder
 from ratchet.orchestrator.job_interface.digests import (
     find_damage,
     hash_files,
@@ -92,6 +92,7 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         self.folder = run_folder(self.context)
+        make_folder(self.folder)  # synced, as a checkpoint in it is
         self.files = self.context.files
         # Part of checkpoint names, so that restarted workers never write into a half-written folder.
         self.start_id = gather_objects(f"{self.context.attempt}-{os.urandom(3).hex()}")[0]

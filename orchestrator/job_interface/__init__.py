@@ -5,6 +5,7 @@ from annotated_types import Unit
 from ratchet.orchestrator.atomic_file import (
     append_json,
     link,
+    make_folder,
     read_json_lines,
     sync,
     write_atomically,
@@ -54,6 +55,7 @@ __all__ = [
     "Uses",
     "append_json",
     "link",
+    "make_folder",
     "read_json_lines",
     "sync",
     "write_atomically",

@@ -275,7 +275,7 @@ class Store:
     def work(self, step_id: str) -> Path:
         """Return the folder that the attempts of a step share, and create it if it is missing."""
         folder = self.root / "steps" / step_id / "work"
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         return folder
 
     def add_object(self, staging: Path, result: Result) -> Manifest:

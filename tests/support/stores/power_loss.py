@@ -23,8 +23,8 @@ Tree = dict[str, "bytes | None"]
 RECORDER = """
 import os, pickle, stat, sys
 
-WATCHED, OUTPUT = sys.argv[1], sys.argv[2]
-data, entries, kinds, held, crashes, marks = {}, {}, {}, [], [], []
+WATCHED, OUTPUT, LOST = sys.argv[1:4]
+data, entries, kinds, held, crashes, marks, places = {}, {}, {}, [], [], [], {}
 busy = False
 real_fsync = os.fsync
 
@@ -66,9 +66,23 @@ def capture():
     finally:
         busy = False
 
+def find_place():
+    # Who syncs: the innermost functions of Ratchet, such as `replace > _write_temporary`.
+    frame = sys._getframe(2)
+    names = []
+    while frame is not None and len(names) < 3:
+        if "orchestrator" in frame.f_code.co_filename and frame.f_code.co_name not in ("sync", "__enter__"):
+            names.insert(0, frame.f_code.co_name)
+        frame = frame.f_back
+    return " > ".join(names)
+
 def fsync(descriptor):
     capture()
     real_fsync(descriptor)
+    place = find_place()
+    places[place] = None
+    if LOST and place == LOST:
+        return  # as if the program had not synced
     status = os.fstat(descriptor)
     path = os.readlink(f"/proc/self/fd/{descriptor}")
     held.append(os.dup(descriptor))  # so that its number is not used again for another file
@@ -99,7 +113,7 @@ def mark(what):
 END = """
 capture()
 with open(OUTPUT, "wb") as file:
-    pickle.dump(crashes, file)
+    pickle.dump((crashes, list(places)), file)
 os._exit(0)
 """
 
@@ -122,20 +136,27 @@ class Crash:
                 (folder / name).write_bytes(content)
 
 
-def record(program: str, watched: Path, folder: Path) -> Iterator[Crash]:
+def record(program: str, watched: Path, folder: Path, lost: str = "") -> Iterator[Crash]:
     """Run a Python program that changes `watched`, and yield the states after a power loss at every point of it.
 
-    The program is called with `watched` as its argument, and may call `mark(what)`.
+    The program is called with `watched` as its argument, and may call `mark(what)`. lost: a place of `list_places` that
+    does not sync.
     """
     output = folder / "crashes.pickle"
-    command = [sys.executable, "-c", RECORDER + program + END, str(watched), str(output)]
+    command = [sys.executable, "-c", RECORDER + program + END, str(watched), str(output), lost]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     seen: list[Crash] = []
-    for tree, marks in pickle.loads(output.read_bytes()):
+    for tree, marks in pickle.loads(output.read_bytes())[0]:
         crash = Crash(tree, tuple(marks))
         if crash not in seen[-4:]:
             seen.append(crash)
             yield crash
+
+
+def list_places(folder: Path) -> list[str]:
+    """Return the places of the last recorded program that synced, as the names of functions."""
+    found: list[str] = pickle.loads((folder / "crashes.pickle").read_bytes())[1]
+    return found

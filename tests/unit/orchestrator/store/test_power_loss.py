@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from power_loss import Crash, record
+from power_loss import Crash, list_places, record
 
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.job_interface import Result
@@ -111,6 +111,38 @@ def test_power_loss_at_any_point(
     for number, crash in enumerate(crashes):
         check(crash, tmp_path / str(number))
     assert "Traceback" not in capsys.readouterr().out
+
+
+REDUNDANT = {
+    "create_format > create > create": "the store's folder is synced again when its first folders are made",
+    "_check_exclusive > create > create": "a probe, which is removed at once",
+    "_sync_and_hash": "the whole object is synced again before its folder is moved",
+}
+"""Places whose sync may be left out -> why."""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_sync_that_is_left_out_is_noticed(tmp_path: Path) -> None:
+    """Takes two minutes: the program is recorded once for each place that syncs."""
+
+    def finds_a_loss(lost: str, folder: Path) -> bool:
+        (folder / "store").mkdir(parents=True)
+        try:
+            for number, crash in enumerate(record(PROGRAM, folder / "store", folder, lost)):
+                check(crash, folder / str(number))
+        except Exception:
+            return True
+        return False
+
+    assert not finds_a_loss("", tmp_path / "all")
+    places = list_places(tmp_path / "all")
+    assert len(places) > 10
+    unnoticed = set()
+    for number, place in enumerate(places):
+        if not finds_a_loss(place, tmp_path / f"without-{number}"):
+            unnoticed.add(place)
+    assert unnoticed == set(REDUNDANT)
 
 
 def test_the_recorder_loses_what_was_not_synced(tmp_path: Path) -> None:

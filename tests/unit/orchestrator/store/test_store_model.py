@@ -1,4 +1,4 @@
-"""Arbitrary interleavings of runs, repairs and collections; tests/soak has more of them."""
+"""Arbitrary interleavings of runs, repairs and collections, and failing operations; tests/soak has more of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_nothing_committed_is_lost_and_nothing_stale_is_reused(model: type[Store
         stateful_step_count=40,
         deadline=None,
         database=None,
-        derandomize=True,
+        print_blob=True,  # which repeats these draws; each time there are others
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(model, settings=quick)
