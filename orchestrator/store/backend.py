@@ -114,11 +114,15 @@ class Backend(SharedFiles):
             return False
         check_removable(folder)
         with suppress(FileNotFoundError):  # another process removes it
-            folder.rename(
-                gone
-            )  # hides it from all processes at once, so that none reads a half-removed folder
-            remove_tree(gone)
-            return True
+            # Hides it from all processes at once, so that none reads a half-removed folder.
+            folder.rename(gone)
+            if measure(gone)[1] < before:
+                remove_tree(gone)
+                return True
+            with suppress(
+                OSError
+            ):  # it was used meanwhile; if it has been replaced, `gc` removes it later
+                gone.rename(folder)
         return False
 
     def upload(self, folder: Path, manifest: Manifest) -> None:

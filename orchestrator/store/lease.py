@@ -68,8 +68,9 @@ class Lease:
     ) -> Commit:
         """Make an object the step's result and end the attempt. The result becomes visible atomically.
 
-        manifest: from `Store.add_object`. Raises LeaseLost if another process ended or removed the attempt, and OSError
-        if the disk is full. After either error, no result is visible.
+        manifest: from `Store.add_object`. Raises LeaseLost if another process ended or removed the attempt, or if `gc`
+        removed the object while this process was suspended, and OSError if the disk is full. After each of these
+        errors, no result is visible.
         """
         store = self.leases.store
         commit = Commit(self.step_id, manifest.digest, self.attempt, fingerprint, record)
@@ -77,6 +78,13 @@ class Lease:
             owner = (store.read(f"{self._key}/end") or {}).get("revoked_by", "another process")
             raise LeaseLost(
                 f"step {self.step_id[:12]}, attempt {self.attempt}: taken over by {owner}"
+            )
+        store.use(self.step_id)  # from now on `gc` sees that it is young
+        if not store.backend.has_object(manifest.digest):
+            store.withdraw(commit)
+            raise LeaseLost(
+                f"step {self.step_id[:12]}, attempt {self.attempt}: gc removed the output before the commit, since this"
+                " process was suspended for longer than the grace period"
             )
         store.clear(self.step_id)
         return commit

@@ -174,14 +174,19 @@ class Manifest:
         if hash_file is None:
             return
 
-        def check(file: File) -> str:
-            expected = f"content {file.sha256[:12]}"
+        def find_content(file: File) -> str:
             try:
-                given = f"content {hash_file(file)[:12]}"
+                return f"content {hash_file(file)[:12]}"
             except ConnectionError:
                 raise
             except OSError as error:
-                given = error.strerror or str(error)
+                return error.strerror or str(error)
+
+        def check(file: File) -> str:
+            expected = f"content {file.sha256[:12]}"
+            given = find_content(file)
+            if given != expected:
+                given = find_content(file)  # a network may fail once
             if given == expected:
                 return ""
             return describe_damage(f"{where}/{file.path}", given, expected)
