@@ -19,8 +19,9 @@ from pathlib import Path
 import command
 import pytest
 from nodes import Nodes, environment_of
-from store_contents import HOUR, addresses, age, list_running_attempts
+from store_contents import HOUR, addresses, age, list_running_attempts, started
 from toy_runs import Toy
+from waiting import wait_for
 
 from ratchet.orchestrator.store import Store
 
@@ -46,6 +47,29 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def make_toy(folder: Path) -> Toy:
     folder.mkdir()
     return Toy(folder)
+
+
+def test_a_driver_that_was_suspended_finds_the_results_of_another(
+    address: str, tmp_path: Path
+) -> None:
+    """Takes three minutes: the lease of the suspended driver has to expire."""
+    settings = ("--set", "seconds=1", "--address", address)
+    toy = make_toy(tmp_path / "suspended")
+    first = toy.start(*settings)
+    wait_for(started(toy.store, "b"), "it was never started", 60)
+    time.sleep(2)
+    os.killpg(first.pid, signal.SIGSTOP)  # its step goes on, and nobody takes the result
+    status, output = toy.run(*settings, timeout=240)
+    assert status == 0, output
+    made = addresses(toy.store)
+    assert set(made) == {"a", "b", "c", "other"}
+    os.killpg(first.pid, signal.SIGCONT)
+    output, _ = first.communicate(timeout=120)
+    assert first.returncode == 0, output
+    assert addresses(toy.store) == made
+    assert list_running_attempts(Store.open(toy.store)) == []
+    status, output = command.run("verify", "--store", str(toy.store))
+    assert status == 0, output
 
 
 def kill_some(running: list[subprocess.Popen[str]]) -> tuple[int, str]:

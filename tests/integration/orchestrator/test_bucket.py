@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -59,6 +60,9 @@ def toy(*, last: int = 3) -> Summary:
 '''
 
 
+ERRORS = {"409": "ConditionalRequestConflict", "500": "InternalError", "503": "SlowDown"}
+
+
 class Faulty:
     """Hands requests on to a server; what `fault` says of one happens to it."""
 
@@ -81,8 +85,10 @@ class Faulty:
                     self.close_connection = True
                     return
                 body = self.rfile.read(length)
-                if what == "500":
-                    self.answer(500, {}, b"<Error><Code>InternalError</Code></Error>")
+                if what in ERRORS:
+                    self.answer(
+                        int(what), {}, f"<Error><Code>{ERRORS[what]}</Code></Error>".encode()
+                    )
                     return
                 if what == "slow":
                     time.sleep(1.5)
@@ -200,7 +206,7 @@ def test_a_lease_is_one_machines_and_a_stale_one_cannot_commit(
 
 
 @pytest.mark.parametrize(
-    "fault", ["500", "cut", "lost", "slow", pytest.param("hang", marks=pytest.mark.soak)]
+    "fault", ["500", "503", "cut", "lost", "slow", pytest.param("hang", marks=pytest.mark.soak)]
 )
 def test_faults_on_the_way_cost_time_and_nothing_else(
     at: Callable[..., Store], server: int, fault: str, monkeypatch: pytest.MonkeyPatch
@@ -214,6 +220,55 @@ def test_faults_on_the_way_cost_time_and_nothing_else(
     assert commit.attempt == 1, "our own lease, answered late, is no other's"
     back = at("third", way.port).path(commit.manifest, full=True)
     assert (back / "model" / "weights.bin").read_bytes() == b"w" * 1_000_000
+
+
+def test_two_machines_share_a_bucket_over_bad_lines(
+    at: Callable[..., Store], server: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer may be late, lost, an error, or a conflict of two conditional requests."""
+    monkeypatch.setattr(lease, "_machine_id", lambda: threading.current_thread().name)
+    steps = [f"{number:02x}" * 32 for number in range(8)]
+    found: dict[str, list[Commit]] = {"one": [], "two": []}
+
+    def find_fault(draw: random.Random, command: str, path: str) -> str:
+        kinds = ["503", "500", "lost", "slow"]
+        if command == "PUT" and path.endswith(("/lease", "/end")):
+            kinds.append("409")
+        return draw.choice(kinds) if draw.random() < 0.1 else ""
+
+    def work(machine: str, store: Store) -> None:
+        with Leases(store, machine, ttl=600) as leases:
+            for step_id in steps:
+                held = leases.acquire(step_id)
+                while isinstance(held, lease.HeldByOther):
+                    time.sleep(0.1)
+                    held = leases.acquire(step_id)
+                if isinstance(held, Lease):
+                    staging = store.staging(step_id, held.attempt)
+                    (staging / "text.txt").write_text(f"{machine} {step_id}")
+                    held = held.commit(staging, Result({}), {}, {"seconds": 1.0})
+                found[machine].append(held)
+
+    threads = []
+    for seed, machine in enumerate(found):
+        draw = random.Random(seed)
+        way = Faulty(
+            server, lambda number, command, path, draw=draw: find_fault(draw, command, path)
+        )
+        store = at(machine, way.port)
+        threads.append(threading.Thread(target=work, args=(machine, store), name=machine))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    third = at("three")
+    whole = [third.lookup(step_id) for step_id in steps]
+    for machine, commits in found.items():
+        assert [commit.manifest for commit in commits] == [one and one.manifest for one in whole], (
+            machine
+        )
+    texts = [(third.path(one.manifest, full=True) / "text.txt").read_text() for one in whole if one]
+    assert {text.split()[0] for text in texts} == {"one", "two"}, "both have worked"
 
 
 def test_an_upload_that_was_cut_off_goes_on(

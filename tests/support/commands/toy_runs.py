@@ -94,9 +94,11 @@ class Toy:
     def start(self, *options: str, file_limit: int | None = None) -> subprocess.Popen[str]:
         return self.start_command("run", *options, file_limit=file_limit)
 
-    def run(self, *options: str, file_limit: int | None = None) -> tuple[int, str]:
+    def run(
+        self, *options: str, file_limit: int | None = None, timeout: float = 120
+    ) -> tuple[int, str]:
         process = self.start(*options, file_limit=file_limit)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=timeout)
         return process.returncode, output
 
     def done(self) -> list[str]:
