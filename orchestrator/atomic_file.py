@@ -214,9 +214,8 @@ def allow_writing(folder: Path) -> None:
         for name in folders:
             path = Path(inside, name)
             if not path.is_symlink():
-                with suppress(
-                    PermissionError
-                ):  # another user's; the group may be allowed to write there
+                # Another user's folder, in which the group may be allowed to write.
+                with suppress(PermissionError):
                     os.chmod(path, path.stat().st_mode & 0o7777 | 0o700)
 
 

@@ -127,6 +127,14 @@ def _check_target(where: str, target: str, conversations: "Conversations") -> No
         )
 
 
+def check_verifier(samples: Path | None, verifier_file: Path | None) -> None:
+    """Raise InputError at plan time for another verifier than that of the samples. samples: None: not made yet."""
+    if samples is not None:
+        from ratchet.data.tasks import read_task
+
+        read_task(samples, verifier_file)
+
+
 def check_chat(inputs: Any, parents: Parents, *, trains: bool = False) -> None:
     """Raise ModelError at plan time for arguments that the chat template of the job's model does not use, and for a
     template that cannot render the samples; with `trains` also for one with which labels are not the answers, and

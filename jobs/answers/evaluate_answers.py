@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import MinLen
 
 from ratchet.errors import ArtifactError
+from ratchet.jobs.answers.chat_options import check_verifier
 from ratchet.jobs.directions import find_direction
-from ratchet.orchestrator.job_interface import Context, Job, PositiveInt, Progress, Result
+from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveInt, Progress, Result
 
 if TYPE_CHECKING:
     from ratchet.data.tasks.task import Task, Verification
@@ -35,6 +36,10 @@ class Inputs:
     """The output of `generate`."""
     verifier_file: Path | None = None
     """The Python file with the verifier, if `prepare_tasks` got one."""
+
+
+def check(config: Config, inputs: Inputs, parents: Parents) -> None:
+    check_verifier(inputs.completions, inputs.verifier_file)
 
 
 def list_metrics(config: Config) -> list[str]:
@@ -194,6 +199,7 @@ JOB = Job(
     Config,
     Inputs,
     run,
+    check=check,
     resources=("retries",),
     metrics=list_metrics,
     direction=find_direction,

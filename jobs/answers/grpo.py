@@ -19,7 +19,7 @@ from annotated_types import Ge
 from ratchet.errors import InputError
 from ratchet.extras import require_extra
 from ratchet.jobs import needs
-from ratchet.jobs.answers.chat_options import check_chat, count_turns
+from ratchet.jobs.answers.chat_options import check_chat, check_verifier, count_turns
 from ratchet.jobs.answers.lengths import GRPO_PROMPT
 from ratchet.jobs.answers.sft import LABELS
 from ratchet.jobs.directions import find_direction
@@ -146,6 +146,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     if inputs.train is not None:
         check_samples(inputs.train)
     check_chat(inputs, parents)
+    check_verifier(inputs.train, inputs.verifier_file)
     return Result(note=GRPO_PROMPT.describe(config, inputs.base))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.errors import ArtifactError, InputError
-from ratchet.jobs.answers.chat_options import CHAT_FILE
+from ratchet.jobs.answers.chat_options import CHAT_FILE, check_verifier
 from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveInt, Result
 
 
@@ -27,6 +27,7 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
+    check_verifier(inputs.samples, inputs.verifier_file)
     return Result(parents.get("samples", Result()).metrics)
 
 

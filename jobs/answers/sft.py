@@ -13,7 +13,7 @@ from annotated_types import Ge, Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.answers.chat_options import check_chat
+from ratchet.jobs.answers.chat_options import check_chat, check_verifier
 from ratchet.jobs.answers.lengths import SAMPLE
 from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
@@ -129,6 +129,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         check_target_modules("sft", inputs.base, "causal", config)
         check_length("sft.max_length", inputs.base, SAMPLE.resolve(config, inputs.base))
     check_chat(inputs, parents, trains=True)
+    check_verifier(inputs.train, inputs.verifier_file)
     samples = needs.count(parents, "train", "train")
     if samples is not None:
         check_steps(config, -(-samples // config.batch_size) * config.epochs)

@@ -33,7 +33,7 @@ def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
             reading.append(options)
             folder = source.path.parent if source.path.suffix == ".jsonl" else source.path
             pool = folder / POOL
-            if pool.is_file():
+            if os.path.isfile(pool):  # unlike Path.is_file, also for a name that is too long
                 pools[pool] = Source(pool)
     values["pools"] = tuple(pools.values())
     values["reading"] = tuple(reading) if any(reading) else ()

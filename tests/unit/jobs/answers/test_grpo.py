@@ -187,7 +187,13 @@ def test_continued_adapter_keeps_its_settings(
     grpo.check(plain, given, {})
     said = check_adapter("grpo", grpo.make_options(plain), tmp_path)
     assert said == "continued the adapter with its own lora_r=4, lora_alpha=8.0"
-    sft_inputs = sft.Inputs(inputs.base, inputs.train, inputs.valid, current_best=tmp_path)
+    sft_inputs = sft.Inputs(
+        inputs.base,
+        inputs.train,
+        inputs.valid,
+        current_best=tmp_path,
+        verifier_file=inputs.verifier_file,
+    )
     for change, named in (
         ({"lora_r": 8}, r"lora_r: 8 given, to continue .* expected its own, 4"),
         ({"lora_alpha": 9.0}, r"lora_alpha: 9\.0 given, to continue .* expected its own, 8\.0"),
