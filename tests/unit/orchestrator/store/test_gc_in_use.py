@@ -7,15 +7,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command import ROOT
 from store_contents import HOUR, age, collected, made, named_by_a_run
 
+from ratchet.orchestrator import gc
 from ratchet.orchestrator.cli.main import main
+from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.run_log import RunLog
-from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.lease import Lease, Leases, OpenRun, list_open_runs
+from ratchet.orchestrator.store import Store, lease
+from ratchet.orchestrator.store.lease import HeldByOther, Lease, Leases, OpenRun, list_open_runs
 
 
 @pytest.fixture
@@ -65,6 +68,32 @@ def test_gc_keeps_inputs_of_a_running_step(
     age(store.root, 25 * HOUR)
     assert command(store, "gc", "--yes") == 0
     assert not store.local("objects", commit.manifest).exists()
+
+
+@pytest.mark.parametrize("ahead", [-50.0, 50.0])
+def test_clocks_of_two_machines_may_differ_by_less_than_the_grace_period(
+    store: Store, ahead: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another machine, whose clock is wrong, collects and waits for leases."""
+    young, old = made(store, "young", "rows"), made(store, "old", "others")
+    for kind, name in (("steps", "old"), ("objects", old.manifest)):
+        age(store.root / kind / name, 2 * HOUR)
+    with Leases(store, "run", ttl=600) as leases, OpenRun(store) as open_run:
+        open_run.set_folder(begun(store, {"running": None}).folder)
+        held = leases.acquire("running")
+        assert isinstance(held, Lease)
+        other = SimpleNamespace(**vars(time) | {"time": lambda: time.time() + ahead})
+        for name, value in (("time", other), ("_machine_id", lambda: "another machine")):
+            monkeypatch.setattr(lease, name, value)
+        monkeypatch.setattr(gc, "time", other)
+        assert isinstance(Leases(store, "second", ttl=600).acquire("running"), HeldByOther)
+        assert len(list_open_runs(store)) == 1
+        assert set(collected(store, keep=0, grace=60)) == {"old", old.manifest}
+        assert store.lookup("young") == young
+        monkeypatch.undo()
+        made_meanwhile = store.staging("running", held.attempt)
+        (made_meanwhile / "text.txt").write_text("result")
+        assert held.commit(made_meanwhile, Result({}), {}, {"seconds": 1.0}).attempt == 1
 
 
 def test_a_driver_that_makes_its_plan_keeps_everything(
