@@ -223,9 +223,10 @@ def check_removable(folder: Path) -> None:
     """Raise PermissionError for a folder inside which this user may not remove everything, such as another user's
     object."""
     for inside, _, _ in walk(folder):
-        own = os.stat(inside).st_uid == os.geteuid()
-        if not own and not os.access(inside, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, "it belongs to another user", inside)
+        with suppress(FileNotFoundError):  # another process removes it
+            own = os.stat(inside).st_uid == os.geteuid()
+            if not own and not os.access(inside, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, "it belongs to another user", inside)
 
 
 def remove_tree(folder: Path) -> None:

@@ -1,14 +1,14 @@
 """A whole run, from its settings to its report, as the command line and the Python API start it."""
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.errors import InputError
 from ratchet.orchestrator import recipe
 from ratchet.orchestrator.execution.live_view import LiveView
-from ratchet.orchestrator.job_interface.clean_output import print_clean, print_error
+from ratchet.orchestrator.job_interface.clean_output import OutputError, print_clean, print_error
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting.formatting import print_table
 from ratchet.orchestrator.reporting.report import write_report
@@ -56,7 +56,9 @@ def run_recipe(
     ):
         plan, run_log = begin(found, steps, store, parameters, argv, repair, cluster)
         open_run.set_folder(run_log.folder)
-        print_warnings(plan, summary)
+        # A closed output does not fail a run: the command reports it at its end.
+        with suppress(BrokenPipeError, OutputError):
+            print_warnings(plan, summary)
         with LiveView(len(plan.steps), found.name, run_log.run_id) as view:
             run = Run(found, summary, plan, cluster, run_log, view)
             run.execute()

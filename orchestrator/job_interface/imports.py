@@ -57,6 +57,9 @@ UNFOLLOWED = {name: f"{name.removeprefix('builtins.')}()" for name in _CALLS} | 
 }
 """Name -> how a warning calls it. They read or run what is no module of the job: files, programs, the environment."""
 
+READERS = ("glob", "iterdir", "open", "read_bytes", "read_text", "rglob")
+"""Methods of a path that read."""
+
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 
 Kind = Literal["standard library", "installed", "followed", "missing"]
@@ -148,11 +151,16 @@ def list_unfollowed(
         constant = _constant(node)
         if called.rpartition(".")[2] in IMPORTERS and constant is not None:
             followed.add(node.func)
-        elif constant is not None and _is_file(called, constant):
-            yield node.lineno, f"{called.rpartition('.')[2]}({constant!r})"
+        elif constant is not None and called in ("builtins.open", "io.open"):
+            yield node.lineno, f"open({constant!r})"
     for node in nodes:
         if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript) or node in followed:
             continue
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call):
+            path = _constant(node.value)
+            is_path = dotted_name(node.value.func, aliases) == "pathlib.Path"
+            if is_path and path is not None and node.attr in READERS:
+                yield node.lineno, f"Path({path!r}).{node.attr}()"
         name = dotted_name(node, aliases)
         last = name.rpartition(".")[2]
         if not isinstance(node.ctx, ast.Load):
@@ -163,13 +171,6 @@ def list_unfollowed(
             yield node.lineno, f"{last}() of a name that is computed"
         elif last in LOADERS and last != "find_spec":
             yield node.lineno, f"{last}()"
-
-
-def _is_file(called: str, constant: str) -> bool:
-    """Return whether a call with a constant as its first argument names a file outside the job's folders."""
-    if called in ("builtins.open", "io.open"):
-        return True
-    return called.startswith("pathlib.") and constant.startswith(("/", "~"))
 
 
 def list_aliases(nodes: Sequence[ast.AST]) -> dict[str, str]:

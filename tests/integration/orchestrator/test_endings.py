@@ -168,6 +168,8 @@ def test_a_signal_in_a_recipe_ends_in_one_line(number: int, status: int, tmp_pat
 
 def test_a_run_continues_when_nobody_reads_it(tmp_path: Path, shared_ray: tuple[str, ...]) -> None:
     toy = Toy(tmp_path)
+    # With a warning, which is printed before the first step.
+    toy.path.write_text(f"{toy.path.read_text()}\nHOME = os.environ.get('HOME')\n")
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as output:
