@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from store_model import BucketModel, StoreModel
 
@@ -18,6 +18,7 @@ def test_nothing_committed_is_lost_and_nothing_stale_is_reused(model: type[Store
         deadline=None,
         database=None,
         print_blob=True,  # which repeats these draws; each time there are others
+        phases=(Phase.generate,),  # a smaller example would take minutes
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(model, settings=quick)
