@@ -1,7 +1,7 @@
 """Pairs and triplets: JSON Lines, CSV, and Parquet or Arrow files with a query and its positives in each row.
 
 FlagEmbedding's training files are among them: `query`, `pos`, `neg`, and optionally `pos_scores`, `neg_scores`,
-`prompt`, `reranker_prompt`, `type`, and files of further texts (`read_pool`)."""
+`prompt`, `reranker_prompt`, `type`, and files of further texts (`read_pools`)."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -129,15 +129,16 @@ def read(
     )
 
 
-def read_pool(path: Path, known: Iterable[str]) -> list[Document]:
-    """Read a file of objects with `text`, and return those whose text is not known yet."""
-    texts = dict.fromkeys(known, "")
+def read_pools(paths: Iterable[Path], known: Iterable[str]) -> list[Document]:
+    """Read files of objects with `text`, and return those whose text is not known yet, each text once."""
+    texts = set(known)
     corpus: list[Document] = []
-    for where, line in read_json_objects(path):
-        text = read_filled(where, line, "text")
-        if text not in texts:
-            texts[text] = where
-            corpus.append(Document(f"pool/{len(corpus)}", text, where))
+    for path in paths:
+        for where, line in read_json_objects(path):
+            text = read_filled(where, line, "text")
+            if text not in texts:
+                texts.add(text)
+                corpus.append(Document(f"pool/{len(corpus)}", text, where))
     return corpus
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ratchet.data.formats.detection import load_retrieval
 from ratchet.data.formats.example_questions import read_example_questions
-from ratchet.data.formats.pairs import parse_options, read_pool
+from ratchet.data.formats.pairs import parse_options, read_pools
 from ratchet.data.retrieval import RetrievalData
 from ratchet.data.retrieval.checks import check_data
 from ratchet.data.retrieval.mixtures import unite
@@ -38,10 +38,9 @@ def load_data(config: "Config", inputs: "Inputs", *, sampled: bool = False) -> R
         read = load_retrieval(path, text, least, sampled=sampled)
         parts.append((str(path), read, split, parse_options(text, str(path))))
     data = unite(parts)
-    if data.share == 1:
-        for pool in inputs.pools:
-            known = [document.text for document in data.corpus]
-            data = replace(data, corpus=[*data.corpus, *read_pool(pool, known)])
+    if inputs.pools and data.share == 1:
+        known = [document.text for document in data.corpus]
+        data = replace(data, corpus=[*data.corpus, *read_pools(inputs.pools, known)])
     for name in INSTRUCTIONS:
         texts = {getattr(query, name) for query in data.queries} - {""}
         if texts:

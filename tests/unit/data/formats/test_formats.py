@@ -91,6 +91,21 @@ def test_the_texts_of_a_pool_are_documents(tmp_path: Path, whole_folder: bool) -
         load_data(Config(), inputs)
 
 
+def test_the_texts_of_two_pools_have_ids_of_their_own(tmp_path: Path) -> None:
+    places = (tmp_path / "one", tmp_path / "two")
+    for place in places:
+        place.mkdir()
+        text = f'{{"text": "both"}}\n{{"text": "only {place.name}"}}\n'
+        (place / "candidate_pool.jsonl").write_text(text)
+    values = find_datasets(str(flag(places[0])), test=str(flag(places[1])))
+    kinds = ("data", "test", "pools")
+    inputs = Inputs(**{name: tuple(source.path for source in values[name]) for name in kinds})
+    corpus = load_data(Config(), inputs).corpus
+    added = sorted(document.text for document in corpus if document.id.startswith("pool/"))
+    assert added == ["both", "only one", "only two"]
+    assert len({document.id for document in corpus}) == len(corpus)
+
+
 def test_eedi_queries_say_question_hint_and_both_answers(tmp_path: Path) -> None:
     query = load_retrieval(eedi(tmp_path)).queries[0]
     assert query.id == "0_B"
