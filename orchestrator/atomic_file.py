@@ -208,15 +208,17 @@ def remove_empty_folders(folder: Path) -> None:
 def allow_writing(folder: Path) -> None:
     """Allow the owner to list a folder and the folders below it, and to add and remove entries. Files stay
     read-only."""
-    with suppress(PermissionError):
-        os.chmod(folder, os.stat(folder).st_mode & 0o7777 | 0o700)
+    _allow_owner(folder)
     for inside, folders, _ in walk(folder):
         for name in folders:
             path = Path(inside, name)
             if not path.is_symlink():
-                # Another user's folder, in which the group may be allowed to write.
-                with suppress(PermissionError):
-                    os.chmod(path, path.stat().st_mode & 0o7777 | 0o700)
+                _allow_owner(path)
+
+
+def _allow_owner(folder: Path) -> None:
+    with suppress(PermissionError):  # another user's, in which the group may be allowed to write
+        os.chmod(folder, folder.stat().st_mode & 0o7777 | 0o700)
 
 
 def check_removable(folder: Path) -> None:

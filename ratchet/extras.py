@@ -7,6 +7,9 @@ from contextlib import contextmanager
 
 from ratchet.errors import InputError
 
+MATH_LIBRARIES = ("latex2sympy2-extended", "math-verify", "sympy")
+"""Distributions of the extra `math`, which decide what its verifier accepts."""
+
 
 def require_extra(where: str, extra: str, *packages: str) -> None:
     """Raise InputError, beginning with `where`, if a package of an extra cannot be imported."""

@@ -27,7 +27,7 @@ from ratchet.data.formats.text_files import read_field, read_filled, read_json_o
 from ratchet.data.retrieval.checks import refuse_repeated
 from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
 from ratchet.errors import DataError, InputError
-from ratchet.extras import require_extra
+from ratchet.extras import MATH_LIBRARIES, require_extra
 from ratchet.files import read_text
 
 Verify = Callable[[Any, Sequence[str]], list[Verification]]
@@ -35,8 +35,6 @@ OTHER_FIELDS = ("tools", "functions", "documents", "system", "weight", "chat_tem
 """Fields of a row that other libraries read beside the messages."""
 SECONDS = 20.0
 """Seconds for a comparison by `math`. Math-verify's own limits, of 5 seconds each, do not interrupt every one."""
-MATH_LIBRARIES = ("latex2sympy2-extended", "math-verify", "sympy")
-"""Distributions that decide what `math` accepts."""
 
 
 def read(path: Path) -> Iterator[Sample]:

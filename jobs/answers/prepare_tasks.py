@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Interval
 
 from ratchet.errors import InputError
+from ratchet.extras import MATH_LIBRARIES
 from ratchet.jobs.answers.chat_options import CHAT_FILE, describe_chat, describe_samples
 from ratchet.orchestrator.job_interface import (
     Context,
@@ -29,10 +30,6 @@ if TYPE_CHECKING:  # they import numpy and pyarrow
     from ratchet.data.tasks.task import Sample, Task
 
 
-MATH = ("latex2sympy2-extended", "math-verify", "sympy")
-"""Equal to `chat.MATH_LIBRARIES`, whose module imports pyarrow."""
-
-
 @dataclass(frozen=True)
 class Config:
     task: str
@@ -44,7 +41,7 @@ class Config:
     """Additional stop strings: an answer also ends after any of them. `\\n` is a line break."""
     chat_template_kwargs: tuple[str, ...] = ()
     """Arguments of the chat template of all models that use the samples, such as `enable_thinking=false`."""
-    verifier: Annotated[str, Uses("math", MATH)] = "none"
+    verifier: Annotated[str, Uses("math", MATH_LIBRARIES)] = "none"
     """Verifier of the task `chat`: none, exact, math, or the name of a function in the input `verifier_file`."""
     test_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.1
     """Fraction of the groups in the test split, in whole documents. Not used if a test file is given."""

@@ -223,9 +223,9 @@ class Cluster:
             }
         # A process keeps the first GPU that it used. With several GPUs, it ends, as the next step may get another GPU.
         # It also ends after a user's job, whose changes in the process, such as torch's defaults, would last.
-        several = any(machine.gpus > 1 for machine in self.machines())
-        own = job.run.__module__.partition(".")[0] == "ratchet"
-        ends = not own or (bool(options.get("num_gpus")) and several)
+        ends = job.run.__module__.partition(".")[0] != "ratchet"
+        if options.get("num_gpus"):
+            ends = ends or any(machine.gpus > 1 for machine in self.machines())
         process = ray.remote(max_retries=0, max_calls=int(ends))(_run_job)
         task = process.options(name=context.step, scheduling_strategy=free, **options)
         others = [inputs for _, _, inputs in context.together]

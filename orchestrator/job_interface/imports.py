@@ -19,11 +19,11 @@ from ratchet.errors import RecipeError
 
 ALWAYS_FOLLOWED = ("ratchet",)
 
-IMPORTERS = ("import_module", "__import__", "find_spec", "run_module", "resolve_name")
-"""Functions that take the name of a module. It is followed if it is a constant."""
+IMPORTERS = ("import_module", "__import__", "run_module", "resolve_name")
+"""Functions that import the module of a name. It is followed if it is a constant, as is that of `find_spec`."""
 
-LOADERS = (*IMPORTERS, "run_path", "spec_from_file_location")
-"""Functions that load code, of whatever object. `find_spec` loads nothing by itself."""
+LOADERS = ("run_path", "spec_from_file_location")
+"""Functions that load code from files."""
 
 _CALLS = [
     "builtins.compile",
@@ -167,9 +167,9 @@ def list_unfollowed(
             continue
         if name in UNFOLLOWED:
             yield node.lineno, UNFOLLOWED[name]
-        elif last in IMPORTERS and last != "find_spec":
+        elif last in IMPORTERS:
             yield node.lineno, f"{last}() of a name that is computed"
-        elif last in LOADERS and last != "find_spec":
+        elif last in LOADERS:
             yield node.lineno, f"{last}()"
 
 
@@ -235,7 +235,8 @@ def list_imports(
                 yield f"{package}.{item.value}", False
     elif isinstance(node, ast.Call):
         name = _constant(node)
-        if name is None or dotted_name(node.func, aliases).rpartition(".")[2] not in IMPORTERS:
+        called = dotted_name(node.func, aliases).rpartition(".")[2]
+        if name is None or called not in (*IMPORTERS, "find_spec"):
             return
         if name.startswith("."):
             yield importlib.util.resolve_name(name, package), False

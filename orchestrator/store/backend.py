@@ -119,9 +119,8 @@ class Backend(SharedFiles):
             if measure(gone)[1] < before:
                 remove_tree(gone)
                 return True
-            with suppress(
-                OSError
-            ):  # it was used meanwhile; if it has been replaced, `gc` removes it later
+            # It was used meanwhile. If it has been replaced, `gc` removes it later.
+            with suppress(OSError):
                 gone.rename(folder)
         return False
 

@@ -156,8 +156,15 @@ def finetune_and_compare(
     distilled = {"num_completions": teacher_completions, "ce_weight": ce_weight, **sampling}
     learned = learn_from_teacher(teacher, model, prepared["train"], **distilled)
     verifier = find_verifier(prepared["train"])
-    settings |= {"base": model, "valid": prepared["valid"], "verifier_file": verifier}
-    training = step("sft", sft.JOB, **learned, **settings)
+    training = step(
+        "sft",
+        sft.JOB,
+        base=model,
+        valid=prepared["valid"],
+        verifier_file=verifier,
+        **learned,
+        **settings,
+    )
     systems = [System("untrained", "start", model, baseline=True)]
     for number in dict.fromkeys(settings.get("checkpoints", ())):  # `sft` refuses repeated ones
         name = f"checkpoint-{number}"

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from ratchet.data.tasks.chat import MATH_LIBRARIES
+from ratchet.extras import MATH_LIBRARIES
 from ratchet.orchestrator.canonical_json import digest
 from ratchet.orchestrator.fingerprint import build_fingerprint
 from ratchet.orchestrator.job_interface import Job, Neutral, Uses, code

@@ -12,26 +12,17 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from store_contents import HOUR, age
+from store_contents import HOUR, age, made_of
 
 from ratchet.orchestrator import gc
 from ratchet.orchestrator.cli.main import main
-from ratchet.orchestrator.job_interface import Result
 from ratchet.orchestrator.store import Store
-from ratchet.orchestrator.store.lease import Lease, Leases
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount, and play users")
 
 
 def commit(root: Path, step_id: str, text: str = "x") -> str:
-    store = Store.open(root)
-    with Leases(store, "run") as leases:
-        lease = leases.acquire(step_id)
-        assert isinstance(lease, Lease)
-        staging = store.staging(step_id, lease.attempt)
-        (staging / "part").mkdir()
-        (staging / "part" / "x").write_text(text)
-        return lease.commit(staging, Result({}), {}, {"seconds": 1}).manifest
+    return made_of(Store.open(root), step_id, {"part/x": text}).manifest
 
 
 @pytest.fixture
