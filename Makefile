@@ -4,9 +4,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c requirements.lock
-# uv resolves and unpacks in parallel; pip takes over where uv fails, for instance at an index that only pip is told of.
+# Versions without hashes: pip refuses hashes beside an editable checkout, and builds of torch differ between indexes.
+VERSIONS := $(VENV)/versions.txt
+PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check
+# uv resolves and unpacks in parallel, and checks the hash of every file that it installs.
 UV := $(BIN)/uv pip install -q --python $(BIN)/python -c requirements.lock
+# INSTALLER=pip, for an index that only pip is told of: hashes are not checked.
+INSTALL := $(if $(filter pip,$(INSTALLER)),$(PIP) -c $(VERSIONS),$(UV))
 # Threads that wait for each other sleep: two processes of tests, each with threads, would burn the time of the other.
 # And bitsandbytes, which PEFT imports, does not load torch's compiler: a second of every process that trains.
 PATIENT := OMP_WAIT_POLICY=PASSIVE TORCHDYNAMO_DISABLE=1
@@ -27,9 +31,11 @@ setup: $(READY) ## install the locked dependencies into .venv
 $(READY): setup.cfg requirements.lock
 	@echo "setting up $(VENV) (once, a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	@$(PIP) uv
-	@$(UV) -e '.[dev]' || $(PIP) -e '.[dev]'
+	@sed '/--hash/d; s/ *\\$$//' requirements.lock > $(VERSIONS)
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > $(VENV)/uv.txt
+	@$(PIP) -c $(VERSIONS) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	@$(PIP) -r $(VENV)/uv.txt
+	@$(INSTALL) -e '.[dev]'
 	@$(BIN)/python -m compileall -q -j 0 -x '/(tests?|moto|mteb|transformers/models)/' $(VENV)/lib >/dev/null || true
 	@touch $@
 
@@ -58,16 +64,18 @@ types: $(READY) ## mypy
 	@$(BIN)/mypy
 
 bench: $(READY) ## the benchmarks, side by side with what one would use instead
-	@$(PIP) -e '.[dev,bench]'
+	@$(INSTALL) -e '.[dev,bench]'
 	@for file in inference.embedding inference.mining inference.scoring limits.roofline training.finetune training.finetune_reranker training.evaluation training.contrastive inference.metrics training.sft inference.answers quality.countdown orchestrator.overhead orchestrator.sweep; do echo "== $$file"; $(BIN)/python -m benchmarks.$$file || exit 1; done
 
-# torch first, as in the set-up.
-lock: ## renew requirements.lock from the ranges in setup.cfg, in a fresh environment
+# torch first, as in the set-up. The hashes are those of PyPI.
+lock: $(READY) ## renew requirements.lock from the ranges in setup.cfg, in a fresh environment
 	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
 	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir "$$(sed -n 's/^ *\(torch[<>=].*\)/\1/p' setup.cfg)"
 	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir '.[dev,bench,aws,math,grpo]'
+	@$(VENV)-lock/bin/python -m pip freeze | sed 's/+cpu$$//' | grep -v '^ratchet' > $(VENV)-lock/versions.txt
 	@(sed -n '/^#/p' requirements.lock; \
-	  $(VENV)-lock/bin/python -m pip freeze | sed 's/+cpu$$//' | grep -v '^ratchet') > requirements.new && mv requirements.new requirements.lock
+	  $(BIN)/uv pip compile -q --python $(VENV)-lock/bin/python --no-deps --generate-hashes --no-header --no-annotate \
+	      $(VENV)-lock/versions.txt) > requirements.new && mv requirements.new requirements.lock
 	@rm -rf $(VENV)-lock build
 
 clean: ## remove .venv and results

@@ -114,6 +114,8 @@ def copy_foreign_links(folder: Path, *known: Path) -> None:
             stat = path.lstat()
             if stat.st_nlink > 1:
                 own.setdefault((stat.st_dev, stat.st_ino), []).append(path)
+        if not own:
+            return
     for paths in own.values():
         foreign = paths[0].lstat().st_nlink > len(paths)
         for path in paths:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
+LOCK = (ROOT / "requirements.lock").read_text()
 
 
 BESIDE_VLLM = {"numpy": "2.3.5", "torch": "2.13.0", "transformers": "5.19.0"}
@@ -29,8 +31,7 @@ def declared() -> dict[str, Requirement]:
 
 def locked() -> dict[str, str]:
     """Canonical name -> version."""
-    lines = (ROOT / "requirements.lock").read_text().splitlines()
-    pairs = [line.split("==") for line in lines if not line.startswith("#")]
+    pairs = re.findall(r"^([\w.-]+)==(\S+) \\$", LOCK, re.MULTILINE)
     return {canonicalize_name(name): version for name, version in pairs}
 
 
@@ -39,6 +40,14 @@ def test_ranges_hold_locked_versions(name: str) -> None:
     requirement = declared()[name]
     assert {part.operator for part in requirement.specifier} == {">=", "<"}
     assert requirement.specifier.contains(locked()[canonicalize_name(name)])
+
+
+def test_every_package_is_locked_with_hashes() -> None:
+    """A line that is neither a comment, a package with hashes after it, nor a hash, is an error."""
+    package = r"[a-z0-9.-]+==\S+( \\\n    --hash=sha256:[0-9a-f]{64})+"
+    entries = re.sub("^#.*\n", "", LOCK)
+    assert re.fullmatch(rf"({package}\n)+", entries)
+    assert len(locked()) == len(re.findall("==", entries)) > 200
 
 
 @pytest.mark.parametrize("name", BESIDE_VLLM)

@@ -25,7 +25,7 @@ def cluster() -> dict[str, Any]:
 
 def locked(package: str) -> str:
     lines = (ROOT / "requirements.lock").read_text().splitlines()
-    return next(line.partition("==")[2] for line in lines if line.startswith(f"{package}=="))
+    return next(line.split("==")[1].split()[0] for line in lines if line.startswith(f"{package}=="))
 
 
 def test_ray_accepts_the_cluster() -> None:
