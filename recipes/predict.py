@@ -101,9 +101,12 @@ def find_systems(
     if new is None:
         ranked = {end: run.get(found) for end, found in steps.items()}
     else:
-        made = (
-            "merge" if f"{last}/merge_embedder" in run.step_ids else "finetune"
-        )  # the latter with method=full
+        # The last one made the whole model: the others exist with method=lora, and with keep=all.
+        made = next(
+            one
+            for one in ("merge", "choose", "finetune")
+            if f"{last}/{one}_embedder" in run.step_ids
+        )
         model = run.step(f"{last}/{made}_embedder")["model"]
         reranker = run.get(f"{last}/{made}_reranker")
         vectors = run.get(f"{last}/embed_corpus") or step(

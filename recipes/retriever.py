@@ -26,6 +26,7 @@ def retriever(
     bootstrap: str = "",
     reranker: str = "none",
     method: Literal["lora", "full"] = "lora",
+    keep: Literal["best", "last", "all"] = "best",
     iterations: Annotated[int, Interval(ge=0, le=1000)] = 2,
     mining: Mining = "each",
     distillation: Distillation = "kl_div",
@@ -56,6 +57,8 @@ def retriever(
                 cross-encoder), or `embedder` (the embedder of the first iteration). A reranker helps most where the
                 documents contain the answers
     method      lora (train LoRA adapters), or full (train all weights, with a lower default learning rate)
+    keep        the epoch that each finetuning returns: best, or last. all: keep every epoch, and choose with
+                --set iter0/choose_reranker.checkpoint=3 (choose_embedder likewise), which trains nothing again
     iterations  number of iterations of mining and finetuning; 0: only evaluate
     mining      source of the negatives: each (mined in each iteration), given (the negatives in the data), or
                 given_scored (the negatives in the data, with the data's teacher scores)
@@ -106,6 +109,7 @@ def retriever(
             embedder=model,
             reranker=choose_reranker(reranker),
             method=method,
+            keep=keep,
             mining=mining,
             distillation=distillation,
             teacher=choose_teacher(teacher),

@@ -16,6 +16,16 @@ QUESTION = (
     *(f"Answer{letter}Text" for letter in LETTERS),
 )
 LABELS = tuple(f"Misconception{letter}Id" for letter in LETTERS)
+TASK = (
+    "Given a multiple choice math question and a student's incorrect answer choice, identify and retrieve the specific"
+    " mathematical misconception or error in the student's thinking that led to this wrong answer."
+)
+"""Instruction for embedders, with which https://github.com/rsliu94/FlagEmbedding trains."""
+PROMPT = (
+    "Given a query A and a passage B, determine whether the passage B explains the mathematical misconception that"
+    ' leads to the wrong answer in query A by providing a prediction of either "Yes" or "No".'
+)
+"""Prompt for rerankers, from the same place."""
 
 
 def format_query(question: str, hint: str, correct: str, wrong: str) -> str:
@@ -90,5 +100,6 @@ def read(path: Path, *, labelled: bool = True, template: str = "") -> RetrievalD
                 text = fill_template(where, template, row | answers)
             name = f"{row['QuestionId']}_{letter}"
             grades = (1,) * len(labels)
-            queries.append(Query(name, text, labels, grades, group=row["QuestionId"], where=where))
+            query = Query(name, text, labels, grades, group=row["QuestionId"], where=where)
+            queries.append(query._replace(task=TASK, prompt=PROMPT))
     return RetrievalData(corpus, queries, {"wrong answers without a label, left out": unlabelled})

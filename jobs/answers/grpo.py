@@ -137,7 +137,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     training.require("grpo", config, [("checkpoints", increasing, "increasing training steps")])
     check_steps(config, config.steps)
     training.check_no_adapter("grpo", config.method, inputs, parents)
-    training.check_config("grpo", make_options(config), inputs)
+    training.check_config("grpo", make_options(config), inputs, parents)
     if inputs.base is not None:
         check_decoder_model(inputs.base)
         check_target_modules("grpo", inputs.base, "causal", config)

@@ -120,7 +120,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     ]
     training.require("sft", config, rules)
     training.check_no_adapter("sft", config.method, inputs, parents)
-    training.check_config("sft", config, inputs)
+    training.check_config("sft", config, inputs, parents)
     if inputs.base is not None:
         from ratchet.models.decoder import decoder
 

@@ -21,7 +21,7 @@ from ratchet.data.tables import DocumentRows, read_shards, take_texts
 from ratchet.data.triplets import TripletBatch, Triplets, find_corpus_rows, find_own_rows, pad_rows
 from ratchet.jobs.prompt_settings import list_examples, list_instructions
 from ratchet.jobs.training.embedder_passes import CachedTexts, EmbeddingTask
-from ratchet.jobs.training.evaluation import Evaluation, evaluate_rows
+from ratchet.jobs.training.evaluation import Evaluation, draw_rows, evaluate_rows
 from ratchet.jobs.training.shared_table import read_shared
 from ratchet.jobs.training.task import Batch
 from ratchet.jobs.training.teacher_gate import find_teacher_temperature
@@ -78,7 +78,8 @@ class EmbedderTask(EmbeddingTask):
             )
         self.valid: pa.Table | None = None
         if inputs.valid:
-            self.valid = read_shards(inputs.valid)
+            valid = read_shards(inputs.valid)
+            self.valid = valid.take(draw_rows(valid, config.eval_fraction, config.seed))
             self.valid_tasks = list_instructions(config, self.valid)
         self.triplets = Triplets(
             read_shards(inputs.mined),

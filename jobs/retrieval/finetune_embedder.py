@@ -1,6 +1,6 @@
 """finetune_embedder: finetune an embedder (LoRA or all weights) with in-batch and mined negatives."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,7 +63,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return a note on the prompts, and the architecture. Raises DataError for data without training queries, and
     InputError for inputs that are given without their counterpart."""
     job = "finetune_embedder"
-    training.check_config(job, config, inputs)
+    training.check_config(job, config, inputs, parents)
     has_negatives = config.num_negatives > 0 or config.in_batch_negatives
     distills = config.distillation != "none"
     rules = [
@@ -80,7 +80,8 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     if needs.count(parents, "valid", "train/queries") == 0:
         said = "the data has queries for test only; expected some to train on; add train.tsv or --set data=PATH"
         raise DataError(f"finetune_embedder: {said}, or evaluate only: --set iterations=0")
-    return needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)
+    known = needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)
+    return training.add_epochs(known, config)
 
 
 def check_base(job: str, config: Config, inputs: Inputs) -> None:
@@ -146,7 +147,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
         pool_rows = choose(read_shards(inputs.valid), ranked)
         if needs_cross_validation(config, inputs):
-            cross_validated = cross_validate(context, config, EmbedderTask, inputs, choose)
+            whole = replace(config, eval_fraction=1.0)
+            cross_validated = cross_validate(context, whole, EmbedderTask, inputs, choose)
     result, _ = run_finetuning(
         context, config, EmbedderTask, inputs, pool_rows=pool_rows, cross_validated=cross_validated
     )
@@ -161,7 +163,7 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     divide=training.divide_batches,
-    outputs=("adapter", "model", "checkpoint-*"),
+    outputs=("adapter", "model", "checkpoint-*", "history.json"),
     metrics=lambda config: [*training.list_training_metrics(config), "valid/documents"],
     direction=find_direction,
 )

@@ -4,7 +4,7 @@ The model with the best metric on reranked held-out lists is kept.
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge
 
@@ -32,6 +32,9 @@ class Config(RerankerSettings, training.RetrievalFinetuneConfig):
     """Maximum number of mined negatives per query in a training step, sampled anew in each epoch."""
     depth: Annotated[int, Ge(2), Unit("documents")] = 25
     """Number of documents of each held-out list that are reranked in evaluations."""
+    teacher_gate: Literal["tested", "open"] = "tested"
+    """`tested`: the reranker is used as a teacher only if it significantly improves the held-out lists. `open`: always,
+    also if nothing is held out."""
 
 
 Inputs = training.RetrievalFinetuneInputs
@@ -39,12 +42,15 @@ Inputs = training.RetrievalFinetuneInputs
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return a note on the prompts, and the architecture."""
-    training.check_config("finetune_reranker", config, inputs)
+    training.check_config("finetune_reranker", config, inputs, parents)
     if inputs.base is not None:
         given = resolve_reranker_config(config, inputs.base)
         check_reranker_model(inputs.base, given)
         check_target_modules("finetune_reranker", inputs.base, given.model_kind, config)
-    return needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)
+    known = needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)
+    if "valid" not in parents and inputs.valid is None and config.teacher_gate == "tested":
+        known = replace(known, metrics={**known.metrics, "teacher_gate": "closed"})
+    return training.add_epochs(known, config)
 
 
 @needs.of_model("base")
@@ -65,7 +71,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.significance import compute_p_value
     from ratchet.data.tables import read_shards
     from ratchet.jobs.retrieval.reranker_training import RerankerTask, evaluate_lists
-    from ratchet.jobs.training.finetuning import run_finetuning
+    from ratchet.jobs.training.evaluation import draw_rows
+    from ratchet.jobs.training.finetuning import number_evaluations, run_finetuning
     from ratchet.jobs.training.teacher_gate import TeacherGate, drop_refused_teacher
     from ratchet.models.reranker import reranker
 
@@ -76,18 +83,31 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     usable = reranker.can_score(inputs.base)
     config = drop_refused_teacher(config, inputs.mined)
     result, history = run_finetuning(context, config, RerankerTask, inputs, base_is_usable=usable)
-    gate = TeacherGate(config.metric, None, None, 1.0)
+    gate = TeacherGate(config.metric, None, None, 1.0, config.teacher_gate)
+    folder = context.out / "teacher_gate"
     if inputs.valid is not None and inputs.ranking is not None:
-        ranks = read_shards(inputs.ranking, ["ranks"])["ranks"].to_pylist()
-        before = evaluate_lists(config.metric, read_shards(inputs.valid), ranks)
-        tried = [history.start_sums]
-        if result.metrics["kept"] not in ("base", "current_best"):
-            tried = history.sums
-        sums = np.array([one["all"] for one in tried])
-        p_value = compute_p_value(np.array(before.sums["all"]), sums)
-        after = float(result.metrics[f"valid/{config.metric}"])
-        gate = TeacherGate(config.metric, before.metrics[config.metric], after, p_value)
-    gate.write(context.out / "teacher_gate")
+        valid = read_shards(inputs.valid)
+        drawn = draw_rows(valid, config.eval_fraction, config.seed)
+        ranks = read_shards(inputs.ranking, ["ranks"]).take(drawn)["ranks"].to_pylist()
+        before = evaluate_lists(config.metric, valid.take(drawn), ranks)
+
+        def judge(after: float, tried: list[dict[str, list[float]]], chosen: int) -> TeacherGate:
+            sums = np.array([one["all"] for one in tried])
+            p_value = compute_p_value(np.array(before.sums["all"]), sums, chosen=chosen)
+            first = before.metrics[config.metric]
+            return TeacherGate(config.metric, first, after, p_value, config.teacher_gate)
+
+        gates = []
+        for number, evaluation in enumerate(history.evaluations):
+            gates.append(judge(evaluation[config.metric], history.sums, number))
+        if config.keep == "all":  # for `choose_checkpoint`
+            for one, number in zip(gates, number_evaluations(config, history), strict=True):
+                one.write(folder / f"{config.unit}-{number}")
+        assert history.best is not None
+        gate = gates[history.best]
+        if result.metrics["kept"] in ("base", "current_best"):
+            gate = judge(history.start[config.metric], [history.start_sums], 0)
+    gate.write(folder)
     return replace(result, metrics={**result.metrics, "teacher_gate": str(gate)})
 
 
@@ -100,7 +120,7 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     divide=training.divide_batches,
-    outputs=("adapter", "model", "checkpoint-*", "teacher_gate"),
+    outputs=("adapter", "model", "checkpoint-*", "history.json", "teacher_gate"),
     metrics=training.list_training_metrics,
     direction=find_direction,
 )

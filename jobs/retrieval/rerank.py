@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.directions import find_direction
 from ratchet.jobs.distributed.piece_size import MODEL_PIECES, divide_input
@@ -69,6 +70,12 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     check_inference("rerank", config, inputs, "reranker")
+    if parents.get("teacher_gate", Result()).metrics.get("teacher_gate") == "closed":
+        raise InputError(
+            "rerank.teacher_gate: a reranker without held-out queries given; expected some, since it becomes a teacher"
+            " only if it improves their lists; set validation_fraction, or finetune_reranker.teacher_gate=open, or"
+            " distillation=none"
+        )
     if inputs.model is not None:
         given = resolve_reranker_config(config, inputs.model, inputs.adapter)
         check_reranker_model(inputs.model, given)

@@ -19,7 +19,7 @@ from ratchet.data.triplets import Triplets, pad_rows
 from ratchet.errors import InputError
 from ratchet.jobs.prompt_settings import list_instructions, resolve_reranker_config
 from ratchet.jobs.training.config import find_start
-from ratchet.jobs.training.evaluation import Evaluation, evaluate_rows
+from ratchet.jobs.training.evaluation import Evaluation, draw_rows, evaluate_rows
 from ratchet.jobs.training.shared_table import read_shared
 from ratchet.jobs.training.task import Batch, FinetuneTask
 from ratchet.jobs.training.teacher_gate import find_teacher_temperature
@@ -70,10 +70,12 @@ class RerankerTask(FinetuneTask):
         self.lists: list[dict[str, Any]] = []
         """The ranking of each held-out query."""
         if inputs.valid and inputs.ranking:
-            self.valid = read_shards(inputs.valid)
+            valid = read_shards(inputs.valid)
             ranking = read_shards(inputs.ranking, RANKED.names)
-            check_queries(inputs.ranking, ranking, self.valid, inputs.valid)
-            self.lists = ranking.to_pylist()
+            check_queries(inputs.ranking, ranking, valid, inputs.valid)
+            drawn = draw_rows(valid, config.eval_fraction, config.seed)
+            self.valid = valid.take(drawn)
+            self.lists = ranking.take(drawn).to_pylist()
         self.valid_prompts = list_instructions(config, self.valid)
         self.triplets = Triplets(
             read_shards(inputs.mined),

@@ -60,7 +60,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     training.require(
         job, config, [("method", adapts, "lora, since the theorem recipe merges an adapter")]
     )
-    training.check_config(job, config, inputs)
+    training.check_config(job, config, inputs, parents)
     if inputs.base is not None:
         training.check_embedder(job, config, inputs)
         folder = read_encoding_config(inputs.base).projection
@@ -103,7 +103,7 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     divide=training.divide_batches,
-    outputs=("adapter", "checkpoint-*"),
+    outputs=("adapter", "checkpoint-*", "history.json"),
     metrics=training.list_training_metrics,
     direction=find_direction,
 )

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +23,7 @@ from ratchet.orchestrator.job_interface import (
     Parents,
     PositiveFloat,
     PositiveInt,
+    Result,
     Seed,
     Unit,
 )
@@ -93,10 +94,12 @@ class FinetuneConfig(OptimizerConfig):
     other values is an error."""
     metric: str = "map@25"
     """Metric on `valid` that selects the model to keep: map@K, r@K, ndcg@K, p@K, hit@K, mrr or map."""
-    keep: Literal["best", "all"] = "best"
-    """`all`: also keep the model of each evaluation, as checkpoint-epoch-N, or with eval_steps as checkpoint-STEP."""
-    epoch: PositiveInt | None = None
-    """Return the model of this epoch instead of the best one, even if it improves nothing. None: the best model."""
+    keep: Literal["best", "last", "all"] = "best"
+    """`last`: return the last model instead of the best one, even if it improves nothing. `all`: also keep the model of
+    each evaluation, as checkpoint-epoch-N, or with eval_steps as checkpoint-STEP; `choose_checkpoint` takes one."""
+    patience: Annotated[PositiveInt, Unit("evaluations")] | None = None
+    """Stop after this many evaluations in a row that are not better than the best one before. The learning rate still
+    decays over all epochs. None: train all epochs."""
     eval_steps: Annotated[PositiveInt, Unit("training steps")] | None = None
     """Training steps between evaluations on `valid`. None: evaluate after each epoch."""
     zero_stage: Annotated[Annotated[int, Interval(ge=0, le=3)] | None, Neutral()] = None
@@ -155,6 +158,8 @@ class RetrievalFinetuneConfig(RankFinetuneConfig):
     """Maximum number of queries per training step, over all workers. All batches of an epoch are of similar size."""
     num_negatives: NonNegativeInt = 4
     """Maximum number of mined negatives per query in a training step, sampled anew in each epoch."""
+    eval_fraction: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    """Fraction of the groups of `valid` that are evaluated during training, drawn at random."""
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """Fraction of the target probability that is spread evenly over all passages. Applies to the loss on the labels
     only, not to the teacher's scores."""
@@ -200,21 +205,21 @@ def find_start(config: FinetuneConfig, inputs: Any) -> tuple[Path, Path | None]:
     return (inputs.base, current_best)
 
 
-def check_config(job: str, config: FinetuneConfig, inputs: Any) -> None:
+def check_config(job: str, config: FinetuneConfig, inputs: Any, parents: Parents) -> None:
     """Raise InputError for settings that exclude each other or need an extra that is not installed, and for an
     unusable base or current best."""
     check_quantization(job, config.quantization, inputs.base)
     current_best = inputs.current_best
     full = config.method == "full"
-    last = config.epochs if config.unit == "epoch" else 0
     needed = LEAST_STAGE[config.offload]
     plain = config.quantization == "none"
+    compares = config.keep != "last" and ("valid" in parents or inputs.valid is not None)
     rules = [
         ("method", not full or plain, "lora with nf4, whose weights cannot be trained"),
         (
-            "epoch",
-            config.epoch is None or config.epoch <= last,
-            f"at most epochs, which is {config.epochs}, and none with eval_steps or checkpoints; lower it",
+            "patience",
+            config.patience is None or compares,
+            "none with keep=last or without held-out rows, where no evaluation is the best; leave it out",
         ),
         (
             "zero_stage",
@@ -245,6 +250,14 @@ def check_config(job: str, config: FinetuneConfig, inputs: Any) -> None:
         raise InputError(
             f"{job}.metric: {config.metric} given; expected map@25, r@10, mrr or the like"
         )
+
+
+def add_epochs(result: Result, config: FinetuneConfig) -> Result:
+    """Return a result that is known at plan time, with what `choose_checkpoint` checks."""
+    known: dict[str, Any] = {"keep": config.keep}
+    if config.unit == "epoch":
+        known["epochs"] = config.epochs
+    return replace(result, metrics={**result.metrics, **known})
 
 
 def check_embedder(

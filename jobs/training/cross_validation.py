@@ -29,10 +29,10 @@ MIN_TRAIN_GROUPS = 8
 
 def needs_cross_validation(config: FinetuneConfig, inputs: Any) -> bool:
     """Return whether a cross-validation decides. It does not after an earlier training on the same rows (a current
-    best), which has seen the rows of every fold, and not for evaluations at chosen training steps or epochs."""
+    best), which has seen the rows of every fold, and not where settings choose the training steps or the model."""
     if inputs.valid is None or inputs.current_best is not None:
         return False
-    if config.allow_regression or config.epoch is not None:
+    if config.allow_regression or config.keep == "last" or config.patience is not None:
         return False
     if config.eval_steps is not None or config.kept_steps or config.warmup_steps is not None:
         return False

@@ -75,6 +75,15 @@ def evaluate_rows(
     return Evaluation(metrics, sums)
 
 
+def draw_rows(valid: pa.Table, fraction: float, seed: int) -> np.ndarray:
+    """Draw a fraction of the groups of held-out rows, at least one. Return the indices of their rows, ascending."""
+    group_Q = number_groups(valid)
+    groups = int(group_Q.max(initial=-1)) + 1
+    count = max(1, round(fraction * groups))
+    drawn = np.random.default_rng(seed).permutation(groups)[:count]
+    return np.flatnonzero(np.isin(group_Q, drawn))
+
+
 @dataclass(frozen=True)
 class Decision:
     """Whether the best evaluation of a training run replaces the current best."""

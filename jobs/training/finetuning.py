@@ -55,21 +55,22 @@ def run_finetuning(
     make_task = partial(task_class, inputs=inputs, resources=context.resources, **arguments)
     trained = config
     if cross_validated is not None:
-        assert cross_validated.best is not None
-        trained = replace(config, epoch=cross_validated.best + 1)
+        trained = replace(config, keep="all")
     folder = context.out / ("model" if config.method == "full" else "adapter")
     history = train(context, trained, make_task, folder)
+    if cross_validated is not None:
+        history.best = cross_validated.best
+        shutil.rmtree(folder)
+        _copy_checkpoint(context, history.evaluated_at[history.best or 0], folder)
     assert history.best is not None
     _copy_checkpoints(context, config, history)
 
-    numbers = history.evaluated_at  # what evaluations are called: training steps, or epochs
-    if config.unit == "epoch":
-        numbers = list(range(1, len(history.evaluations) + 1))
+    numbers = number_evaluations(config, history)
     best = history.evaluations[history.best]
     kept = f"{config.unit} {numbers[history.best]}"
     value = best.get(config.metric, 0.0)
     decision = decide(config, cross_validated or history, by_loss=cross_validated is not None)
-    is_given = config.allow_regression or config.epoch is not None
+    is_given = config.allow_regression or config.keep == "last"
     note = ""
     if config.metric not in history.start:
         note = f"kept the last {config.unit}: nothing is held out, nothing was compared"
@@ -83,6 +84,10 @@ def run_finetuning(
     if cross_validated is not None:
         note += " (cross-validation of the training queries)"
     notes.append(note)
+    if history.epoch < config.epochs:
+        notes.append(
+            f"stopped in epoch {history.epoch} of {config.epochs} (patience={config.patience})"
+        )
 
     metrics: dict[str, Any] = {"loss": _round(history.evaluations[-1]["loss"])}
     if config.metric in history.start:
@@ -113,24 +118,34 @@ def run_finetuning(
     }
     tables = {f"{config.unit}s": _tabulate(config, history, numbers, kept)}
     curves = _draw_curves(history)
-    if hasattr(config, "checkpoints"):  # `compare_checkpoints` reads it
+    if hasattr(config, "checkpoints") or config.keep == "all":  # for those that choose one
         found = {"metric": config.metric, "tables": tables, "curves": curves}
+        found["changed"] = metrics["changed"]
         (context.out / "history.json").write_text(json.dumps(found) + "\n")
     result = Result(metrics, tables, curves, note="; ".join(filter(None, notes)))
     return result, history
 
 
+def number_evaluations(config: FinetuneConfig, history: TrainHistory) -> list[int]:
+    """Return what the evaluations are called: their training steps or epochs."""
+    if config.unit == "epoch":
+        return list(range(1, len(history.evaluations) + 1))
+    return history.evaluated_at
+
+
 def _copy_checkpoints(context: Context, config: FinetuneConfig, history: TrainHistory) -> None:
     """Copy the models of evaluations that the config keeps into the output."""
-    for number, step in enumerate(history.evaluated_at, start=1):
+    numbers = number_evaluations(config, history)
+    for number, step in zip(numbers, history.evaluated_at, strict=True):
         if config.keep == "all" or step in config.kept_steps:
-            if config.unit == "step":
-                name = f"checkpoint-{step}"
-            else:
-                name = f"checkpoint-epoch-{number}"
-            # Copied, not moved: if the run is killed here, the next attempt needs them.
-            ignored = shutil.ignore_patterns(digests.NAME)
-            shutil.copytree(checkpoint_folder(context, step), context.out / name, ignore=ignored)
+            name = f"checkpoint-{number}" if config.unit == "step" else f"checkpoint-epoch-{number}"
+            _copy_checkpoint(context, step, context.out / name)
+
+
+def _copy_checkpoint(context: Context, step: int, target: Path) -> None:
+    # Copied, not moved: if the run is killed here, the next attempt needs it.
+    ignored = shutil.ignore_patterns(digests.NAME)
+    shutil.copytree(checkpoint_folder(context, step), target, ignore=ignored)
 
 
 def _tabulate(
@@ -142,10 +157,13 @@ def _tabulate(
     for name, value in history.start.items():
         first[f"valid/{name}"] = value
     first["best"] = not kept.startswith(unit)
+    # A new head is not evaluated before training, but the lists are that it will rerank.
+    names = list(dict.fromkeys([*history.start, *history.evaluations[0]]))
+    names.remove("loss")
     rows = [first]
     for number, evaluation in zip(numbers, history.evaluations, strict=True):
         row: dict[str, Any] = {unit: str(number), "loss": _round(evaluation["loss"])}
-        for name in history.start:
+        for name in names:
             row[f"valid/{name}"] = evaluation[name]
         row["best"] = kept == f"{unit} {number}"
         rows.append(row)

@@ -40,7 +40,7 @@ from ratchet.jobs.training.checkpoints import (
     run_folder,
 )
 from ratchet.jobs.training.config import FinetuneConfig
-from ratchet.jobs.training.schedule import TrainHistory
+from ratchet.jobs.training.schedule import TrainHistory, is_finished
 from ratchet.jobs.training.train_cleanup import install_cleanup
 from ratchet.jobs.training.worker import WorkerInfo, gather_objects
 from ratchet.orchestrator.job_interface import Context, write_atomically
@@ -111,7 +111,7 @@ def _find_finished(context: Context, config: FinetuneConfig) -> Path | None:
     context.files.fetch(last)
     if find_damage(last) or find_model_damage(context, config, last):
         return None
-    if read_history(last).epoch == config.epochs:
+    if is_finished(read_history(last), config):
         return last
     return None
 

@@ -57,6 +57,15 @@ def is_better(metric: str, values: Mapping[str, float], than: Mapping[str, float
     return values[metric] > than[metric]
 
 
+def is_finished(history: TrainHistory, config: FinetuneConfig) -> bool:
+    """Return whether all epochs are done, or `patience` ended the training at the last evaluation."""
+    if history.epoch == config.epochs:
+        return True
+    if config.patience is None or history.best is None:
+        return False
+    return len(history.evaluations) - 1 - history.best >= config.patience
+
+
 def check_steps(config: OptimizerConfig, steps: int) -> None:
     """Raise InputError for `warmup_steps` that are not less than the total `steps`, and for a checkpoint after the last
     step."""

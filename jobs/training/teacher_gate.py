@@ -3,7 +3,8 @@
 `finetune_reranker` writes the gate, and `rerank` reads it before it scores lists for distillation. If the gate is
 closed, `rerank` copies the lists without scores, and the gate; finetuning jobs then learn from the labels alone
 (`drop_refused_teacher`). The reason: a teacher that is worse than its student does
-harm. Without held-out lists no improvement can be shown, and the gate is closed.
+harm. Without held-out lists no improvement can be shown, and the gate is closed. The setting teacher_gate=open opens it
+in all cases.
 """
 
 import json
@@ -36,16 +37,20 @@ class TeacherGate:
     """The metric of the same lists after reranking. None: nothing is held out."""
     p_value: float
     """The p-value of the improvement; see `ratchet.data.significance.compute_p_value`."""
+    setting: str = "tested"
+    """The setting `finetune_reranker.teacher_gate`."""
 
     @property
     def is_open(self) -> bool:
         """Whether the reranker is used as a teacher."""
-        return self.p_value < SIGNIFICANCE_LEVEL
+        return self.setting == "open" or self.p_value < SIGNIFICANCE_LEVEL
 
     def __str__(self) -> str:
-        if self.before is None:
-            return "no: nothing is held out, nothing was compared"
         answer = "yes" if self.is_open else "no"
+        if self.setting == "open":
+            answer = "yes, by the setting teacher_gate=open"
+        if self.before is None:
+            return f"{answer}: nothing is held out, nothing was compared"
         values = f"{self.metric} of held-out lists {self.before:.4f}, reranked {self.after:.4f}"
         return f"{answer}: {values}, p {self.p_value:.2g}"
 

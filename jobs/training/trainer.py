@@ -18,7 +18,7 @@ from peft import PeftModel
 from ratchet.errors import ArtifactError
 from ratchet.jobs.training.checkpoints import Checkpoints
 from ratchet.jobs.training.config import FinetuneConfig
-from ratchet.jobs.training.schedule import TrainHistory, is_better, learning_rate_at
+from ratchet.jobs.training.schedule import TrainHistory, is_better, is_finished, learning_rate_at
 from ratchet.jobs.training.task import FinetuneTask
 from ratchet.jobs.training.tracking import Tracker
 from ratchet.jobs.training.worker import WorkerInfo
@@ -132,7 +132,7 @@ class Trainer:
         self.saved_at = self.reported_at = time.monotonic()
 
     def _train(self) -> None:
-        while self.history.epoch < self.config.epochs:
+        while not is_finished(self.history, self.config):
             save_is_due = self._train_step()
             was_evaluated = self._end_step()
             if was_evaluated or save_is_due:
@@ -240,11 +240,9 @@ class Trainer:
             self._save_model(is_best, done)
 
     def _is_best(self, metrics: Mapping[str, float]) -> bool:
-        """Return whether the model of an evaluation with these metrics is the best so far, or the wanted one."""
+        """Return whether the model of an evaluation with these metrics is to be returned so far."""
         history = self.history
-        if self.config.epoch is not None:
-            return history.epoch == self.config.epoch
-        if history.best is None:
+        if history.best is None or self.config.keep == "last":
             return True
         return is_better(self.config.metric, metrics, history.evaluations[history.best])
 

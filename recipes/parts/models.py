@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ratchet.errors import InputError
+from ratchet.jobs.comparison import choose_checkpoint as choose
 from ratchet.jobs.export import export_model
 from ratchet.jobs.pretrained import pretrained
 from ratchet.orchestrator.finished_run import find_model_input, find_model_output, find_run_model
@@ -37,6 +38,14 @@ def find_folder(model: Model) -> Source | Output:
     if isinstance(model, Adapted):
         return model.merged
     return model
+
+
+def choose_checkpoint(name: str, training: Step) -> Step:
+    """Return the step with the model to continue with: `training`, or if it keeps the models of all evaluations, a step
+    that takes one of them."""
+    if training.config.keep != "all":
+        return training
+    return step(name, choose.JOB, training=training)
 
 
 def choose_model(name: str) -> Source | Output:

@@ -9,7 +9,7 @@ from ratchet.jobs.retrieval import finetune_embedder, finetune_reranker, merge, 
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Output, Row, Source, Step, Summary, step
 from ratchet.recipes.parts.evaluations import Evaluations
-from ratchet.recipes.parts.models import Adapted, Model, find_folder
+from ratchet.recipes.parts.models import Adapted, Model, choose_checkpoint, find_folder
 from ratchet.recipes.parts.predictions import (
     Systems,
     TrainingQueries,
@@ -72,6 +72,8 @@ class RetrievalLoop(Evaluations):
     """The teacher in all iterations. None: the reranker of the previous iteration."""
     method: Literal["lora", "full"] = "lora"
     """`lora`: train LoRA adapters. `full`: train all weights."""
+    keep: Literal["best", "last", "all"] = "best"
+    """The models of a finetuning that are kept. `all`: a further step takes one of them."""
     window: tuple[int, int] = (2, 200)
     """`mine.window` for the embedder's negatives."""
     reranker_window: tuple[int, int] = (2, 100)
@@ -88,7 +90,7 @@ class RetrievalLoop(Evaluations):
 
     def build_summary(self, bootstrap: Model, iterations: int) -> Summary:
         """Build the steps of all iterations. `bootstrap`, the zero-shot baseline, mines in the first one."""
-        self._check_teacher(iterations)
+        self._check_teacher()
         last = LoopState(f"{self.folder}zero_shot", bootstrap, self.teacher)
         for split in self.splits:
             last.evaluations[split] = self.evaluate(last.name, bootstrap, split)
@@ -112,8 +114,8 @@ class RetrievalLoop(Evaluations):
         ranking, _ = fuse_rankings(self._rank_new_queries(last, iterations), self.valid)
         return Summary(rows, files=write_files(ranking, self.prepared["corpus"]), best=best)
 
-    def _check_teacher(self, iterations: int) -> None:
-        """Raise InputError for a teacher that is not used, and for a reranker that could not become one."""
+    def _check_teacher(self) -> None:
+        """Raise InputError for a teacher that is not used."""
         unused = ""
         if self.distillation == "none":
             unused = "distillation=none"
@@ -122,12 +124,6 @@ class RetrievalLoop(Evaluations):
         if self.teacher and unused:
             raise InputError(
                 f"teacher: {self.teacher.model} given, with {unused}, which does not use it; leave one of them out"
-            )
-        distills = self.reranker and not self.teacher and not unused
-        if distills and iterations > 1 and "valid" not in self.splits:
-            raise InputError(
-                f"validation_fraction: 0 given, with distillation={self.distillation}; expected held-out queries, since"
-                " a reranker becomes a teacher only if it improves their lists; hold some out, or set distillation=none"
             )
 
     def _make_baselines(self, start: LoopState) -> list[Row]:
@@ -167,8 +163,9 @@ class RetrievalLoop(Evaluations):
             temperature=0.05,
             **self._training_values(last.teacher, i),
         )
+        chosen = choose_checkpoint(f"{name}/choose_embedder", finetuned)
         last.adapter, last.miner = self.take_model(
-            f"{name}/merge_embedder", self.embedder, finetuned
+            f"{name}/merge_embedder", self.embedder, finetuned, chosen
         )
         last.name = name
         last.evaluations = {}
@@ -200,11 +197,12 @@ class RetrievalLoop(Evaluations):
             depth=self.depth,
             **{**values, **self.reranker_settings},
         )
+        chosen = choose_checkpoint(f"{name}/choose_reranker", finetuned)
         last.reranker_adapter, last.reranker = self.take_model(
-            f"{name}/merge_reranker", base, finetuned
+            f"{name}/merge_reranker", base, finetuned, chosen
         )
         if not self.teacher:
-            last.teacher = Teacher(last.reranker, finetuned["teacher_gate"])
+            last.teacher = Teacher(last.reranker, chosen["teacher_gate"])
         shown = dict(list(last.evaluations.items())[:1])
         corpus = self.prepared["corpus"]
         for split, lists in last.evaluations.items():
@@ -231,6 +229,7 @@ class RetrievalLoop(Evaluations):
             "distillation": self._distillation(teacher),
             "seed": self.seed + i,
             "method": self.method,
+            "keep": self.keep,
             "learning_rate": LEARNING_RATES[self.method],
         }
 
@@ -289,9 +288,9 @@ class RetrievalLoop(Evaluations):
         return teacher.score(name, mined, self.prepared["corpus"])
 
     def take_model(
-        self, name: str, base: Source | Output, finetuned: Step
+        self, name: str, base: Source | Output, finetuned: Step, chosen: Step
     ) -> tuple[Output, Output | Adapted]:
-        """Return (output of a finetuning step, model). With method=full both are the model. With LoRA the output is the
+        """Return (output of the step `chosen`, model). With method=full both are the model. With LoRA the output is the
         adapter (one that changes nothing, if training did not improve on the base)."""
         method = finetuned.config.method
         if method != self.method:
@@ -300,8 +299,8 @@ class RetrievalLoop(Evaluations):
                 f" the learning rate too; set method={method} for the recipe"
             )
         if self.method == "full":
-            return finetuned["model"], finetuned["model"]
-        adapter = finetuned["adapter"]
+            return chosen["model"], chosen["model"]
+        adapter = chosen["adapter"]
         corpus = self.prepared["corpus"]
         merged = step(
             name, merge.JOB, base=base, adapter=adapter, corpus=corpus, allow_unchanged=True

@@ -53,12 +53,12 @@ def test_chats_are_trained_on_and_answered(
     verifier = {"verifier_file": tmp_path / "mine.py"}
     inputs = sft.Inputs(base.out, prepared.out / "train", prepared.out / "valid", **verifier)
     training = dataclasses.replace(
-        FAST, method="lora", epochs=3, keep="all", epoch=2, max_new_tokens=2
+        FAST, method="lora", epochs=3, keep="all", max_new_tokens=2, allow_regression=True
     )
     sft.check(training, inputs, {})
     result = run_step(sft.run, trained, training, inputs)
-    assert (result.metrics["kept"], result.metrics["best_epoch"]) == ("epoch 2", 2)
-    assert [row["epoch"] for row in result.tables["epochs"] if row["best"]] == ["2"]
+    (best,) = [row["epoch"] for row in result.tables["epochs"] if row["best"]]
+    assert result.metrics["kept"] == f"epoch {best}"
     adapters = {
         path.name: load_file(path / "adapter_model.safetensors") for path in trained.out.glob("*/")
     }
@@ -67,8 +67,8 @@ def test_chats_are_trained_on_and_answered(
         name: np.concatenate([w.numpy().ravel() for w in own.values()])
         for name, own in adapters.items()
     }
-    assert np.array_equal(flat["adapter"], flat["checkpoint-epoch-2"])
-    assert not any(np.array_equal(flat["adapter"], flat[f"checkpoint-epoch-{n}"]) for n in (1, 3))
+    same = [n for n in (1, 2, 3) if np.array_equal(flat["adapter"], flat[f"checkpoint-epoch-{n}"])]
+    assert same == [int(best)]
     assert result.metrics["trainable_weights"] == len(flat["adapter"])
     talk = decoder.load_conversations(base.out)
     samples = read_shards(prepared.out / "train").to_pylist()

@@ -13,6 +13,8 @@ from embedder_finetuning import FAST, SHOWN, context, losses, write_examples
 from step_process import run_step
 
 from ratchet.data.tables import read_shards, write_table
+from ratchet.errors import InputError
+from ratchet.jobs.comparison import choose_checkpoint
 from ratchet.jobs.retrieval import finetune_embedder
 from ratchet.jobs.retrieval.finetune_embedder import Inputs
 from ratchet.jobs.training.schedule import learning_rate_at
@@ -95,30 +97,74 @@ def test_training_is_what_plain_torch_and_peft_do(
     assert losses(tuned[0])[: len(found)] == pytest.approx(found, rel=1e-4)
 
 
+def load_adapters(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
+    from safetensors.torch import load_file
+
+    found = {}
+    for path in folder.glob("*/adapter_model.safetensors"):
+        found[path.parent.name] = load_file(path)
+    return found
+
+
+def are_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(own.equal(other[name]) for name, own in one.items())
+
+
 def test_all_epochs_are_kept_and_one_is_chosen(
     tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
 ) -> None:
-    """Also where it is no better than the start, as after an epoch without learning."""
-    from safetensors.torch import load_file
+    """Also where none is better than the start, as after epochs without learning."""
+    config = dataclasses.replace(FAST, keep="all", learning_rate=1e-12, epochs=2)
+    result = run_step(finetune_embedder.run, context(tmp_path), config, inputs)
+    kept = load_adapters(tmp_path / "out")
+    assert set(kept) == {"adapter", "checkpoint-epoch-1", "checkpoint-epoch-2"}
+    assert not are_equal(kept["checkpoint-epoch-1"], kept["checkpoint-epoch-2"])
+    assert result.metrics["trainable_weights"] == sum(w.numel() for w in kept["adapter"].values())
+    given = choose_checkpoint.Inputs(tmp_path / "out")
 
-    config = dataclasses.replace(FAST, keep="all", epoch=1, learning_rate=1e-12, epochs=2)
+    def choose(number: int | None) -> tuple[Result, dict[str, torch.Tensor]]:
+        own = context(tmp_path / f"chosen-{number}")
+        made = choose_checkpoint.run(own, choose_checkpoint.Config(number), given)
+        assert sorted(path.name for path in own.out.iterdir()) == ["adapter"]
+        return made, load_adapters(own.out)["adapter"]
+
+    made, weights = choose(1)
+    assert are_equal(weights, kept["checkpoint-epoch-1"])
+    assert made.metrics["valid/map@25"] == result.tables["epochs"][1]["valid/map@25"]
+    assert made.metrics["changed"]
+    assert made.note == "epoch 1 was chosen; the training returned start"
+    assert [row["kept"] for row in made.tables["epochs"]] == [False, True, False]
+    made, weights = choose(None)
+    assert are_equal(weights, kept["adapter"])
+    assert (made.metrics["kept"], made.metrics["changed"], made.note) == ("start", False, "")
+    with pytest.raises(InputError, match="checkpoint=3 given; expected one of the epochs 1, 2"):
+        choose(3)
+
+
+def test_the_last_epoch_is_returned_though_none_is_better(
+    tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(FAST, keep="last", learning_rate=1e-12, epochs=2)
     result = run_step(finetune_embedder.run, context(tmp_path), config, inputs)
     assert not result.metrics["improved"]
-    assert (result.metrics["kept"], result.metrics["best_epoch"], result.note) == ("epoch 1", 1, "")
-    weights = {
-        path.parent.name: load_file(path)
-        for path in (tmp_path / "out").glob("*/adapter_model.safetensors")
-    }
-    assert set(weights) == {"adapter", "checkpoint-epoch-1", "checkpoint-epoch-2"}
-    for name, own in weights["adapter"].items():
-        assert own.equal(weights["checkpoint-epoch-1"][name])
-    assert any(
-        not own.equal(weights["checkpoint-epoch-2"][name])
-        for name, own in weights["adapter"].items()
-    )
-    assert result.metrics["trainable_weights"] == sum(
-        own.numel() for own in weights["adapter"].values()
-    )
+    assert (result.metrics["kept"], result.metrics["best_epoch"]) == ("epoch 2", 2)
+    assert set(load_adapters(tmp_path / "out")) == {"adapter"}
+
+
+def test_patience_and_a_fraction_of_the_held_out_queries(
+    tuned: tuple[Result, Path], inputs: Inputs, tmp_path: Path
+) -> None:
+    """Without learning, no epoch is better than the first one, but for the last digits of the loss."""
+    whole = tuned[0].tables["epochs"]
+    config = dataclasses.replace(FAST, patience=1, eval_fraction=0.5)
+    result = run_step(finetune_embedder.run, context(tmp_path), config, inputs)
+    rows = result.tables["epochs"][1:]
+    found = [row["valid/map@25"] for row in rows]
+    assert len(rows) < config.epochs
+    assert max(found[:-1]) >= found[-1]
+    assert result.note.endswith(f"stopped in epoch {len(rows)} of 5 (patience=1)")
+    assert [row["loss"] for row in rows] == [row["loss"] for row in whole[1 : len(rows) + 1]]
+    assert found != [row["valid/map@25"] for row in whole[1 : len(rows) + 1]], "half of valid"
 
 
 @pytest.mark.soak

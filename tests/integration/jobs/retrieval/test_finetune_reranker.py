@@ -17,6 +17,7 @@ from step_process import run_step
 
 from ratchet.data.tables import CORPUS, RANKED, read_shards, write_shards
 from ratchet.data.triplets import Triplets
+from ratchet.jobs.comparison import choose_checkpoint
 from ratchet.jobs.retrieval import finetune_reranker
 from ratchet.jobs.retrieval.finetune_reranker import Inputs, check
 from ratchet.jobs.training import teacher_gate
@@ -131,7 +132,10 @@ def test_it_learns_and_the_kept_adapter_is_what_the_table_says(
         order = [row["documents"][i] for i in np.argsort(-own, kind="stable")]
         hits = sorted(order.index(name) + 1 for name in query["positives"])
         found.append(np.mean([number / rank for number, rank in enumerate(hits, 1)]))
-    best = next(row for row in result.tables["epochs"] if row["best"])
+    rows = result.tables["epochs"]
+    assert all(row["valid/eval_loss"] > 0 for row in rows[1:])
+    assert "valid/eval_loss" not in rows[0], "the new head was not evaluated"
+    best = next(row for row in rows if row["best"])
     assert best["valid/map@25"] == pytest.approx(float(np.mean(found)), abs=2e-3)
     assert result.metrics["improved"]
     before = [
@@ -151,6 +155,27 @@ def test_it_learns_and_the_kept_adapter_is_what_the_table_says(
     assert result.metrics["valid/map@25"] > result.metrics["valid/map@25_start"] + 0.05
     with pytest.raises(Exception, match="weights are missing"):
         reranker.load(inputs.base, dtype="float32", device="cpu")
+
+
+def test_each_epoch_that_is_kept_has_its_own_gate(
+    local_ray: None, inputs: Inputs, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(FAST, epochs=2, keep="all", eval_fraction=0.5)
+    result = run_step(finetune_reranker.run, context(tmp_path), config, inputs)
+    folder = tmp_path / "out" / "teacher_gate"
+    gates = [teacher_gate.read(folder / f"epoch-{number}") for number in (1, 2)]
+    rows = result.tables["epochs"]
+    assert [gate.after for gate in gates] == [row["valid/map@25"] for row in rows[1:]]
+    assert {gate.before for gate in gates} == {rows[0]["valid/map@25"]}
+    best = int(str(result.metrics["best_epoch"]))
+    assert teacher_gate.read(folder) == gates[best - 1]
+    other = 3 - best
+    own = context(tmp_path / "chosen")
+    choose_checkpoint.run(
+        own, choose_checkpoint.Config(other), choose_checkpoint.Inputs(tmp_path / "out")
+    )
+    assert teacher_gate.read(own.out / "teacher_gate") == gates[other - 1]
+    assert [path.name for path in (own.out / "teacher_gate").iterdir()] == [teacher_gate.NAME]
 
 
 def test_unhelpful_fresh_head_is_kept(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
@@ -211,13 +236,18 @@ def test_decoder_learns_and_loads_in_peft(
 
 def test_last_epoch_without_held_out_lists(local_ray: None, inputs: Inputs, tmp_path: Path) -> None:
     everything = dataclasses.replace(inputs, valid=None, ranking=None)
-    result = run_step(
-        finetune_reranker.run, context(tmp_path), dataclasses.replace(FAST, epochs=2), everything
-    )
-    assert result.metrics["kept"] == "epoch 2"
-    assert result.metrics["teacher_gate"] == "no: nothing is held out, nothing was compared"
-    assert result.note.startswith("kept the last epoch")
-    assert not teacher_gate.read(tmp_path / "out" / "teacher_gate").is_open
+    for setting, answer in (("tested", "no"), ("open", "yes, by the setting teacher_gate=open")):
+        config: Any = dataclasses.replace(
+            FAST, epochs=1 + (setting == "tested"), teacher_gate=setting
+        )
+        folder = tmp_path / setting
+        result = run_step(finetune_reranker.run, context(folder), config, everything)
+        assert result.metrics["kept"] == f"epoch {config.epochs}"
+        said = f"{answer}: nothing is held out, nothing was compared"
+        assert result.metrics["teacher_gate"] == said
+        assert result.note.startswith("kept the last epoch")
+        gate = teacher_gate.read(folder / "out" / "teacher_gate")
+        assert gate.is_open == (setting == "open")
     with pytest.raises(Exception, match="one of valid and ranking given; expected both or none"):
         run_step(
             finetune_reranker.run,

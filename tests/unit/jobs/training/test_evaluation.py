@@ -13,7 +13,7 @@ from ratchet.data.significance import compute_p_value
 from ratchet.jobs.answers.sft import Config as SftConfig
 from ratchet.jobs.retrieval.finetune_embedder import Config
 from ratchet.jobs.retrieval.reranker_training import evaluate_lists
-from ratchet.jobs.training.evaluation import Decision, decide, evaluate_rows
+from ratchet.jobs.training.evaluation import Decision, decide, draw_rows, evaluate_rows
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.models.search.rank_metrics import compute_rank_metrics
 from ratchet.models.search.ranks import Relevant
@@ -146,3 +146,16 @@ def test_selecting_metric_uses_grades(grades: list[list[int]] | None) -> None:
     assert found == pytest.approx((first + 0.5) / 2, abs=1e-6)
     reranked = evaluate_lists("ndcg@10", valid, [[1, 2], [3]])
     assert reranked.metrics["ndcg@10"] == found
+
+
+def test_a_fraction_of_the_groups_is_drawn_whole() -> None:
+    groups = [f"g{i // 3}" for i in range(60)]
+    valid = pa.table({"id": [str(i) for i in range(60)], "group": groups})
+    drawn = draw_rows(valid, 0.4, seed=1)
+    assert len(drawn) == 24
+    assert drawn.tolist() == sorted(drawn)
+    kept = {groups[row] for row in drawn}
+    assert len(kept) == 8, "whole groups"
+    assert draw_rows(valid, 0.4, seed=2).tolist() != drawn.tolist()
+    assert draw_rows(valid, 1.0, seed=1).tolist() == list(range(60))
+    assert len(draw_rows(valid, 0.001, seed=1)) == 3

@@ -13,7 +13,7 @@ from regression import OPTIONS
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval import finetune_embedder
 from ratchet.jobs.training.config import FinetuneConfig
-from ratchet.jobs.training.schedule import TrainHistory, is_better, learning_rate_at
+from ratchet.jobs.training.schedule import TrainHistory, is_better, is_finished, learning_rate_at
 from ratchet.jobs.training.trainer import Trainer
 
 
@@ -21,6 +21,20 @@ def test_a_warm_up_longer_than_the_run_is_refused() -> None:
     options = FinetuneConfig(**{**vars(OPTIONS), "warmup_steps": 8})
     with pytest.raises(InputError, match="warmup_steps: 8 given, of 8 steps"):
         learning_rate_at(0, 8, options)
+
+
+@pytest.mark.parametrize(
+    ("patience", "best", "evaluations", "finished"),
+    [(None, 0, 5, False), (2, 2, 3, False), (2, 2, 4, False), (2, 2, 5, True), (1, 0, 2, True)],
+)
+def test_patience_ends_a_training(
+    patience: int | None, best: int, evaluations: int, finished: bool
+) -> None:
+    config = FinetuneConfig(epochs=9, patience=patience)
+    history = TrainHistory(epoch=evaluations, evaluations=[{"loss": 1.0}] * evaluations, best=best)
+    assert is_finished(history, config) == finished
+    assert not is_finished(TrainHistory(), config)
+    assert is_finished(replace(history, epoch=9), config)
 
 
 @settings(deadline=None)

@@ -1,0 +1,89 @@
+"""choose_checkpoint: take the model of a chosen epoch, from a finetuning that kept the models of all evaluations.
+
+Training does not run again when another epoch is chosen. What follows uses the chosen model.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ratchet.errors import InputError
+from ratchet.jobs.directions import find_direction
+from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveInt, Result
+
+
+@dataclass(frozen=True)
+class Config:
+    checkpoint: PositiveInt | None = None
+    """Epoch whose model is taken, or with eval_steps the training step, even if its model improves nothing. None: the
+    model that the training returned."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    training: Path
+    """The output of a finetuning job with keep=all."""
+
+
+def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
+    """Raise InputError for a training that does not keep all models, and for an epoch after the last one."""
+    known = parents.get("training", Result()).metrics
+    if known.get("keep", "all") != "all":
+        raise InputError(
+            f"choose_checkpoint.training: a training with keep={known['keep']} given; expected keep=all; set it"
+        )
+    epochs = known.get("epochs")
+    if isinstance(epochs, int) and config.checkpoint is not None and config.checkpoint > epochs:
+        raise InputError(
+            f"choose_checkpoint.checkpoint: {config.checkpoint} given, of {epochs} epochs; expected one of these; lower"
+            " it, or train for more"
+        )
+    return Result(known)
+
+
+def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    kind = "model" if (inputs.training / "model").is_dir() else "adapter"
+    history = json.loads((inputs.training / "history.json").read_text())
+    (title,) = history["tables"]
+    unit = title.removesuffix("s")
+    rows = history["tables"][title]
+    best = next(row for row in rows if row["best"])
+    name = str(config.checkpoint or best[unit])
+    known = [row[unit] for row in rows if row[unit] != "start"]
+    if name not in [*known, best[unit]]:
+        raise InputError(
+            f"step {context.step}: checkpoint={name} given; expected one of the {title} {', '.join(known)}; choose"
+            " one of these"
+        )
+    folder = inputs.training / kind
+    gate = inputs.training / "teacher_gate"
+    note = ""
+    if config.checkpoint is not None:
+        folder = inputs.training / f"checkpoint-{'epoch-' if unit == 'epoch' else ''}{name}"
+        gate = gate / f"{unit}-{name}"
+        note = f"{unit} {name} was chosen; the training returned {best[unit]}"
+    shutil.copytree(folder, context.out / kind)
+    if gate.is_dir():
+        shutil.copytree(
+            gate, context.out / "teacher_gate", ignore=shutil.ignore_patterns(f"{unit}-*")
+        )
+    metrics = {"kept": name, "changed": config.checkpoint is not None or history["changed"]}
+    chosen = []
+    for row in rows:
+        chosen.append({**row, "kept": row[unit] == name})
+        if row[unit] == name:
+            metrics |= {key: value for key, value in row.items() if key.startswith("valid/")}
+    return Result(metrics, {title: chosen}, note=note)
+
+
+JOB = Job(
+    "choose_checkpoint",
+    Config,
+    Inputs,
+    run,
+    check=check,
+    resources=("retries",),
+    outputs=("adapter", "model", "teacher_gate"),
+    direction=find_direction,
+)
