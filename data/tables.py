@@ -80,6 +80,9 @@ Tables have them only if the data has them."""
 CARRIED = (*INSTRUCTIONS, "group")
 """Columns of queries that steps copy, if a table has them."""
 
+EXAMPLES = pa.field("examples", pa.list_(IDS))
+"""Column of the few-shot examples of queries: [query, answer] each. Tables have it only if examples were drawn."""
+
 
 def add_carried(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
     """Return the schema with those columns of CARRIED that are among `names`."""
@@ -100,9 +103,10 @@ def complete(columns: Mapping[str, Any], shard: pa.Table, schema: pa.Schema) -> 
 
 
 def read_queries(path: Path, columns: Sequence[str] = ("id", "text", "positives")) -> pa.Table:
-    """Read columns of a shard, and the columns of CARRIED that it has."""
+    """Read columns of a shard, and those of CARRIED and EXAMPLES that it has."""
     names = pq.read_schema(path).names
-    return pq.read_table(path, columns=[*columns, *(name for name in CARRIED if name in names)])
+    more = [name for name in (*CARRIED, EXAMPLES.name) if name in names]
+    return pq.read_table(path, columns=[*columns, *more])
 
 
 class DocumentRows:

@@ -48,6 +48,8 @@ class EncodingSettings:
     """Maximum length of a text with its template. Longer texts are truncated. None: as in the encoding config."""
     query_max_length: Tokens | None = None
     """Maximum length of a query without its template. Longer ones are truncated. None: as in the encoding config."""
+    passage_max_length: Tokens | None = None
+    """Maximum length of a passage without its template. Longer ones are truncated. None: as in the encoding config."""
     example_template: str | None = None
     """Template of few-shot examples, with `{text}` and `{answer}`. None: as in the encoding config, or if it has none,
     the query template followed by the answer."""
@@ -140,6 +142,16 @@ def list_instructions(settings: EncodingSettings | RerankerSettings, queries: An
     if getattr(settings, name) is not None or name not in queries.column_names:
         return [""] * len(queries)
     return [text or "" for text in queries[name].to_pylist()]
+
+
+def list_own_examples(queries: Any) -> list[list[Example]] | None:
+    """Return the few-shot examples of each query that `prepare` drew. None: the queries have none of their own."""
+    if "examples" not in queries.column_names:
+        return None
+    found = []
+    for own in queries["examples"].to_pylist():
+        found.append([(query, answer) for query, answer in own])
+    return found
 
 
 def list_examples(config: Any, inputs: Any) -> Sequence[Example] | None:

@@ -9,7 +9,7 @@ from ratchet.errors import InputError
 from ratchet.jobs.retrieval import prepare
 from ratchet.jobs.retrieval.datasets import find_datasets
 from ratchet.jobs.training.config import Distillation
-from ratchet.orchestrator.step import Seed, Source, Summary, average, step
+from ratchet.orchestrator.step import Output, Seed, Source, Summary, average, step
 from ratchet.recipes.parts.models import choose_model
 from ratchet.recipes.parts.predictions import prepare_new_queries
 from ratchet.recipes.parts.retrieval_loop import Mining, RetrievalLoop
@@ -32,6 +32,7 @@ def retriever(
     distillation: Distillation = "kl_div",
     teacher: str = "",
     examples: str = "",
+    num_examples: Annotated[int, Interval(ge=0, le=1000)] = 0,
     generator: str = "",
     queries_per_document: Annotated[int, Interval(ge=1, le=1000)] = 4,
     bm25: bool = True,
@@ -67,6 +68,8 @@ def retriever(
                 (http://localhost:8000/v1/rerank; rerank_api.model is the model's name there). Empty: the reranker of
                 the previous iteration, if it significantly improves the held-out lists
     examples    few-shot examples to put before every query: JSON Lines with `query` and `answer`
+    num_examples  number of few-shot examples before each query, drawn from the training queries of other questions (of
+                Eedi's with the same construct, if possible); in training a random number of them. 0: none
     generator   a causal language model that writes training queries for documents that have none. A generated query
                 is kept if a search with it ranks its document first (also after reranking by `teacher`). Empty: none
     queries_per_document  number of queries that the generator writes for each of these documents
@@ -94,9 +97,14 @@ def retriever(
         raise InputError(
             f"predict: {predict} given, with {folds} folds; expected one model; set folds=1"
         )
+    if examples and num_examples:
+        raise InputError(
+            f"examples: {examples} given, with num_examples={num_examples}; expected one of both; leave one out"
+        )
     split: dict[str, Any] = {"split_by": split_by, "test_fraction": test_fraction, "folds": folds}
     split |= {
         "validation_fraction": validation_fraction,
+        "num_examples": num_examples,
         "seed": seed,
         "needs_negatives": mining != "each",
     }
@@ -104,6 +112,9 @@ def retriever(
     for fold in range(folds):
         folder = f"fold{fold}/" if folds > 1 else ""
         prepared = step(f"{folder}prepare", prepare.JOB, **datasets, fold=fold, **split)
+        shown: Source | Output | None = Source.find(examples, "examples") if examples else None
+        if num_examples:
+            shown = prepared[prepare.EXAMPLES]
         one = RetrievalLoop(
             prepared=prepared,
             embedder=model,
@@ -113,7 +124,8 @@ def retriever(
             mining=mining,
             distillation=distillation,
             teacher=choose_teacher(teacher),
-            examples=Source.find(examples, "examples") if examples else None,
+            examples=shown,
+            num_examples=num_examples,
             new_queries=prepare_new_queries(predict, "predict", datasets["reading"])
             if predict
             else None,

@@ -101,5 +101,6 @@ def read(path: Path, *, labelled: bool = True, template: str = "") -> RetrievalD
             name = f"{row['QuestionId']}_{letter}"
             grades = (1,) * len(labels)
             query = Query(name, text, labels, grades, group=row["QuestionId"], where=where)
-            queries.append(query._replace(task=TASK, prompt=PROMPT))
+            topics = (row.get("ConstructId", ""), row.get("SubjectId", ""))
+            queries.append(query._replace(task=TASK, prompt=PROMPT, topics=topics))
     return RetrievalData(corpus, queries, {"wrong answers without a label, left out": unlabelled})

@@ -1,5 +1,7 @@
 """Few-shot examples: JSON Lines with `query` and `answer` (`response`, as FlagEmbedding names it, works too)."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from ratchet.data.formats.text_files import read_field, read_json_objects
@@ -18,3 +20,9 @@ def read_examples(path: Path | None) -> tuple[tuple[str, str], ...]:
             )
         found.append(example)
     return tuple(found)
+
+
+def write_examples(path: Path, examples: Sequence[tuple[str, str]]) -> None:
+    """Write (query, answer) pairs in this format."""
+    lines = [json.dumps({"query": query, "answer": answer}) for query, answer in examples]
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")

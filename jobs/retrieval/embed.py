@@ -18,6 +18,7 @@ from ratchet.jobs.prompt_settings import (
     EncodingSettings,
     describe_prompts,
     list_instructions,
+    list_own_examples,
     resolve_encoding_config,
 )
 from ratchet.models.embedder.encoding_config import EncodingConfig, read_encoding_config
@@ -51,21 +52,28 @@ class Inputs:
     adapter: Path | None = None
     """A LoRA adapter for the model."""
     examples: Path | None = None
-    """Few-shot examples to put before every query: JSON Lines with `query` and `answer`."""
+    """Few-shot examples to put before every query without examples of its own: JSON Lines with `query` and `answer`."""
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     check_inference("embed", config, inputs, "embedder")
     if inputs.model is not None:
-        check_embedder_model(inputs.model, find_encoding_config(config, inputs), inputs.adapter)
+        # Adapters and examples that a step has yet to make bring templates along.
+        is_known = not any(
+            name in parents and getattr(inputs, name) is None for name in ("adapter", "examples")
+        )
+        encoding_config = find_encoding_config(config, inputs, is_known=is_known)
+        check_embedder_model(inputs.model, encoding_config, inputs.adapter)
     return describe_prompts(config, inputs, parents)
 
 
-def find_encoding_config(config: Config, inputs: Inputs) -> EncodingConfig:
-    """Return the encoding config with which the texts are embedded."""
+def find_encoding_config(
+    config: Config, inputs: Inputs, *, is_known: bool = True
+) -> EncodingConfig:
+    """Return the encoding config with which the texts are embedded. is_known: whether all templates are known yet."""
     examples = read_examples(inputs.examples) or None
     # `--set zero_shot/embed_*.task=...` also sets it for the corpus, whose template usually has no {task}.
-    uses_task = config.role == "query"
+    uses_task = is_known and config.role == "query"
     return resolve_encoding_config(
         "embed", config, inputs.model, inputs.adapter, examples, uses_task=uses_task
     )
@@ -75,7 +83,7 @@ def find_encoding_config(config: Config, inputs: Inputs) -> EncodingConfig:
 def estimate_needs(step: needs.ModelStep) -> Needs | None:
     config = step.config
     length = config.max_length or read_encoding_config(step.folder).max_length
-    if not step.inputs.examples:
+    if not step.inputs.examples and "examples" not in step.parents:
         length = step.bound_length(length, "texts")
     own = step.estimate_inference("backbone", length=length)
     rows = needs.count(step.parents, "texts", "documents", "test/queries", "test/statements") or 0
@@ -139,6 +147,7 @@ class Worker:
             texts["text"].to_pylist(),
             self.config.role,
             list_instructions(self.config, texts),
+            list_own_examples(texts),
             batch_tokens=self.batch_tokens,
             progress=count,
         )

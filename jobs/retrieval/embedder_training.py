@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ratchet.data.tables import DocumentRows, read_shards, take_texts
 from ratchet.data.triplets import TripletBatch, Triplets, find_corpus_rows, find_own_rows, pad_rows
-from ratchet.jobs.prompt_settings import list_examples, list_instructions
+from ratchet.jobs.prompt_settings import list_examples, list_instructions, list_own_examples
 from ratchet.jobs.training.embedder_passes import CachedTexts, EmbeddingTask
 from ratchet.jobs.training.evaluation import Evaluation, draw_rows, evaluate_rows
 from ratchet.jobs.training.shared_table import read_shared
@@ -214,8 +214,9 @@ class EmbedderTask(EmbeddingTask):
         own = self.split_rows(len(self.pool))
         budget = self.resources.batch_tokens
         tasks = [self.valid_tasks[row] for row in asked]
+        examples = list_own_examples(self.valid.take(asked))
         own_QD = given.encode(
-            take_texts(self.valid["text"], asked), "query", tasks, batch_tokens=budget
+            take_texts(self.valid["text"], asked), "query", tasks, examples, batch_tokens=budget
         )
         own_ND = given.encode(take_texts(self.pool["text"], own), "passage", batch_tokens=budget)
         self.finish_passes()

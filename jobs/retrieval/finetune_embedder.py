@@ -27,9 +27,6 @@ from ratchet.orchestrator.job_interface import (
     Unit,
 )
 
-TEMPLATE_TOKENS = 32
-"""Estimated tokens of a template and a task. The exact number is checked when the model is loaded."""
-
 
 @dataclass(frozen=True)
 class Config(EncodingSettings, training.RetrievalFinetuneConfig):
@@ -49,7 +46,8 @@ class Config(EncodingSettings, training.RetrievalFinetuneConfig):
     documents of `ranking`, and random ones. Metrics over this pool are higher. None: the whole corpus."""
     num_examples: NonNegativeInt = 0
     """Maximum number of few-shot examples before a query in training. Each query gets a random number of them, from 0
-    to this maximum, which are sampled from other training queries anew in each epoch."""
+    to this maximum, which are sampled from other training queries anew in each epoch. They take at most half of
+    max_length; those that would take more are left out."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 def check_base(job: str, config: Config, inputs: Inputs) -> None:
     """Raise InputError for `matryoshka_dims` that are not ascending, or not less than the base's dimensions, and for
-    examples that leave no room for the query."""
+    examples that may leave a query too little room."""
     dims = config.matryoshka_dims
     if dims:
         size = read_size(inputs.base, "hidden_size")
@@ -100,12 +98,10 @@ def check_base(job: str, config: Config, inputs: Inputs) -> None:
             )
     found = training.check_embedder(job, config, inputs, list_examples(config, inputs))
     each = found.example_query_max_length + found.example_answer_max_length
-    left = found.max_length - config.num_examples * (each + TEMPLATE_TOKENS) - TEMPLATE_TOKENS
-    if config.num_examples and left < (config.query_max_length or 1):
+    if config.num_examples and each > found.max_length // 2:
         raise InputError(
             f"{job}.num_examples: {config.num_examples} given, of up to {each} tokens each, with a max_length of"
-            f" {found.max_length}; that leaves {max(0, left)} for the query, expected"
-            f" {config.query_max_length or 'some'}; raise max_length, or lower num_examples or the lengths of examples"
+            f" {found.max_length}, of which examples may take half; raise it, or lower the lengths of examples"
         )
 
 

@@ -27,6 +27,9 @@ from ratchet.orchestrator.job_interface import (
 if TYPE_CHECKING:
     from ratchet.data.retrieval import Query, RetrievalData
 
+EXAMPLES = "examples.jsonl"
+"""Few-shot examples for queries that have none of their own."""
+
 SplitBy = Literal["question", "document", "query"]
 
 
@@ -52,8 +55,11 @@ class Config:
     """Number of folds of a cross-validation. One is the test split, and `test_fraction` is not used. 1: none."""
     fold: NonNegativeInt = 0
     """Index of the fold that is the test split, from 0."""
+    num_examples: NonNegativeInt = 0
+    """Number of few-shot examples that are drawn for each query from the training queries of other groups; of Eedi's
+    questions those with the same construct first, then with the same subject."""
     seed: Seed = 42
-    """Seed of the split."""
+    """Seed of the split and of the examples."""
     reading: tuple[str, ...] = ()
     """Reading options of each path of `data`, `valid` and `test`, in this order: the same as behind a path, such as
     `query=title&positive=body`. Empty: none."""
@@ -81,6 +87,8 @@ def list_outputs(config: Config) -> tuple[str, ...]:
         names.append("valid")
     if config.test_fraction or config.folds > 1:
         names.append("test")
+    if config.num_examples:
+        names.append(EXAMPLES)
     return tuple(names)
 
 
@@ -123,6 +131,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import pyarrow as pa
 
     from ratchet.data import tables
+    from ratchet.data.formats.examples import write_examples
+    from ratchet.data.retrieval import Query
+    from ratchet.data.retrieval.examples import ExampleDraw
     from ratchet.data.retrieval.splits import find_seen
     from ratchet.jobs.retrieval.splits import describe, load_data, split_data
 
@@ -137,6 +148,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if splits["train"] and all(query.teacher for query in splits["train"]):
         scores = [tables.TEACHER_SCORES["positives"], tables.TEACHER_SCORES["negatives"]]
     instructions = [name for name in tables.INSTRUCTIONS if f"{name}s" in data.notes]
+    text_of = {document.id: document.text for document in data.corpus}
+    examples = ExampleDraw(splits["train"], config.seed)
+
+    def draw_examples(place: int, query: Query) -> list[tuple[str, str]]:
+        drawn = examples.draw(query, place, config.num_examples)
+        return [(other.text, text_of[other.positives[0]]) for other in drawn]
+
     statistics = []
     for name, queries in splits.items():
         if name == "train":
@@ -147,16 +165,19 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             seen = find_seen(splits["train"], queries).tolist()
         schema = pa.schema([*columns, *((score, tables.SCORES) for score in scores)])
         schema = tables.add_carried(schema, instructions)
-        rows = (
-            {
-                **query._asdict(),
-                "seen": own,
-                **dict[str, Any](zip(scores, query.teacher or (), strict=False)),
-            }
-            for query, own in zip(queries, seen, strict=True)
-        )
+        if config.num_examples:
+            schema = schema.append(tables.EXAMPLES)
+        rows = []
+        for place, query in enumerate(queries):
+            row = {**query._asdict(), "seen": seen[place]}
+            row |= dict[str, Any](zip(scores, query.teacher or (), strict=False))
+            if config.num_examples:
+                row["examples"] = draw_examples(place, query)
+            rows.append(row)
         tables.write_shards(context.out / name, rows, schema, config.shard_rows)
         statistics.append(_summarize(name, queries, sum(seen)))
+    if config.num_examples:
+        write_examples(context.out / EXAMPLES, draw_examples(0, Query("", "", (), ())))
     metrics = {
         "documents": len(corpus),
         "queries": len(data.queries),

@@ -21,7 +21,7 @@ from ratchet.models.devices import resolve_device, resolve_dtype
 from ratchet.models.embedder import projection
 from ratchet.models.embedder.encoding_config import EncodingConfig, Role, read_encoding_config
 from ratchet.models.embedder.sentence_transformers_layout import write_layout
-from ratchet.models.embedder.tokenization import TextTokenizer
+from ratchet.models.embedder.tokenization import Examples, TextTokenizer
 from ratchet.models.loading import eval_mode, open_model, save_weights
 from ratchet.models.model_files import find_config_folder
 from ratchet.models.model_kind import POSITIONS_AFTER_PADDING, read_optional
@@ -104,19 +104,21 @@ class Encoder:
         texts: Sequence[str],
         role: Role,
         tasks: Sequence[str] | None = None,
+        examples: Examples | None = None,
         *,
         batch_tokens: int = 16_384,
         progress: Callable[[np.ndarray], None] | None = None,
     ) -> np.ndarray:
         """Return vectors [N, D], float32, in the order of `texts`. Deterministic on the same machine.
 
-        tasks: the instruction of each query; None, or an empty one: that of the encoding config. batch_tokens: padded
-        tokens per forward pass, at most CPU_TOKENS on CPUs. progress(token counts of the batch's texts) is called after
-        each batch. Raises ModelError for a vector that is not finite."""
+        tasks: the instruction of each query; None, or an empty one: that of the encoding config. examples: the few-shot
+        examples of each query; None: those of the encoding config. batch_tokens: padded tokens per forward pass, at
+        most CPU_TOKENS on CPUs. progress(token counts of the batch's texts) is called after each batch. Raises
+        ModelError for a vector that is not finite, and for examples without a template."""
         multiple, batch_tokens = size_passes(self.device.type, batch_tokens)
         out_ND = np.empty((len(texts), self.dim), dtype=np.float32)
         with eval_mode(self.model):
-            for places, rows in self._windows(texts, role, tasks):
+            for places, rows in self._windows(texts, role, tasks, examples):
                 lengths = np.array([len(row) for row in rows])
                 for batch in batch_by_tokens(lengths, batch_tokens, multiple):
                     side = self.padding_side
@@ -130,7 +132,11 @@ class Encoder:
         return out_ND
 
     def _windows(
-        self, texts: Sequence[str], role: Role, tasks: Sequence[str] | None
+        self,
+        texts: Sequence[str],
+        role: Role,
+        tasks: Sequence[str] | None,
+        examples: Examples | None,
     ) -> Iterator[tuple[np.ndarray, list[list[int]]]]:
         """Yield (indices into `texts`, token ids) of each window, longest texts first. A thread tokenizes one window
         ahead, since the tokenizer releases the GIL."""
@@ -139,7 +145,10 @@ class Encoder:
 
         def tokenize(places: np.ndarray) -> list[list[int]]:
             return self.tokenize(
-                [texts[i] for i in places], role, tasks=tasks and [tasks[i] for i in places]
+                [texts[i] for i in places],
+                role,
+                examples and [examples[i] for i in places],
+                tasks and [tasks[i] for i in places],
             )
 
         with ThreadPoolExecutor(1) as ahead:

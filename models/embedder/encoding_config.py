@@ -63,6 +63,8 @@ class EncodingConfig:
     """The instruction that replaces `{task}` in the templates."""
     query_max_length: int | None = None
     """Largest number of tokens of a query's own text. None: limited by max_length only."""
+    passage_max_length: int | None = None
+    """Largest number of tokens of a passage's own text. None: limited by max_length only."""
     examples: tuple[Example, ...] = ()
     """Few-shot examples (query, answer) in front of every query. Training draws other ones for each query."""
     example_template: str = ""
@@ -75,13 +77,11 @@ class EncodingConfig:
     """Folder, beside this file, of a linear layer after the pooling (`embedder.projection`). Empty: none."""
 
     def __post_init__(self) -> None:
-        shortest_query = self.max_length
-        if self.query_max_length is not None:
-            shortest_query = self.query_max_length
-        if self.max_length < 4 or shortest_query < 1:
+        own = [self.query_max_length, self.passage_max_length]
+        if self.max_length < 4 or any(length is not None and length < 1 for length in own):
             raise ModelError(
-                f"encoding_config: max_length {self.max_length} and query_max_length {self.query_max_length} given;"
-                " expected at least 4 and 1 tokens"
+                f"encoding_config: max_length {self.max_length}, query_max_length {self.query_max_length} and"
+                f" passage_max_length {self.passage_max_length} given; expected at least 4, 1 and 1 tokens"
             )
         for name in ("query_template", "passage_template"):
             check_template(f"encoding_config.{name}", getattr(self, name), ("text",), ("task",))

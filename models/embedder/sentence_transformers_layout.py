@@ -19,8 +19,9 @@ def write_layout(encoding_config: EncodingConfig, dim: int, folder: Path) -> str
     cannot embed the same: then the folder stays as it was. dim: the model's hidden size."""
     if any(encoding_config.split_template(role)[1] for role in ROLES):
         return "sentence-transformers has no templates with text behind {text}"
-    if encoding_config.query_max_length is not None:
-        return "sentence-transformers truncates queries with their prompt, not as query_max_length does"
+    for name in ("query_max_length", "passage_max_length"):
+        if getattr(encoding_config, name) is not None:
+            return f"sentence-transformers truncates texts with their prompt, not as {name} does"
     files = [folder / "tokenizer.json", folder / "tokenizer_config.json"]
     before = {path: path.read_bytes() for path in files if path.is_file()}
     _adapt_tokenizer(encoding_config, *files)

@@ -53,13 +53,15 @@ class TextTokenizer:
     ) -> list[list[int]]:
         """Return the token ids of each text with special tokens: at least one, at most `max_length`.
 
-        examples, tasks: one entry per query. None, or an empty task: those of the encoding config.
+        examples, tasks: one entry per query. None, or an empty task: those of the encoding config. Of `examples`, those
+        are left out with which a query's examples would take more than half of `max_length`.
         """
         if not texts:
             return []
-        if role == "query" and self.encoding_config.query_max_length is not None:
-            texts = self.truncate(texts, self.encoding_config.query_max_length)
         own = self.encoding_config
+        longest = own.query_max_length if role == "query" else own.passage_max_length
+        if longest is not None:
+            texts = self.truncate(texts, longest)
         if not (tasks and role == "query"):
             tasks = [own.task] * len(texts)
         config_of = {}
@@ -72,7 +74,12 @@ class TextTokenizer:
             if examples is None:
                 drawn = [own.examples] * len(texts)
             else:
-                drawn = [self._truncate_examples(own) for own in examples]
+                drawn = [self._fit_examples(self._truncate_examples(each)) for each in examples]
+            if any(drawn) and not own.example_template:
+                raise ModelError(
+                    "encoding_config.example_template: empty, for queries with few-shot examples; expected a template"
+                    " with {text} and {answer}; set it, or give a file as examples"
+                )
             shown = []
             for task, each in zip(tasks, drawn, strict=True):
                 shown.append(config_of[task].format_examples(each))
@@ -112,6 +119,18 @@ class TextTokenizer:
             [answer for _, answer in examples], self.encoding_config.example_answer_max_length
         )
         return tuple(zip(queries, answers, strict=True))
+
+    def _fit_examples(self, examples: tuple[Example, ...]) -> tuple[Example, ...]:
+        """Return the first examples, as many as take at most half of `max_length` together."""
+        if not examples:
+            return examples
+        shown = [self.encoding_config.format_examples([example]) for example in examples]
+        lengths = [len(row) for row in self._tokenize(shown, None, special=False)]
+        room = self.encoding_config.max_length // 2
+        kept = 0
+        while kept < len(examples) and sum(lengths[: kept + 1]) <= room:
+            kept += 1
+        return examples[:kept]
 
     def _tokenize_in_template(
         self, heads: Sequence[str], texts: Sequence[str], tails: Sequence[str]

@@ -17,8 +17,9 @@ class Evaluations:
 
     prepared: Step
     """A `prepare` step, with the outputs corpus and train, and optionally valid and test."""
-    examples: Source | None = None
-    """Few-shot examples before the queries, for the model that mines first and for the finetuned embedders."""
+    examples: Source | Output | None = None
+    """Few-shot examples before the queries, for the model that mines first and for the finetuned embedders. Queries
+    with examples of their own get those."""
     folder: str = ""
     """Prefix of all step names, such as `fold0/`."""
     train: Output | Step | None = None

@@ -46,7 +46,7 @@ def rank_queries(
     vectors: Step,
     reranker: Model | str | None = None,
     depth: int = 25,
-    examples: Source | None = None,
+    examples: Source | Output | None = None,
     train: TrainingQueries | None = None,
 ) -> dict[str, Step]:
     """Rank the corpus with an embedder, with a reranker if given, and by nearest training queries if `train` is given.

@@ -80,6 +80,8 @@ class RetrievalLoop(Evaluations):
     """`mine.window` for the reranker's negatives."""
     num_negatives: int = 15
     """Negatives that are mined per query."""
+    num_examples: int = 0
+    """Maximum number of few-shot examples before a query in the training of embedders."""
     depth: int = 25
     """Number of documents per query that are reranked."""
     seed: int = 42
@@ -158,6 +160,7 @@ class RetrievalLoop(Evaluations):
             ranking=ranking,
             current_best=last.adapter,
             examples=self.examples,
+            num_examples=self.num_examples,
             epochs=4,
             num_negatives=num_negatives,
             temperature=0.05,

@@ -1,11 +1,17 @@
-"""The published runs: each file is planned with stand-ins, and the steps have the settings that are published."""
+"""The published runs: each file is planned with stand-ins, and the steps have the settings that are published.
+
+`logbooks/RUN.yaml` has the values that a publication states: setting of a step (or parameter of the recipe), value, and
+the line that states it. `file` is another file than that of the logbook; line 0: the default of what a script uses.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from model_shapes import save_shape
 from published_runs import FOLDER, RUNS, SHAPES, recipe_of, replace_models, write_data
 
@@ -13,23 +19,8 @@ from ratchet.errors import RecipeError
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.recipe import Settings, build, find, find_settings, read_settings
 
-ICL = {
-    "learning_rate": 1e-4,
-    "batch_size": 16,
-    "num_negatives": 7,
-    "temperature": 0.02,
-    "lora_r": 32,
-}
-ICL |= {"lora_alpha": 64.0, "lora_dropout": 0.1, "warmup_ratio": 0.1, "max_length": 1024}
-RERANKER = {
-    "learning_rate": 2e-4,
-    "batch_size": 32,
-    "num_negatives": 15,
-    "lora_r": 32,
-    "lora_alpha": 64.0,
-}
-RERANKER |= {"lora_dropout": 0.05, "warmup_ratio": 0.05, "epochs": 4, "start_from": "base"}
-MINED = {"window": (2, 200), "num_negatives": 15, "candidates": "corpus"}
+LOGBOOKS = Path(__file__).with_name("logbooks")
+
 SQUAD = {
     "learning_rate": 2e-4,
     "batch_size": 8,
@@ -43,7 +34,6 @@ SQUAD |= {
     "target_modules": "q_proj,k_proj,v_proj,o_proj",
     "max_new_tokens": 96,
 }
-TAUGHT = {"distillation": "kl_div", "teacher_temperature": 1.0}
 PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
     "theorems": {
         "finetune_embedder_pairs": {
@@ -53,24 +43,6 @@ PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
             "gradient_checkpointing": True, "lr_scheduler_type": "cosine", "seed": 42,
         },
     },
-    "misconceptions-cv": {
-        "iter0/mine": MINED,
-        "iter0/mine_hard": MINED | {"window": (2, 100)},
-        "iter0/finetune_embedder": ICL | {"epochs": 2, "distillation": "none", "start_from": "base"},
-        "iter1/finetune_embedder": ICL | TAUGHT | {"epochs": 3, "start_from": "base"},
-        "iter2/finetune_embedder": ICL | TAUGHT | {"epochs": 4, "start_from": "base"},
-        "iter0/finetune_reranker": RERANKER | {"label_smoothing": 0.0, "distillation": "none"},
-        "iter0/choose_reranker": {"checkpoint": 2},
-        "iter1/finetune_reranker": RERANKER | TAUGHT | {"label_smoothing": 0.2},
-        "iter1/choose_reranker": {"checkpoint": 3},
-    },
-    "misconceptions-submission": {
-        "iter0/finetune_embedder": ICL | {"epochs": 3, "start_from": "base"},
-        "iter1/finetune_embedder": ICL | TAUGHT | {"epochs": 4},
-        "iter0/finetune_reranker": RERANKER | {"label_smoothing": 0.0},
-        "iter1/finetune_reranker": RERANKER | TAUGHT | {"label_smoothing": 0.2},
-    },
-    "misconceptions-icl": {"iter0/mine": MINED, "iter0/finetune_embedder": ICL | {"epochs": 5, "keep": "all"}},
     "squad": {
         f"{strategy}-{pairs}/{job}": settings
         for strategy in ("batch", "sequential")
@@ -104,8 +76,22 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return write_data(tmp_path_factory.mktemp("data"))
 
 
+def read_logbook(run: str) -> list[dict[str, Any]]:
+    file = LOGBOOKS / f"{run}.yaml"
+    if not file.is_file():
+        return []
+    table = yaml.safe_load(file.read_text())
+    address = r"https://(github\.com|huggingface\.co)/\S+"
+    assert re.fullmatch(address, table["logbook"])
+    values: list[dict[str, Any]] = table["values"]
+    for value in values:
+        assert value.keys() - {"file"} == {"setting", "value", "line"}, value
+        assert re.fullmatch(address, value.get("file", table["logbook"]))
+    return values
+
+
 def test_every_file_is_compared() -> None:
-    assert set(PUBLISHED) == set(RUNS)
+    assert {path.stem for path in LOGBOOKS.glob("*.yaml")} | set(PUBLISHED) == set(RUNS)
     assert find_settings("published/squad") == FOLDER / "squad.yaml"
     assert find_settings("published/other") == Path("published/other")
     with pytest.raises(RecipeError, match=r"published/other: no such file"):
@@ -130,9 +116,24 @@ def test_published_run_has_published_settings(
     ]
     assert main(words) == 0
     lines = [*read_settings(find_settings(f"published/{run}")), *given]
-    steps, summary, _ = build(find(recipe_of(run)), Settings.read(lines))
+    steps, summary, parameters = build(find(recipe_of(run)), Settings.read(lines))
     configs = {step.name: step.config for step in steps}
-    for name, settings in PUBLISHED[run].items():
+    named = dict(line.split("=", 1) for line in read_settings(find_settings(f"published/{run}")))
+    wrong = []
+    for value in read_logbook(run):
+        name, _, setting = value["setting"].rpartition(".")
+        if name == "recipe":
+            found = parameters[setting]
+            if str(found) in map(str, models.values()):  # a stand-in
+                found = named[setting]
+        else:
+            found = getattr(configs[name], setting)
+        if isinstance(found, tuple):
+            found = list(found)
+        if found != value["value"]:
+            wrong.append((value["setting"], found, value["value"], value["line"]))
+    assert not wrong
+    for name, settings in PUBLISHED.get(run, {}).items():
         assert {key: getattr(configs[name], key) for key in settings} == settings, name
     if run == "squad":
         assert [row.label for row in summary.rows] == [

@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
+from ratchet.data.formats.eedi import PROMPT
 from ratchet.models.decoder.tiny_decoder import CHAT_TEMPLATE, END, START
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -41,6 +42,9 @@ def save_shape(folder: Path, shape: str) -> Path:
     splits.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     fast = PreTrainedTokenizerFast(tokenizer_object=splits, pad_token="<pad>", eos_token="<end>")
     fast.add_tokens(["Yes", "No", START, END])
+    fast.add_tokens(
+        [f" {word}" for word in PROMPT.split()]
+    )  # a prompt in bytes would leave no room
     fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(folder)
     names = [f"model.layers.0.{part}.weight" for part in (*PROJECTIONS, "norm")]

@@ -96,7 +96,7 @@ def test_examples_do_not_tell_the_answer(inputs: Inputs, tmp_path: Path) -> None
         ),
         (
             {"num_examples": 3},
-            "num_examples: 3 given, of up to 256 tokens each, with a max_length of 64; that leaves 0 for the",
+            "num_examples: 3 given, of up to 256 tokens each, with a max_length of 64, of which examples may take half",
         ),
     ],
 )

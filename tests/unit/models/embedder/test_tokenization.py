@@ -112,8 +112,10 @@ def test_examples_that_leave_no_room_are_an_error(tokenizer: Any) -> None:
     ):
         TextTokenizer(tokenizer, replace(ICL, examples=long))
     tokens = TextTokenizer(tokenizer, ICL)
-    with pytest.raises(ModelError, match="no room"):
-        tokens(["5"], "query", [long])
+    shown = text_of(tokenizer, tokens(["5"], "query", [long])[0])
+    assert shown.count("2" * 6) == 1, "half of the room is for examples"
+    with pytest.raises(ModelError, match="example_template: empty, for queries with few-shot"):
+        TextTokenizer(tokenizer, replace(ICL, example_template=""))(["5"], "query", [long])
 
 
 def test_vectors_depend_on_the_config_only(
