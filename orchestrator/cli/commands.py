@@ -131,6 +131,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "status": store_commands.print_status,
     "models": store_commands.print_models,
     "report": store_commands.print_report,
+    "note": store_commands.add_note,
     "gc": store_commands.collect_garbage,
     "verify": store_commands.verify_store,
 }

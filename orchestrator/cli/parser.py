@@ -93,6 +93,13 @@ of the best models. Recipes accept these names wherever they take a model:
 
 """
 
+NOTE = """\
+  ratchet note 20261124-2311 --row "iteration 1" lb=0.505 "early stop, epoch 3"
+  ratchet note 20261124-2311 "first run with all questions"
+
+A later number of the same name, and later words for the same row, replace earlier ones. Results do not depend on notes.
+"""
+
 GC = """\
 `gc` always keeps the results of the newest --keep finished runs, of all runs after the oldest of these, of the newest
 --keep sweeps, of runs whose folder holds a file named `pinned`, and of runs that may still be running. It also keeps
@@ -183,6 +190,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
     sub = add_command("report", "show the report of a run, and the path of report.html")
     sub.add_argument("run", nargs="?", default="", help="id of a run, or its beginning (default: the newest run)")
+
+    sub = add_command("note", "add a score or a remark to a run, in its table and report", epilog=NOTE)
+    sub.add_argument("run", help="id of a run, or its beginning")
+    sub.add_argument("remark", nargs="+", metavar="NAME=NUMBER|WORDS", help="numbers with names, and words")
+    sub.add_argument("--row", default="", help="label of a row of the run's table (default: the run itself)")
 
     sub = add_command("gc", "list results that no kept run needs, and remove them with --yes", epilog=GC)
     sub.add_argument("--keep", type=number(int, 0), default=5, metavar="N",

@@ -2,12 +2,15 @@
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from ratchet.errors import DamagedError, StoreError
+from ratchet.errors import DamagedError, InputError, StoreError
 from ratchet.orchestrator import gc
 from ratchet.orchestrator.job_interface.clean_output import print_clean
+from ratchet.orchestrator.job_interface.settings import expect_one_of
+from ratchet.orchestrator.remarks import add_remark, parse_remark, read_remarks
+from ratchet.orchestrator.reporting import report_json
 from ratchet.orchestrator.reporting.formatting import (
     NOTHING,
     build_table,
@@ -15,6 +18,7 @@ from ratchet.orchestrator.reporting.formatting import (
     pluralize,
     print_table,
 )
+from ratchet.orchestrator.reporting.report import write_report
 from ratchet.orchestrator.run_log import RunLog, find_run_log, list_all_runs, list_run_logs
 from ratchet.orchestrator.run_models import list_models
 from ratchet.orchestrator.store import Store
@@ -87,6 +91,9 @@ def list_run_states(store: Store) -> list[dict[str, Any]]:
         except DamagedError as error:
             rows.append({**row, "state": f"damaged: {error}"})
             continue
+        remarks = read_remarks(run_log)
+        if remarks:
+            row["note"] = "; ".join(f"{name} {one}".strip() for name, one in remarks.items())
         done = sum(step.get("status") == "done" for step in steps)
         state = run_log.find_end() or (
             "running" if f"runs/{run_log.run_id}" in running else "killed"
@@ -139,6 +146,23 @@ def print_report(arguments: argparse.Namespace) -> None:
         )
     print_clean(path.read_text())
     print_clean(f"report: {run_log.folder / 'report.html'}")
+
+
+def add_note(arguments: argparse.Namespace) -> None:
+    """Add numbers and words to a run or to a row of its table, and write its report again."""
+    remark = parse_remark(arguments.remark)
+    store = Store.open(arguments.store, create=False)
+    run_log = find_run_log(store, arguments.run)
+    data = report_json.read(run_log)
+    if arguments.row and (data is None or arguments.row not in data.rows):
+        known = () if data is None else data.rows
+        raise InputError(f"note --row {arguments.row}: {expect_one_of(known, arguments.row)}")
+    add_remark(run_log, arguments.row, remark)
+    if data is not None:
+        write_report(run_log.folder, replace(data, remarks=read_remarks(run_log)))
+    store.backend.send(run_log.folder)
+    where = f", row {arguments.row}" if arguments.row else ""
+    print_clean(f"run {run_log.run_id}{where}: {read_remarks(run_log)[arguments.row]}")
 
 
 def collect_garbage(arguments: argparse.Namespace) -> None:

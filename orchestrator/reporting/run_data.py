@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ratchet.orchestrator.remarks import Remark
 from ratchet.orchestrator.reporting.formatting import (
     Table,
     build_table,
@@ -69,6 +70,8 @@ class RunReport:
     """Description of the recipe; its first paragraph is shown below the title."""
     rows: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     """Summary: label -> column -> value. Columns called `time` or `seconds` hold seconds."""
+    remarks: Mapping[str, Remark] = field(default_factory=dict)
+    """Label of a row -> what a person added to it; the empty label is the run itself."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Label of a row, or column -> what tables show behind it in brackets."""
     directions: Mapping[str, int] = field(default_factory=dict)
@@ -93,12 +96,14 @@ def count_steps(steps: Sequence[StepReport]) -> list[str]:
 
 
 def list_facts(data: RunReport) -> list[str]:
-    """List start, duration, number of steps, and the time saved by reuse."""
+    """List start, duration, number of steps, the remark on the run, and the time saved by reuse."""
     facts = [
         format_timestamp(data.started),
         format_duration(data.seconds),
         *count_steps(data.steps),
     ]
+    if "" in data.remarks:
+        facts.append(str(data.remarks[""]))
     saved = sum(step.seconds or 0 for step in data.steps if step.status == "hit")
     if saved >= 1:
         facts.append(f"{format_duration(saved)} saved by reuse")
@@ -116,7 +121,11 @@ def build_summary(data: RunReport) -> Table:
     for label, row in data.rows.items():
         if label in data.baselines:
             quiet[len(rows)] = "quiet"
-        rows.append({"": describe(label)} | {describe(name): row[name] for name in row})
+        cells: dict[str, Any] = {describe(name): row[name] for name in row}
+        remark = data.remarks.get(label, Remark({}))
+        if remark.words:
+            cells["note"] = remark.words
+        rows.append({"": describe(label)} | cells | remark.numbers)
     directions = {describe(name): direction for name, direction in data.directions.items()}
     return build_table(rows, quiet, directions)
 

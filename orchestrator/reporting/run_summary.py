@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.orchestrator.job_interface.settings import expect_one_of
 from ratchet.orchestrator.plan import Plan, describe_inputs
+from ratchet.orchestrator.remarks import read_remarks
 from ratchet.orchestrator.reporting.formatting import Estimate, collect_columns
 from ratchet.orchestrator.reporting.run_data import WORDS, RunReport, StepReport
 from ratchet.orchestrator.run_models import read_models
@@ -105,6 +106,7 @@ def build_run_report(run: "Run") -> RunReport:
         command=about["command"],
         parameters=about["parameters"],
         rows=build_summary_table(run.plan, run.summary),
+        remarks=read_remarks(run.run_log),
         notes=list_notes(run.plan, run.summary),
         directions=_list_directions(run.summary),
         baselines=[row.label for row in run.summary.rows if row.baseline],
