@@ -11,7 +11,7 @@ from mistakes import Mistake, answers, check, parametrize
 from ratchet.orchestrator.cli.parser import Parser, parse
 
 ALL = "run, sweep, plan, recipes, status, models, evaluate, export, embed, search, report, "
-ALL += "gc, verify"
+ALL += "note, gc, verify"
 RECIPES = "chat, countdown, embed, evaluate, export, gsm8k, misconceptions, predict, quickstart, retriever, search, "
 RECIPES += "squad, theorems"
 
