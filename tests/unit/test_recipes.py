@@ -180,10 +180,6 @@ def test_the_table_shows_what_is_held_out(data: str) -> None:
             ["prepare.validation_fraction=0"],
             r"is 'valid' of step prepare, .*writes corpus, train, test only",
         ),
-        (
-            ["validation_fraction=0", "reranker=embedder"],
-            r"validation_fraction: 0 given, with distillation=kl_div; .*none",
-        ),
         (["test_fraction=1"], r"test_fraction=1: '1' given; expected < 1"),
         (["split_by=documents"], r"did you mean 'document'"),
     ],
@@ -191,6 +187,60 @@ def test_the_table_shows_what_is_held_out(data: str) -> None:
 def test_splits_that_steps_need_are_not_left_out(data: str, lines: list[str], said: str) -> None:
     with pytest.raises(InputError, match=said):
         build_retriever(data, *lines)
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_the_loop_continues_from_the_chosen_epoch(data: str, method: str) -> None:
+    """Only the steps after the choice have the choice in their fingerprints: training has not."""
+    lines = [data, "iterations=2", "reranker=embedder", "keep=all", f"method={method}"]
+    steps, _ = build_retriever(*lines, "iter0/choose_embedder.checkpoint=3")
+    by_name = {step.name: step for step in steps}
+    part = "adapter" if method == "lora" else "model"
+    for kind in ("embedder", "reranker"):
+        chosen = by_name[f"iter0/choose_{kind}"]
+        assert str(chosen.inputs["training"]) == f"iter0/finetune_{kind}"
+        later = by_name[f"iter1/finetune_{kind}"].inputs["current_best"]
+        assert str(later) == f"iter0/choose_{kind}[{part}]"
+    gate = by_name["iter1/rerank_mined"].inputs["teacher_gate"]
+    assert str(gate) == "iter0/choose_reranker[teacher_gate]"
+    assert by_name["iter0/choose_embedder"].config.checkpoint == 3
+    plain, _ = build_retriever(*lines)
+    trained = next(step for step in plain if step.name == "iter0/finetune_embedder")
+    assert trained.config == by_name["iter0/finetune_embedder"].config
+    assert trained.config.keep == "all"
+
+
+def test_examples_are_drawn_or_given(data: str, tmp_path: Path) -> None:
+    steps, _ = build_retriever(data, "iterations=1", "num_examples=2")
+    by_name = {step.name: step for step in steps}
+    for name in ("zero_shot/embed_train", "iter0/finetune_embedder"):
+        assert str(by_name[name].inputs["examples"]) == "prepare[examples.jsonl]"
+    assert by_name["iter0/finetune_embedder"].config.num_examples == 2
+    assert by_name["iter0/embed_train"].inputs["examples"] is None, "the model has them"
+    file = tmp_path / "examples.jsonl"
+    file.write_text('{"query": "q", "answer": "a"}\n')
+    with pytest.raises(InputError, match=r"examples: .* given, with num_examples=2; expected one"):
+        build_retriever(data, "num_examples=2", f"examples={file}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "refused"),
+    [
+        ([], True),
+        (["finetune_reranker.teacher_gate=open"], False),
+        (["keep=all"], True),
+        (["distillation=none"], False),
+        (["iterations=1"], False),
+    ],
+)
+def test_a_teacher_that_cannot_be_tested_is_refused_by_the_plan(
+    data: str, lines: list[str], refused: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [data, "validation_fraction=0", "reranker=embedder", *lines]
+    words = [word for line in given for word in ("--set", line)]
+    status = main(["plan", "retriever", *words, "--store", str(tmp_path / "store")])
+    said = "a reranker without held-out queries given" in capsys.readouterr().err
+    assert (status, said) == (2 if refused else 0, refused)
 
 
 def test_a_teacher_of_the_data_needs_no_held_out_queries(data: str) -> None:
