@@ -9,12 +9,12 @@ from ratchet.jobs.answers import (
     compare_checkpoints,
     evaluate_answers,
     generate,
-    grpo,
     prepare_tasks,
     rejection_sample,
     sft,
     teacher_logprobs,
 )
+from ratchet.jobs.on_policy import grpo
 from ratchet.orchestrator.step import Output, Row, Source, Step, Summary, step
 from ratchet.recipes.parts.models import choose_model
 

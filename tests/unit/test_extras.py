@@ -17,7 +17,8 @@ import pytest
 
 from ratchet.data.tasks.chat import make_task
 from ratchet.errors import InputError
-from ratchet.jobs.answers import generate, grpo, sft, teacher_logprobs
+from ratchet.jobs.answers import generate, sft, teacher_logprobs
+from ratchet.jobs.on_policy import grpo
 from ratchet.jobs.retrieval import embed, finetune_embedder, finetune_reranker, rerank
 from ratchet.jobs.retrieval.datasets import find_datasets
 

@@ -9,7 +9,7 @@ from tiny_models import save_chat_model
 from ratchet.data.tables import write_shards
 from ratchet.data.tasks.chat import make_task
 from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
-from ratchet.jobs.answers import grpo
+from ratchet.jobs.on_policy import grpo
 
 VERIFIER = "def verify(gold, answers):\n    return '' < answers[0][:1] <= '~'\n"
 FAST = grpo.Config(

@@ -18,10 +18,11 @@ from safetensors.torch import save_file
 from tokenizers import processors
 
 from ratchet.errors import RatchetError
-from ratchet.jobs.answers import generate, grpo, sft, teacher_logprobs
+from ratchet.jobs.answers import generate, sft, teacher_logprobs
 from ratchet.jobs.export import export_model
 from ratchet.jobs.indexes import build_index
 from ratchet.jobs.model_checks import check_as_used, check_embedder_model, read_size
+from ratchet.jobs.on_policy import grpo
 from ratchet.jobs.retrieval import embed, finetune_embedder, finetune_reranker, merge, rerank
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import read_encoding_config

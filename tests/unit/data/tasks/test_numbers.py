@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ratchet.data.tasks import gsm8k, read_samples
 from ratchet.data.tasks.gsm8k import format_number, parse_number
 from ratchet.errors import DataError
-from ratchet.jobs.answers.grpo_training import compute_reward
+from ratchet.jobs.on_policy.grpo_training import compute_reward
 
 FORMS: dict[int | str, list[str]] = {
     18: [

@@ -13,8 +13,9 @@ from architectures import ALL_ARCHITECTURES, SIZE, make, mark_rare
 from tiny_models import save_model
 
 from ratchet.errors import InputError, ModelError
-from ratchet.jobs.answers import grpo, sft
+from ratchet.jobs.answers import sft
 from ratchet.jobs.model_checks import check_target_modules
+from ratchet.jobs.on_policy import grpo
 from ratchet.jobs.retrieval import finetune_embedder, finetune_reranker
 from ratchet.jobs.statements import finetune_embedder_pairs
 from ratchet.models.adapters import lora

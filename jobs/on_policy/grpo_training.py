@@ -35,7 +35,7 @@ from ratchet.models.loading import silence_transformers, train_in_float32
 from ratchet.orchestrator.job_interface import Resources
 
 if TYPE_CHECKING:
-    from ratchet.jobs.answers.grpo import Inputs, Options
+    from ratchet.jobs.on_policy.grpo import Inputs, Options
 
 
 class TrainerState:

@@ -161,7 +161,7 @@ def estimate_needs(step: needs.ModelStep) -> Needs | None:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    from ratchet.jobs.answers.grpo_training import GrpoTask
+    from ratchet.jobs.on_policy.grpo_training import GrpoTask
     from ratchet.jobs.training.finetuning import run_finetuning
 
     check_samples(inputs.train)  # at plan time they may not have existed

@@ -29,9 +29,10 @@ from ratchet.data.tasks.task import (
     write_task_name,
 )
 from ratchet.errors import InputError
-from ratchet.jobs.answers import grpo, sft
-from ratchet.jobs.answers.grpo import run
-from ratchet.jobs.answers.grpo_training import GrpoTask, compute_reward, draw_order
+from ratchet.jobs.answers import sft
+from ratchet.jobs.on_policy import grpo
+from ratchet.jobs.on_policy.grpo import run
+from ratchet.jobs.on_policy.grpo_training import GrpoTask, compute_reward, draw_order
 from ratchet.jobs.training.config import check_adapter
 from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models.adapters import lora

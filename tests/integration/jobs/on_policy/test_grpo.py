@@ -17,13 +17,8 @@ from ray import cloudpickle
 from safetensors.torch import load_file
 from step_process import run_step
 
-from ratchet.jobs.answers import (
-    compare_checkpoints,
-    evaluate_answers,
-    generate,
-    grpo,
-    grpo_training,
-)
+from ratchet.jobs.answers import compare_checkpoints, evaluate_answers, generate
+from ratchet.jobs.on_policy import grpo, grpo_training
 from ratchet.orchestrator.job_interface import Context, Result
 
 MakeContext = Callable[..., Context]
