@@ -113,13 +113,17 @@ class ModelStep:
         return Needs(**found, remedies=LESS_INFERENCE) if found else None
 
     def estimate_training(
-        self, kind: "Kind", *, length: int, tokens: int, **kept: int
+        self, kind: "Kind", *, length: int, tokens: int, teacher: Path | None = None, **kept: int
     ) -> Needs | None:
         """Return the needs of a finetuning job.
 
-        length: tokens per text. tokens: number of tokens whose activations a worker keeps at a time. kept: `vectors`,
-        the number of embeddings that a training step keeps, or `labels`, the number of tokens whose logits are kept."""
-        if _is_small(self.folder, self.resources):
+        length: tokens per text. tokens: number of tokens whose activations a worker keeps at a time. teacher: a model
+        that runs beside the trained one. kept: `vectors`, the number of embeddings that a training step keeps, or
+        `labels`, the number of tokens whose logits are kept."""
+        folders = [self.folder]
+        if teacher is not None:
+            folders.append(teacher)
+        if all(_is_small(folder, self.resources) for folder in folders):
             return None
         from ratchet.models.meta import footprint
 
@@ -131,6 +135,7 @@ class ModelStep:
             self.resources.workers or 1,
             rows=max(1, tokens // length),
             length=length,
+            teacher=teacher,
             **kept,
         )
         return Needs(**found, remedies=LESS_TRAINING) if found else None

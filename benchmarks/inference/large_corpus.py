@@ -319,7 +319,7 @@ def make_mined(given: argparse.Namespace, start: int, rows: int) -> pa.Table:
 
 
 def train_sft(given: argparse.Namespace) -> None:
-    from ratchet.jobs.answers.sft_training import TOKENS, TokenTable
+    from ratchet.jobs.answers.token_table import TOKENS, TokenTable
 
     def make_tables() -> Iterator[pa.Table]:
         for start in range(0, given.documents, SHARD_ROWS):

@@ -43,3 +43,5 @@ SAMPLE = Limit("max_length", 2048, answered=False)
 PROMPT = Limit("max_prompt_length", 4096)
 """Prompts of `generate`."""
 GRPO_PROMPT = Limit("max_prompt_length", 1024)
+DISTILLED = Limit("max_length", 2048)
+"""Samples of `distill`, whose prompts the student also answers."""

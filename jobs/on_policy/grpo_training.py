@@ -25,6 +25,7 @@ from ratchet.data.tasks.task import CORRECT, SAMPLES, Sample, Task, row_to_sampl
 from ratchet.errors import InputError
 from ratchet.jobs.answers.held_out_answers import AnswerTask
 from ratchet.jobs.answers.lengths import GRPO_PROMPT
+from ratchet.jobs.on_policy.draws import draw_order
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.schedule import learning_rate_at
 from ratchet.jobs.training.trainer import Trainer, seed_generators
@@ -284,11 +285,3 @@ def compute_reward(task: Task, sample: Sample, answer: str) -> float:
     sample, so it is 1 or 0."""
     labels = [verification.label for verification in task.verify(sample.gold, [answer])]
     return labels.count(CORRECT) / len(labels)
-
-
-def draw_order(samples: int, draws: int, seed: int) -> np.ndarray:
-    """Return indices of samples, int64 [draws]: random permutations of all samples, one after the other."""
-    rounds = []
-    for number in range(-(-draws // samples)):
-        rounds.append(np.random.default_rng([seed, number]).permutation(samples))
-    return np.concatenate(rounds)[:draws]

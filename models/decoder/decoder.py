@@ -14,7 +14,7 @@ import transformers
 from torch import Tensor
 
 from ratchet.errors import ModelError
-from ratchet.models.decoder.conversation import Conversations
+from ratchet.models.decoder.conversation import Conversations, Tokens
 from ratchet.models.loading import open_model, save_weights
 from ratchet.models.model_files import read_main_dtype
 from ratchet.models.model_kind import read_config, read_optional
@@ -157,18 +157,45 @@ def check_head(base: Path) -> None:
             )
 
 
-def check_same_tokens(one: Path, other: Path) -> None:
-    """Raise ModelError if two tokenizers differ in the id of a shared token, or in the tokens and labels of a
-    conversation. The latter include the chat template and the token that ends an answer."""
+def _compare_tokens(one: Path, other: Path) -> tuple[list[int], list[Tokens]]:
+    """Return the ids of the tokens that two vocabularies share, none if a token has two ids, and a conversation as each
+    tokenizer reads it."""
     first = load_conversations(one)
     second = load_conversations(other)
     mine = first.tokenizer.get_vocab()
     theirs = second.tokenizer.get_vocab()
     # Tokens that only one vocabulary has are harmless; a token with two ids is not.
-    same_ids = all(mine[token] == theirs[token] for token in mine.keys() & theirs.keys())
+    shared = mine.keys() & theirs.keys()
+    ids = []
+    if all(mine[token] == theirs[token] for token in shared):
+        ids = sorted(mine[token] for token in shared)
     probe = "Combine 12 and 3.5 into \\boxed{42}: naïve café, x² = 4\n<answer>(1 + 2) * 3</answer>"
-    samples = [talks.tokenize_sample("", [probe], [probe]) for talks in (first, second)]
-    if not same_ids or samples[0] != samples[1]:
+    return ids, [talks.tokenize_sample("", [probe], [probe]) for talks in (first, second)]
+
+
+def find_shared_tokens(teacher: Path, student: Path) -> list[int]:
+    """Return the ids of the tokens that two vocabularies share, in increasing order. The chat templates may differ.
+    Raises ModelError if a shared token has two ids, or if an answer has other tokens in one model than in the other,
+    with the token that ends it."""
+    shared, samples = _compare_tokens(teacher, student)
+    answers = []
+    for sample in samples:
+        start = sample.trained.index(True)
+        answers.append(sample.ids[start : start + sample.labels])
+    if not shared or answers[0] != answers[1]:
+        raise ModelError(
+            f"teacher {teacher}: its tokens of an answer are not those of {student}; expected the same ids, since"
+            " distributions are compared token by token; use a teacher of the same family, or train on the teacher's"
+            " answers instead"
+        )
+    return shared
+
+
+def check_same_tokens(one: Path, other: Path) -> None:
+    """Raise ModelError if two tokenizers differ in the id of a shared token, or in the tokens and labels of a
+    conversation. The latter include the chat template and the token that ends an answer."""
+    shared, samples = _compare_tokens(one, other)
+    if not shared or samples[0] != samples[1]:
         raise ModelError(
             f"models {one} and {other}: their tokens of a conversation differ; expected the same, since"
             " log-probabilities are per token; give both the same vocabulary, chat template and eos_token in"

@@ -47,7 +47,7 @@ def compute_loss(
     teachers: log-probabilities for each conversation; None: cross-entropy only. The KL divergence is over the teacher's
     top K tokens at `temperature`, scaled by temperature squared (Hinton et al. 2015).
     """
-    hidden_TD, label_T = _states_at_labels(decoder, conversations, multiple)
+    hidden_TD, label_T = states_at_labels(decoder, conversations, multiple)
     if teachers is not None:
         given = _concatenate_teachers(teachers, decoder.device)
     else:
@@ -78,7 +78,7 @@ def top_logprobs(
 ) -> list[TeacherLogprobs]:
     """Return the top `top` tokens at each label of each conversation, with log-probabilities over the vocabulary. rows:
     number of rows of the student's head. The teacher's head may have more, which belong to no token."""
-    hidden_TD, label_T = _states_at_labels(decoder, conversations, 8)
+    hidden_TD, label_T = states_at_labels(decoder, conversations, 8)
     ids = []
     logs = []
     for start in range(0, len(label_T), CHUNK):
@@ -96,7 +96,7 @@ def top_logprobs(
     return [TeacherLogprobs(*part) for part in parts]
 
 
-def _states_at_labels(
+def states_at_labels(
     decoder: Decoder, conversations: Sequence[Tokens], multiple: int
 ) -> tuple[Tensor, Tensor]:
     """Return (states that predict a label [T, D], labels int64 [T]), row by row. Padding is on the right, which a

@@ -12,7 +12,7 @@ windows). If all layers are equal, passes of four and of two layers tell what a 
 import warnings
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -120,11 +120,13 @@ def estimate_training(
     length: int,
     vectors: int = 0,
     labels: int = 0,
+    teacher: Path | None = None,
 ) -> dict[str, float] | None:
     """Return the GB that a finetuning worker needs: `gpu_memory`, `memory` (of the host), and `disk` of the whole step.
 
     config: see `FinetuneConfig`. gpus: of a worker. rows, length: texts whose activations a worker keeps at a time.
-    vectors: number of embeddings that a training step keeps. labels: number of tokens whose logits are kept.
+    vectors: number of embeddings that a training step keeps. labels: number of tokens whose logits are kept. teacher: a
+    model that runs beside the trained one, without gradients and not quantized.
     """
     full = config.method == "full"
     one = _measure(
@@ -162,7 +164,15 @@ def estimate_training(
     # On CPUs the file of a base in 4 bits stays mapped into memory.
     weights = (one.weights if gpus else one.loaded) / shards[3]
     held = weights + gradients + (0 if full else model)
-    held += one.peak + 12 * vectors * one.width + 12 * labels * (one.head // one.width)
+    peak = one.peak
+    if teacher is not None:
+        plain = replace(config, quantization="none")
+        other = _measure(teacher, kind, plain, gpus, rows=rows, length=length)
+        if other is None:
+            return None
+        held += other.weights
+        peak = max(peak, other.peak)  # the teacher runs before the trained model
+    held += peak + 12 * vectors * one.width + 12 * labels * (one.head // one.width)
     saved = 0
     if config.shard_stage == 3:
         # Not sharded: the layer that runs and the next one, which is prefetched, or the head and its gradient; and the

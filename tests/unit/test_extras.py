@@ -18,7 +18,7 @@ import pytest
 from ratchet.data.tasks.chat import make_task
 from ratchet.errors import InputError
 from ratchet.jobs.answers import generate, sft, teacher_logprobs
-from ratchet.jobs.on_policy import grpo
+from ratchet.jobs.on_policy import distill, grpo
 from ratchet.jobs.retrieval import embed, finetune_embedder, finetune_reranker, rerank
 from ratchet.jobs.retrieval.datasets import find_datasets
 
@@ -45,6 +45,7 @@ USES: dict[tuple[str, str], Callable[[], Any]] = {
     ("vllm", "generate.engine: 'vllm' given, without vllm"): partial(
         check, generate, engine="vllm"
     ),
+    ("grpo", "distill: given, without trl"): partial(check, distill),
     ("grpo", "grpo: given, without trl"): partial(check, grpo),
     ("math", "verifier: math given, without math_verify"): partial(make_task, "math"),
     ("datasets", "data: hf://a/b given, without datasets"): partial(find_datasets, "hf://a/b"),

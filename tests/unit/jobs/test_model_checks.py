@@ -22,7 +22,7 @@ from ratchet.jobs.answers import generate, sft, teacher_logprobs
 from ratchet.jobs.export import export_model
 from ratchet.jobs.indexes import build_index
 from ratchet.jobs.model_checks import check_as_used, check_embedder_model, read_size
-from ratchet.jobs.on_policy import grpo
+from ratchet.jobs.on_policy import distill, grpo
 from ratchet.jobs.retrieval import embed, finetune_embedder, finetune_reranker, merge, rerank
 from ratchet.models.embedder import encoder
 from ratchet.models.embedder.encoding_config import read_encoding_config
@@ -218,6 +218,7 @@ def test_rerankers(
     [
         (generate, "max_prompt_length", 32, {"max_new_tokens": 32}),
         (grpo, "max_prompt_length", 32, {"max_new_tokens": 32, "steps": 9}),
+        (distill, "max_length", 32, {"max_new_tokens": 32}),
         (sft, "max_length", 64, {}),
         (teacher_logprobs, "max_length", 64, {}),
     ],

@@ -17,6 +17,7 @@ from ratchet.orchestrator.recipe import single_job
 
 TRAINING = ["gradient_checkpointing", "offload", "save_steps", "zero_stage"]
 NEUTRAL = {
+    "distill": ["gradient_checkpointing", "save_steps"],
     "finetune_embedder": TRAINING,
     "finetune_embedder_pairs": TRAINING,
     "finetune_reranker": TRAINING,
@@ -25,7 +26,7 @@ NEUTRAL = {
     "sft": TRAINING,
 }
 NF4 = [
-    *("embed", "finetune_embedder"),
+    *("distill", "embed", "finetune_embedder"),
     *("finetune_embedder_pairs", "finetune_reranker", "generate", "grpo", "rerank", "sft"),
     "teacher_logprobs",
 ]
@@ -114,7 +115,7 @@ def test_an_extra_changes_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
         for cached in (code._distributions, code.follow_imports):
             cached.cache_clear()
         found = {name: code.read_code(job).libraries for name, job in list_jobs().items()}
-        del found["grpo"]  # which is the extra itself
+        del found["distill"], found["grpo"]  # which are the extra itself
         return found
 
     try:

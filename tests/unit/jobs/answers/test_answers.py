@@ -30,7 +30,8 @@ from ratchet.jobs.answers import (
     teacher_logprobs,
 )
 from ratchet.jobs.answers.answering import Worker, count_shared_tokens
-from ratchet.jobs.answers.sft_training import TOKENS, SftTask, Teacher, TokenTable
+from ratchet.jobs.answers.sft_training import SftTask, Teacher
+from ratchet.jobs.answers.token_table import TOKENS, TokenTable
 from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models import loading
 from ratchet.models.decoder import decoder

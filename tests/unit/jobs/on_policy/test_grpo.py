@@ -31,8 +31,9 @@ from ratchet.data.tasks.task import (
 from ratchet.errors import InputError
 from ratchet.jobs.answers import sft
 from ratchet.jobs.on_policy import grpo
+from ratchet.jobs.on_policy.draws import draw_order
 from ratchet.jobs.on_policy.grpo import run
-from ratchet.jobs.on_policy.grpo_training import GrpoTask, compute_reward, draw_order
+from ratchet.jobs.on_policy.grpo_training import GrpoTask, compute_reward
 from ratchet.jobs.training.config import check_adapter
 from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models.adapters import lora

@@ -15,7 +15,7 @@ from tiny_models import save_model
 from ratchet.errors import InputError, ModelError
 from ratchet.jobs.answers import sft
 from ratchet.jobs.model_checks import check_target_modules
-from ratchet.jobs.on_policy import grpo
+from ratchet.jobs.on_policy import distill, grpo
 from ratchet.jobs.retrieval import finetune_embedder, finetune_reranker
 from ratchet.jobs.statements import finetune_embedder_pairs
 from ratchet.models.adapters import lora
@@ -172,6 +172,7 @@ def test_every_job_that_trains_an_adapter_checks_its_layers(tmp_path: Path) -> N
     )
     jobs: list[tuple[Any, Path, str]] = [
         (sft, decoder, "embed_tokens"),
+        (distill, decoder, "embed_tokens"),
         (grpo, decoder, "embed_tokens"),
         (finetune_embedder, embedder, "word_embeddings"),
         (finetune_embedder_pairs, embedder, "word_embeddings"),
