@@ -49,10 +49,6 @@ VERIFICATIONS = pa.schema(
 """verifications: labels, [completions][questions]. scores: [completions][questions][names in Task.scores]."""
 
 
-TRUNCATED = "truncated"
-"""The label of a wrong answer at the limit of tokens, in place of the verifier's label."""
-
-
 def pass_at_k(num_completions: int, correct: int, k: int) -> float:
     """Return the probability that k <= num_completions completions drawn without replacement contain a correct one:
     1 - C(n-c, k) / C(n, k), the unbiased estimator of Chen et al. 2021 (Codex), section 2.1."""

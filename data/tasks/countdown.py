@@ -26,11 +26,14 @@ MAX_SOLVED = 6
 FAILURES = (
     "missing_answer_tags",
     "lhs_parse_or_eval_error",
+    "invalid_number_usage",
     "rhs_parse_or_eval_error",
     "equation_not_balanced",
-    "invalid_number_usage",
     "wrong_value",
 )
+"""Names and order of https://github.com/oumi-ai/oumi/blob/2a91dba/gold/metrics.py, whose results are published."""
+SIGNS = str.maketrans("×÷−", "*/-")
+"""Signs of multiplication, division and subtraction that models write -> those of Python."""
 
 
 def extract_answer(text: str) -> str | None:
@@ -43,25 +46,27 @@ def extract_answer(text: str) -> str | None:
 
 
 def classify(numbers: Sequence[int], target: int, text: str) -> str:
-    """Return `correct`, or the first of FAILURES that applies. An answer without an equals sign is the left-hand side
-    alone."""
-    answer = extract_answer(text)
-    if answer is None:
+    """Return `correct`, or the first of FAILURES that applies. The last equals sign divides the equation. Without one,
+    or with nothing after it, the answer is the left-hand side alone."""
+    answer = (extract_answer(text) or "").translate(SIGNS)
+    if not answer.strip():
         return "missing_answer_tags"
-    left, equals, right = answer.partition("=")
+    left, equals, right = answer.rpartition("=")
+    if not equals:
+        left, right = answer, ""
     try:
         value, used, _ = parse(left)
     except BadExpression:
         return "lhs_parse_or_eval_error"
-    if equals:
+    if sorted(used) != sorted(numbers):
+        return "invalid_number_usage"
+    if right.strip():
         try:
             other, _, _ = parse(right)
         except BadExpression:
             return "rhs_parse_or_eval_error"
         if value != other:
             return "equation_not_balanced"
-    if sorted(used) != sorted(numbers):
-        return "invalid_number_usage"
     if value == target:
         return CORRECT
     return "wrong_value"

@@ -1,11 +1,15 @@
 """compare_checkpoints: compare losses, gradient norm, pass@k and failures of a run's checkpoints, and find collapses.
 
+The table `k=1` counts the newest completion of each question. The table of k completions counts a question that one of
+them answers as passed, and otherwise the failure of the newest one.
 The best checkpoint is selected on the held-out samples of training (`valid`), never on the test questions.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ratchet.errors import InputError
 from ratchet.jobs.directions import find_direction
@@ -16,16 +20,24 @@ from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveIn
 class Config:
     steps: tuple[PositiveInt, ...]
     """Training steps of the checkpoints, in the order of `evaluations`."""
+    baselines: tuple[str, ...] = ()
+    """Names of the models of `baselines`."""
+    failures_at_1: tuple[str, ...] = ()
+    """Order of the failures in the table `k=1`. Empty: the verifier's."""
+    failures_at_k: tuple[str, ...] = ()
+    """Order of the failures in the table of all completions. Empty: the verifier's."""
 
 
 @dataclass(frozen=True)
 class Inputs:
     training: Path
-    """The output of `sft` or `grpo`."""
+    """The output of `sft`, `grpo` or `distill`."""
     evaluations: tuple[Path, ...]
     """The output of `evaluate_answers` for each checkpoint, on the same samples."""
     before: Path | None = None
     """The output of `evaluate_answers` for the model before training. None: it is not in the comparison."""
+    baselines: tuple[Path, ...] = ()
+    """The output of `evaluate_answers` for other models, which have rows in the tables of k."""
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> None:
@@ -37,6 +49,11 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> None:
         raise InputError(
             f"compare_checkpoints.evaluations: {len(inputs.evaluations)} given, for {len(config.steps)} checkpoints;"
             " expected one per checkpoint"
+        )
+    if inputs.baselines is not None and len(inputs.baselines) != len(config.baselines):
+        raise InputError(
+            f"compare_checkpoints.baselines: {len(config.baselines)} names given, for {len(inputs.baselines)} models;"
+            " expected one per model"
         )
 
 
@@ -52,9 +69,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if inputs.before is not None:
         steps.insert(0, 0)
         folders.insert(0, inputs.before)
-    summaries = [json.loads((folder / "summary.json").read_text()) for folder in folders]
+    summaries = [read_summary(folder) for folder in folders]
+    others = [read_summary(folder) for folder in inputs.baselines]
     questions = summaries[0]["questions"]
-    if any(summary["questions"] != questions for summary in summaries):
+    if any(summary["questions"] != questions for summary in (*summaries, *others)):
         raise InputError(
             "compare_checkpoints.evaluations: different numbers of questions given; expected evaluations on the same"
             " samples"
@@ -63,9 +81,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     failures: dict[
         str, None
     ] = {}  # those of a user's verifier are known only from the answers that have them
-    for summary in summaries:
-        failures |= dict.fromkeys(summary["failures"])
+    most = max(summaries[0]["counts"], key=int)
+    for summary in (*summaries, *others):
+        failures |= dict.fromkeys(summary["counts"][most]["failures"])
     rows = []
+    losses = []
     best = 0  # selected on the held-out samples, not on the test questions that were answered above
     held_out = []
     for step, summary in zip(steps, summaries, strict=True):
@@ -78,9 +98,20 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         row["gradient_norm"] = norms[step - 1] if step else None
         for name in names:
             row[name] = summary["metrics"][name]
+        counts = summary["counts"][most]
         for name in failures:
-            row[name] = summary["failures"].get(name, 0)
+            row[name] = counts["failures"].get(name, 0)
+        row["truncated"] = counts["truncated"]
         row["note"] = ""
+        if step:
+            losses.append(
+                {
+                    "Steps": label,
+                    "Train Loss": row["train_loss"],
+                    "Eval Loss": row.get("valid/eval_loss"),
+                    "Grad Norm": row["gradient_norm"],
+                }
+            )
         rows.append(row)
         held_out.append(values)
         if is_better(history["metric"], values, held_out[best]):
@@ -103,7 +134,39 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         curves[title] = {"x": [float(step) for step in steps], "y": y}
     metrics = {"best_checkpoint": rows[best]["step"], **{name: rows[best][name] for name in names}}
     metrics["collapses"] = "; ".join(described) or "none"
-    return Result(metrics, {"checkpoints": rows}, curves)
+    tables = {"checkpoints": rows}
+    labels = [*(row["step"] for row in rows), *config.baselines]
+    orders = {"1": config.failures_at_1, most: config.failures_at_k}
+    for k, order in orders.items():
+        listed = []
+        for label, summary in zip(labels, (*summaries, *others), strict=True):
+            names = tuple(dict.fromkeys((*order, *failures)))
+            listed.append(count_answers(label, summary, k, names))
+        tables[f"k={k}"] = listed
+    tables["losses"] = losses
+    return Result(metrics, tables, curves)
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Return what `evaluate_answers` has written for other steps."""
+    return json.loads((folder / "summary.json").read_text())
+
+
+def count_answers(
+    label: str, summary: dict[str, Any], k: str, failures: Sequence[str]
+) -> dict[str, Any]:
+    """Return a row: the questions that the newest k completions of a model answer, and the failures of the others."""
+    counts = summary["counts"][k]
+    passed = counts["passed"]
+    share = round(passed / summary["questions"], 4)
+    total = summary["questions"]
+    if k == "1":
+        row = {"Checkpoint": label, "Total": total, "Correct": passed, "Accuracy": share}
+    else:
+        row = {"N": label, "Total": total, f"Passed (pass@{k})": passed, f"Pass@{k}": share}
+    for name in failures:
+        row[name] = counts["failures"].get(name, 0)
+    return row | {"truncated": counts["truncated"]}
 
 
 JOB = Job(

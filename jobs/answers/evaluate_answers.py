@@ -2,8 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ from ratchet.jobs.directions import find_direction
 from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveInt, Progress, Result
 
 if TYPE_CHECKING:
-    from ratchet.data.tasks.task import Task, Verification
+    from ratchet.data.tasks.task import Task
 
 MAX_CASES = 4
 
@@ -45,6 +45,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> None:
 def list_metrics(config: Config) -> list[str]:
     names = [f"pass@{k}" for k in config.k]
     names += ["em", "f1", "lenient", "score", "questions", "questions_per_group", "latency"]
+    names.append("truncated")
     return [*names, "prompt_tokens", "generated_tokens", "prompt_tokens_api"]
 
 
@@ -54,7 +55,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from ratchet.data.tables import list_shards, write_table
     from ratchet.data.tasks import read_task
-    from ratchet.data.tasks.answers import TRUNCATED, VERIFICATIONS, count_failures
+    from ratchet.data.tasks.answers import VERIFICATIONS
     from ratchet.data.tasks.task import CORRECT, write_task_name
 
     task = read_task(inputs.completions, inputs.verifier_file)
@@ -71,18 +72,19 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         )
     write_task_name(context.out, task.name, **task.source)
     metrics = found.compute_metrics(config.k)
-    last = count_failures(found.questions)
-    names = dict.fromkeys((*task.failures, TRUNCATED, *sorted(found.labels)))
+    names = dict.fromkeys((*task.failures, *sorted(found.labels)))
     names.pop(CORRECT, None)
-    failures = {name: last[name] for name in names}
-    summary = {"metrics": metrics, "failures": failures, "questions": len(found.questions)}
+    counts = {}
+    for k in sorted({1, len(found.questions[0])}):
+        counts[k] = found.count(names, k)
+    summary = {"metrics": metrics, "counts": counts, "questions": len(found.questions)}
     (context.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     by_label = []
     for name in (CORRECT, *names):
         share = round(found.labels[name] / found.labels.total(), 4)
         by_label.append({"label": name, "answers": found.labels[name], "share": share})
     unsolved = []
-    for name, count in failures.items():
+    for name, count in counts[k]["failures"].items():
         share = round(count / len(found.questions), 4)
         unsolved.append({"failure": name, "questions": count, "share": share})
     tables = {"answers by label": by_label, "unsolved questions by last failure": unsolved}
@@ -95,6 +97,8 @@ class Answers:
     def __init__(self) -> None:
         self.questions: list[list[str]] = []
         """The labels of each question's completions, in the order of the completions."""
+        self.truncated: list[list[bool]] = []
+        """Whether each of these completions was truncated."""
         self.labels: Counter[str] = Counter()
         self.scores: Counter[str] = Counter()
         """Name of a score -> sum over all answers."""
@@ -109,8 +113,13 @@ class Answers:
         gold = json.loads(row["gold"])
         labels = []
         scores = []
+        cut = []
         for answers, truncated in zip(row["answers"], row["truncated"], strict=True):
-            verified = verify(task, gold, answers, truncated)
+            verified = task.verify(gold, answers)
+            if len(verified) <= len(truncated):
+                cut.append(truncated[-len(verified) :])
+            else:  # one answer to several questions
+                cut.append([any(truncated)] * len(verified))
             labels.append([one.label for one in verified])
             scores.append([[one.scores.get(name, 0.0) for name in task.scores] for one in verified])
             for own in scores[-1]:
@@ -120,6 +129,7 @@ class Answers:
         for own_labels in zip(*labels, strict=True):  # those of one question
             self.questions.append(list(own_labels))
             self.labels.update(own_labels)
+        self.truncated += map(list, zip(*cut, strict=True))
         self._add_tokens(row)
         return {"id": row["id"], "group": row["group"], "verifications": labels, "scores": scores}
 
@@ -151,6 +161,21 @@ class Answers:
             columns[name] = [{"text": _shorten(text), "good": good}]
         cases.append({"title": row["id"], "columns": columns})
 
+    def count(self, names: Iterable[str], k: int) -> dict[str, Any]:
+        """Count the questions that the newest k completions answer, and by the label of the newest one the others.
+        names: failures to count. `truncated`: unsolved questions whose newest completion was truncated."""
+        from ratchet.data.tasks.answers import count_failures
+        from ratchet.data.tasks.task import CORRECT
+
+        newest = [labels[-k:] for labels in self.questions]
+        failed = count_failures(newest)
+        cut = 0
+        for labels, truncated in zip(newest, self.truncated, strict=True):
+            cut += truncated[-1] and CORRECT not in labels
+        failures = {name: failed[name] for name in names}
+        passed = len(newest) - failed.total()
+        return {"passed": passed, "failures": failures, "truncated": cut}
+
     def compute_metrics(self, ks: Sequence[int]) -> dict[str, float]:
         from ratchet.data.tasks.answers import pass_at_k
         from ratchet.data.tasks.task import CORRECT
@@ -164,6 +189,7 @@ class Answers:
                 found[f"pass@{k}"] = round(solved / len(correct), 6)
         for name, total in self.scores.items():
             found[name] = round(total / self.labels.total(), 6)
+        found["truncated"] = round(sum(map(sum, self.truncated)) / self.labels.total(), 6)
         found["questions"] = len(correct)
         found["questions_per_group"] = round(len(correct) / len(self.groups), 4)
         for name, total in self.tokens.items():
@@ -172,20 +198,6 @@ class Answers:
         if len(seconds) == len(self.seconds):
             found["latency"] = round(sum(seconds) / len(self.groups), 4)
         return found
-
-
-def verify(
-    task: "Task", gold: Any, answers: Sequence[str], truncated: Sequence[bool]
-) -> "list[Verification]":
-    """Verify a completion. A wrong answer in a truncated turn gets the label `TRUNCATED`."""
-    from ratchet.data.tasks.answers import TRUNCATED
-    from ratchet.data.tasks.task import CORRECT
-
-    found = task.verify(gold, answers)
-    for number, is_cut in enumerate(truncated[-len(found) :]):
-        if is_cut and found[number].label != CORRECT:
-            found[number] = replace(found[number], label=TRUNCATED)
-    return found
 
 
 def _shorten(text: str) -> str:
