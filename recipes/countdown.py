@@ -23,6 +23,8 @@ def countdown(
     teacher_completions: Annotated[int, Ge(0)] = 0,
     ce_weight: Annotated[float, Interval(ge=0, le=1)] = 0.5,
     baselines: tuple[str, ...] = (),
+    distill_steps: tuple[Annotated[int, Ge(1)], ...] = (),
+    lmbda: Annotated[float, Interval(ge=0, le=1)] = 0.5,
     grpo_steps: tuple[Annotated[int, Ge(1)], ...] = (),
     seed: Seed = 42,
 ) -> Summary:
@@ -42,7 +44,10 @@ def countdown(
     teacher_completions  completions of the teacher per task. sft trains on the first correct one. 0: on the solutions
     ce_weight   with a teacher: the loss is ce_weight * CE + (1 - ce_weight) * KL from the teacher's distributions
     baselines   further models to evaluate without training
-    grpo_steps  training steps of GRPO after which its model is saved and evaluated. GRPO starts from the model of sft
+    distill_steps  training steps of on-policy distillation (distill) after which the model is saved and evaluated. It
+                takes the place of sft, and ends at the last of these steps. Empty: sft
+    lmbda       fraction of these steps whose answers are the student's own, not the targets (lambda in the paper)
+    grpo_steps  training steps of GRPO after which its model is saved and evaluated. GRPO starts from the trained model
                 and ends at the last of these steps. Empty: no GRPO
     seed        seed of the tasks, the split, the order of the training data and the sampling
 
@@ -68,6 +73,8 @@ def countdown(
         teacher=teacher,
         teacher_completions=teacher_completions,
         ce_weight=ce_weight,
+        distill_steps=distill_steps,
+        lmbda=lmbda,
         grpo_steps=grpo_steps,
         grpo_rate=grpo_rate,
         checkpoints=checkpoints,

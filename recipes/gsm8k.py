@@ -23,6 +23,8 @@ def gsm8k(
     teacher: str = "",
     teacher_completions: Annotated[int, Ge(0)] = 0,
     ce_weight: Annotated[float, Interval(ge=0, le=1)] = 0.5,
+    distill_steps: tuple[Annotated[int, Ge(1)], ...] = (),
+    lmbda: Annotated[float, Interval(ge=0, le=1)] = 0.5,
     grpo_steps: tuple[Annotated[int, Ge(1)], ...] = (),
     seed: Seed = 42,
 ) -> Summary:
@@ -40,7 +42,10 @@ def gsm8k(
     teacher     a larger model to distill: from its answers (teacher_completions) or its distributions (ce_weight)
     teacher_completions  the teacher's completions per problem. sft trains on the first correct one. 0: on the solutions
     ce_weight   with a teacher: the loss is ce_weight * CE + (1 - ce_weight) * KL from the teacher's distributions
-    grpo_steps  training steps of GRPO after which its model is saved and evaluated. GRPO starts from the model of sft
+    distill_steps  training steps of on-policy distillation (distill) after which the model is saved and evaluated. It
+                takes the place of sft, and ends at the last of these steps. Empty: sft
+    lmbda       fraction of these steps whose answers are the student's own, not the targets (lambda in the paper)
+    grpo_steps  training steps of GRPO after which its model is saved and evaluated. GRPO starts from the trained model
                 and ends at the last of these steps. Empty: no GRPO
     seed        seed of the split, the order of the training data and the sampling
 
@@ -59,6 +64,8 @@ def gsm8k(
         teacher=teacher,
         teacher_completions=teacher_completions,
         ce_weight=ce_weight,
+        distill_steps=distill_steps,
+        lmbda=lmbda,
         grpo_steps=grpo_steps,
         epochs=2,
         learning_rate=1e-4,

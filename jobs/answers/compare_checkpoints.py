@@ -20,7 +20,7 @@ from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveIn
 class Config:
     steps: tuple[PositiveInt, ...]
     """Training steps of the checkpoints, in the order of `evaluations`."""
-    baselines: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     """Names of the models of `baselines`."""
     failures_at_1: tuple[str, ...] = ()
     """Order of the failures in the table `k=1`. Empty: the verifier's."""
@@ -50,9 +50,9 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> None:
             f"compare_checkpoints.evaluations: {len(inputs.evaluations)} given, for {len(config.steps)} checkpoints;"
             " expected one per checkpoint"
         )
-    if inputs.baselines is not None and len(inputs.baselines) != len(config.baselines):
+    if inputs.baselines is not None and len(inputs.baselines) != len(config.names):
         raise InputError(
-            f"compare_checkpoints.baselines: {len(config.baselines)} names given, for {len(inputs.baselines)} models;"
+            f"compare_checkpoints.names: {len(config.names)} names given, for {len(inputs.baselines)} models;"
             " expected one per model"
         )
 
@@ -135,13 +135,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     metrics = {"best_checkpoint": rows[best]["step"], **{name: rows[best][name] for name in names}}
     metrics["collapses"] = "; ".join(described) or "none"
     tables = {"checkpoints": rows}
-    labels = [*(row["step"] for row in rows), *config.baselines]
-    orders = {"1": config.failures_at_1, most: config.failures_at_k}
-    for k, order in orders.items():
+    labels = [*(row["step"] for row in rows), *config.names]
+    orders = {most: config.failures_at_k, "1": config.failures_at_1}
+    for k in sorted(orders, key=int):
+        ordered = tuple(dict.fromkeys((*orders[k], *failures)))
         listed = []
         for label, summary in zip(labels, (*summaries, *others), strict=True):
-            names = tuple(dict.fromkeys((*order, *failures)))
-            listed.append(count_answers(label, summary, k, names))
+            listed.append(count_answers(label, summary, k, ordered))
         tables[f"k={k}"] = listed
     tables["losses"] = losses
     return Result(metrics, tables, curves)

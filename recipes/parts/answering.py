@@ -14,7 +14,7 @@ from ratchet.jobs.answers import (
     sft,
     teacher_logprobs,
 )
-from ratchet.jobs.on_policy import grpo
+from ratchet.jobs.on_policy import distill, grpo
 from ratchet.orchestrator.step import Output, Row, Source, Step, Summary, step
 from ratchet.recipes.parts.models import choose_model
 
@@ -117,10 +117,30 @@ def learn_from_teacher(
     return {"train": train, "teacher": logprobs, "ce_weight": ce_weight}
 
 
+def distill_teacher(
+    teacher: str, student: Model, samples: Output, *, num_completions: int, **settings: Any
+) -> Step:
+    """Train on a teacher's distributions over the student's own answers and the targets of samples. If
+    `num_completions` > 0, the targets are the teacher's correct answers. settings: those of `distill`."""
+    if not teacher:
+        raise InputError(
+            "distill_steps: given without a teacher; expected one, whose distributions are distilled; set teacher"
+        )
+    train: Output | Step = samples
+    if num_completions:
+        sampling = {name: settings[name] for name in ("max_new_tokens", "seed")}
+        train = learn_from_teacher(
+            teacher, student, samples, num_completions=num_completions, ce_weight=1.0, **sampling
+        )["train"]
+    return step(
+        "distill", distill.JOB, base=student, teacher=choose_model(teacher), train=train, **settings
+    )
+
+
 def select_model(
     base: Model, training: Step, checkpoint: str | None = None
 ) -> tuple[Model, Output | None]:
-    """Return (model, adapter or None) made by `sft` or `grpo`: the best ones, or those of a checkpoint."""
+    """Return (model, adapter or None) made by a training: the best ones, or those of a checkpoint."""
     made = take_result(training, checkpoint)
     if training.config.method == "full":
         return (made, None)
@@ -128,7 +148,7 @@ def select_model(
 
 
 def take_result(training: Step, name: str | None = None) -> Output:
-    """Return the model (method=full) or adapter made by `sft` or `grpo`: the best, or the checkpoint `name`."""
+    """Return the model (method=full) or adapter made by a training: the best, or the checkpoint `name`."""
     return training[name or ("model" if training.config.method == "full" else "adapter")]
 
 
@@ -142,6 +162,8 @@ def finetune_and_compare(
     teacher: str = "",
     teacher_completions: int = 0,
     ce_weight: float = 1.0,
+    distill_steps: Sequence[int] = (),
+    lmbda: float = 0.5,
     grpo_steps: Sequence[int] = (),
     grpo_rate: float | None = None,
     **settings: Any,
@@ -149,27 +171,37 @@ def finetune_and_compare(
     """Finetune, and evaluate on the test samples: the untrained and the trained model, all checkpoints, the teacher and
     the baselines.
 
-    others: task name -> test samples of another task, which all models answer too. grpo_steps: training steps of `grpo`
-    after which its model is saved and evaluated; empty: no GRPO. grpo_rate: learning rate of `grpo`; None: its default.
-    settings: settings of `sft`."""
+    others: task name -> test samples of another task, which all models answer too. distill_steps: training steps of
+    `distill`, which takes the place of `sft`, after which its model is saved and evaluated; empty: `sft`. grpo_steps:
+    the same of `grpo`, which follows; empty: no GRPO. grpo_rate: learning rate of `grpo`; None: its default. settings:
+    settings of `sft`."""
     sampling = {name: settings[name] for name in ("max_new_tokens", "seed")}
-    distilled = {"num_completions": teacher_completions, "ce_weight": ce_weight, **sampling}
-    learned = learn_from_teacher(teacher, model, prepared["train"], **distilled)
     verifier = find_verifier(prepared["train"])
-    training = step(
-        "sft",
-        sft.JOB,
-        base=model,
-        valid=prepared["valid"],
-        verifier_file=verifier,
-        **learned,
-        **settings,
-    )
+    held_out = {"valid": prepared["valid"], "verifier_file": verifier}
+    if distill_steps:
+        training = distill_teacher(
+            teacher,
+            model,
+            prepared["train"],
+            num_completions=teacher_completions,
+            steps=distill_steps[-1],
+            checkpoints=tuple(distill_steps),
+            lmbda=lmbda,
+            method=settings["method"],
+            **held_out,
+            **sampling,
+        )
+        numbers = tuple(distill_steps)
+    else:
+        distilled = {"num_completions": teacher_completions, "ce_weight": ce_weight, **sampling}
+        learned = learn_from_teacher(teacher, model, prepared["train"], **distilled)
+        training = step("sft", sft.JOB, base=model, **held_out, **learned, **settings)
+        numbers = settings.get("checkpoints", ())
     systems = [System("untrained", "start", model, baseline=True)]
-    for number in dict.fromkeys(settings.get("checkpoints", ())):  # `sft` refuses repeated ones
+    for number in dict.fromkeys(numbers):  # the jobs refuse repeated ones
         name = f"checkpoint-{number}"
         systems.append(System(f"step {number}", name, *select_model(model, training, name)))
-    best = "best" if "checkpoints" in settings else "trained"
+    best = "best" if distill_steps or "checkpoints" in settings else "trained"
     systems.append(System(best, best, *select_model(model, training), made_by=training))
     final = training
     if grpo_steps:
@@ -180,12 +212,11 @@ def finetune_and_compare(
             base=base,
             current_best=adapter,
             train=prepared["train"],
-            valid=prepared["valid"],
-            verifier_file=verifier,
             method=training.config.method,
             steps=grpo_steps[-1],
             checkpoints=tuple(grpo_steps),
             learning_rate=grpo_rate,
+            **held_out,
             **sampling,
         )
         for number in grpo_steps:
@@ -207,19 +238,22 @@ def finetune_and_compare(
             label = f"{system.label}, as {task}" if task else system.label
             rows.append(make_row(label, system, found[place], num_completions))
     goals = []
-    for prefix, source, before, numbers in (
-        ("", training, "start", settings.get("checkpoints", ())),
+    compared_with = [one for one in systems if one.label in ("teacher", *baselines)]
+    for prefix, source, before, steps in (
+        ("", training, "start", numbers),
         ("grpo/", final, best, tuple(grpo_steps)),
     ):
-        if numbers:
-            evaluations = tuple(found[f"{prefix}checkpoint-{number}"] for number in numbers)
+        if steps:
+            evaluations = tuple(found[f"{prefix}checkpoint-{number}"] for number in steps)
             compared = step(
                 f"{prefix}checkpoints",
                 compare_checkpoints.JOB,
                 training=source,
                 evaluations=evaluations,
                 before=found[before],
-                steps=numbers,
+                baselines=tuple(found[one.name] for one in compared_with),
+                names=tuple(one.label for one in compared_with),
+                steps=steps,
             )
             goals.append(compared)
     return Summary(rows, goals=goals, best={"model": take_result(final)})

@@ -56,12 +56,6 @@ PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
         "gsm8k-boxed/trained/generate": {"allow_other_task": True},
         "trained/generate": {"allow_other_task": False},
     },
-    "countdown": {
-        "tasks": {"tasks": 100_000},
-        "prepare": {"max_test": 10_000, "test_fraction": 0.1},
-        "sft": {"method": "full", "ce_weight": 0.5, "checkpoints": (500, 1000, 1500, 2000, 3000)},
-        "baseline-0/generate": {"num_completions": 4},
-    },
 }  # fmt: skip
 
 

@@ -45,6 +45,22 @@ pytestmark = pytest.mark.slow
         ),
         (
             "countdown",
+            {"base": "BASE", "teacher": "BASE", "distill_steps": "5,10", "grpo_steps": "5"},
+            {"distill", "checkpoint-10/evaluate", "checkpoints", "best/evaluate", "grpo"},
+        ),
+        (
+            "gsm8k",
+            {
+                "base": "BASE",
+                "data": "x",
+                "teacher": "BASE",
+                "teacher_completions": "4",
+                "distill_steps": "5",
+            },
+            {"teacher/rejection_sample", "distill", "checkpoints"},
+        ),
+        (
+            "countdown",
             {"grpo_steps": "5,10"},
             {"checkpoints", "grpo/checkpoint-10/evaluate", "grpo/checkpoints"},
         ),

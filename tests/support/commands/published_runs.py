@@ -65,5 +65,5 @@ def write_data(folder: Path) -> dict[str, list[str]]:
         "theorems": [f"data={folder / 'papers.jsonl'}"],
         "squad": [f"data={folder / 'squad.json'}"],
         "gsm8k": [f"data={folder / 'gsm8k.jsonl'}"],
-        "countdown": ["sft.epochs=6"],
+        "countdown": [],
     }

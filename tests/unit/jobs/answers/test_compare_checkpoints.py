@@ -86,7 +86,7 @@ def test_the_tables_have_the_columns_of_the_published_ones(
         (tmp_path / name / "summary.json").write_text(json.dumps(summary))
     evaluations = (tmp_path / "500", tmp_path / "1000")
     inputs = Inputs(tmp_path, evaluations, baselines=(tmp_path / "other",))
-    config = Config((500, 1000), baselines=("other_baseline",), failures_at_1=("vague", "wrong"))
+    config = Config((500, 1000), names=("other_baseline",), failures_at_1=("vague", "wrong"))
     check(config, inputs, {})
     tables = run(context(1), config, inputs).tables
     assert list(tables) == ["checkpoints", "k=1", "k=4", "losses"]
@@ -115,7 +115,7 @@ def test_the_tables_have_the_columns_of_the_published_ones(
         ("Eval Loss", 0.21),
         ("Grad Norm", 4.75),
     ]
-    with pytest.raises(InputError, match=r"compare_checkpoints\.baselines: 0 names given, for 1"):
+    with pytest.raises(InputError, match=r"compare_checkpoints\.names: 0 names given, for 1"):
         check(Config((500, 1000)), inputs, {})
 
 
