@@ -226,6 +226,10 @@ class Summary:
     best: Mapping[str, Output] = field(default_factory=dict)
     """Name -> the folder of a model that the run ends with, such as {"embedder": merged["model"]}. A run id without a
     model name means the first one."""
+    comparisons: Sequence[tuple[str, str]] = ()
+    """Labels of two rows, (before, after): the report shows what changed in each column."""
+    notes: Sequence[str] = ()
+    """Warnings about the recipe's settings, for plans."""
 
     def __post_init__(self) -> None:
         require_items(self.rows, Row, "Summary: rows", "Row(label, columns)")
@@ -238,11 +242,12 @@ class Summary:
                 raise RecipeError(
                     f"{locate_caller()}Summary: rows: label '{label}' given twice; expected unique labels"
                 )
+        for label in [label for pair in self.comparisons for label in pair]:
+            require(label in labels, "Summary: comparisons", label, "the label of a row")
 
 
 def average(summaries: Sequence[Summary]) -> Summary:
-    """Return the summary of repetitions, such as seeds or folds: the mean and standard deviation of each number. Files,
-    models and results are taken from the first repetition."""
+    """Return the summary of repetitions, such as folds: means with standard deviations, and the first one's outputs."""
     rows = []
     for same in zip(*(summary.rows for summary in summaries), strict=True):
         columns: dict[str, list[Metric]] = {}

@@ -12,7 +12,7 @@ from ratchet.orchestrator.job_interface.clean_output import OutputError, print_c
 from ratchet.orchestrator.plan import Plan
 from ratchet.orchestrator.reporting.formatting import print_table
 from ratchet.orchestrator.reporting.report import write_report
-from ratchet.orchestrator.reporting.run_data import RunReport, build_summary
+from ratchet.orchestrator.reporting.run_data import RunReport, build_comparisons, build_summary
 from ratchet.orchestrator.reporting.run_summary import build_run_report, list_unreported_metrics
 from ratchet.orchestrator.step import Summary
 from ratchet.orchestrator.store import Store
@@ -75,13 +75,13 @@ def run_recipe(
 
 
 def print_warnings(plan: Plan, summary: Summary) -> None:
-    """Print the steps that no row or goal of the summary depends on, and the warnings of the plan."""
+    """Print the steps that no row or goal of the summary depends on, its notes, and the warnings of the plan."""
     if summary.unreached:
         names = ", ".join(summary.unreached)
         print_error(
             f"warning: {names}: no row or goal of the Summary depends on it; it does not run"
         )
-    for warning in plan.warnings:
+    for warning in (*summary.notes, *plan.warnings):
         print_error(f"warning: {warning}")
 
 
@@ -89,6 +89,8 @@ def _print_outcome(run: "Run", report: RunReport) -> None:
     """Print the summary table of a run, its failures, the path of its report, and its best models with the command
     that exports each."""
     print_table(build_summary(report))
+    if report.comparisons:
+        print_table(build_comparisons(report))
     for line in list_unreported_metrics(run.plan, run.summary):
         print_error(f"warning: {line}")
     for name, message in run.failures.items():

@@ -123,6 +123,13 @@ def _format_float(value: float) -> str:
     return f"{value:,.1f}".removesuffix(".0")
 
 
+def format_change(before: float, after: float) -> str:
+    """Format two numbers and their difference: `92.9 → 84.4 (-8.5)`."""
+    size = max(abs(before), abs(after))
+    digits = 4 if size < 10 else 1
+    return f"{_format_float(before)} → {_format_float(after)} ({after - before:+z.{digits}f})"
+
+
 def format_setting(value: Any) -> str:
     """Format the value of a setting: `0.0002`, `2, 200`, `yes`, `none`; no thousands separators."""
     if value is None:

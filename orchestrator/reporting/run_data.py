@@ -9,6 +9,7 @@ from ratchet.orchestrator.reporting.formatting import (
     Table,
     build_table,
     collect_columns,
+    format_change,
     format_duration,
     format_timestamp,
     is_finite,
@@ -78,6 +79,8 @@ class RunReport:
     """Column of the summary -> its direction."""
     baselines: Sequence[str] = ()
     """The labels of the rows that are baselines."""
+    comparisons: Sequence[tuple[str, str]] = ()
+    """Labels of rows, (before, after)."""
     best: Mapping[str, str] = field(default_factory=dict)
     """`best embedder: NAME  MAP@25 0.4442`, or the like -> the command that exports this model of the run."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -128,6 +131,20 @@ def build_summary(data: RunReport) -> Table:
         rows.append({"": describe(label)} | cells | remark.numbers)
     directions = {describe(name): direction for name, direction in data.directions.items()}
     return build_table(rows, quiet, directions)
+
+
+def build_comparisons(data: RunReport) -> Table:
+    """Build the table of the comparisons, with cells such as `0.8130 → 0.8520 (+0.0390)`."""
+    rows = []
+    for before, after in data.comparisons:
+        row = {"": f"{before} → {after}"}
+        one: Mapping[str, Any] = data.rows[before]
+        other: Mapping[str, Any] = data.rows[after]
+        for column in one:
+            if column != "time" and is_finite(one[column]) and is_finite(other.get(column)):
+                row[column] = format_change(one[column], other[column])
+        rows.append(row)
+    return build_table(rows)
 
 
 def collect_tables(steps: Sequence[StepReport]) -> list[tuple[str, str, Table]]:

@@ -6,9 +6,11 @@ import math
 from typing import Any
 
 from ratchet.orchestrator.reporting.formatting import Estimate, find_best
+from ratchet.orchestrator.reporting.report import render
 from ratchet.orchestrator.reporting.run_data import (
     RunReport,
     StepReport,
+    build_comparisons,
     collect_cases,
     format_headline,
     group_curves,
@@ -99,3 +101,21 @@ def test_curves_of_one_job_share_a_chart():
         ("loss", "step", ["iter0", "iter1"]),
         ("speed", "", ["iter0", "iter1"]),
     ]
+
+
+def test_comparisons_show_what_changed_between_two_rows() -> None:
+    rows = {
+        "before": {"EM": 0.813, "GenTok": 92.9, "other": 1.0, "time": 3.0},
+        "after": {"EM": 0.852, "GenTok": 84.4, "other": None, "time": 4.0},
+    }
+    data = RunReport(
+        "toy", "1", "finished", 1.0, 2.0, "", [], rows=rows, comparisons=[("before", "after")]
+    )
+    table = build_comparisons(data)
+    assert {column.name: column.texts for column in table.columns} == {
+        "": ["before → after"],
+        "EM": ["0.8130 → 0.8520 (+0.0390)"],
+        "GenTok": ["92.9 → 84.4 (-8.5)"],
+    }
+    for kind in ("html", "md"):
+        assert "92.9 → 84.4 (-8.5)" in render(data, kind)
