@@ -24,9 +24,11 @@ COLUMNS = {
     "PromptTok": "prompt_tokens",
     "GenTok": "generated_tokens",
     "PromptTok_API": "prompt_tokens_api",
+    "GenTok_API": "generated_tokens",
     "Latency": "latency",
 }
-"""Column title -> metric of `evaluate_answers`. Tokens and latency (seconds) are means per passage."""
+"""Column title -> metric of `evaluate_answers`. Tokens and latency (seconds) are means per passage. An API counts the
+prompt of every call, and generated tokens once."""
 
 LONGEST_ANSWER = 96
 """Maximum tokens of an answer."""
@@ -64,12 +66,16 @@ def squad(
     model = choose_model(base)
     rows: list[Row] = []
     best = {}
+    comparisons = []
+    trained: dict[str, list[str]] = {}
     for name, pairs in itertools.product(strategies, max_train or [None]):
         prefix: str = name
         suffix = ""
         if max_train and len(max_train) > 1:
             prefix = f"{name}-{pairs}"
             suffix = f" on {pairs}"
+        untrained = f"baseline_{name}"
+        label = f"sft_{method}_{name}{suffix}"
         limits = {"max_train": pairs, "max_test": max_test, "seed": seed}
         prepared = prepare_samples(f"{prefix}/prepare", data, test, task=f"squad-{name}", **limits)
         training = step(
@@ -86,13 +92,17 @@ def squad(
             seed=seed,
         )
         best[prefix] = take_result(training)
-        if not any(row.label == f"{name}, untrained" for row in rows):
+        labels = trained.setdefault(name, [])
+        if not labels:
             answered = _evaluate(f"{prefix}/untrained", (model, None), prepared, seed)
-            rows.append(_make_row(f"{name}, untrained", answered, baseline=True))
+            rows.append(_make_row(untrained, answered, baseline=True))
         answered = _evaluate(f"{prefix}/trained", select_model(model, training), prepared, seed)
-        label = f"{name}, trained{suffix}"
         rows.append(_make_row(label, answered, [training], model=best[prefix]))
-    return Summary(rows, best=best)
+        comparisons += [(earlier, label) for earlier in (untrained, *labels)]
+        labels.append(label)
+    for same_size in zip(*trained.values(), strict=False):
+        comparisons += itertools.combinations(same_size, 2)
+    return Summary(rows, best=best, comparisons=comparisons)
 
 
 def _evaluate(

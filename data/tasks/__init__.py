@@ -12,9 +12,9 @@ TASKS: dict[str, Task] = {
     for task in (
         countdown.TASK,
         gsm8k.TASK,
+        gsm8k.ANNOTATED,
         gsm8k.BOXED,
-        squad.BATCH,
-        squad.SEQUENTIAL,
+        *map(squad.make_task, squad.READERS),
         chat.TASK,
         query_generation.TASK,
     )

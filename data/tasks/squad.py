@@ -13,8 +13,11 @@ import re
 import string
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ratchet.data.formats.text_files import parse_json, read_field, show
 from ratchet.data.retrieval.checks import refuse_repeated
@@ -27,6 +30,10 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 SYSTEM = "Answer questions on a passage. Answer with the shortest span of the passage that answers, and nothing else."
 FAILURES = ("empty", "wrong", "partial")
 SCORES = ("em", "f1", "lenient")
+Question = tuple[str, str, list[str]]
+"""(id, question, gold answers)."""
+Limits = tuple[int, int]
+"""Least and most questions of a passage."""
 
 
 def normalize(text: str) -> str:
@@ -75,11 +82,26 @@ def verify(gold: Any, answers: Sequence[str]) -> list[Verification]:
     return found
 
 
+def draw_questions(
+    questions: list[Question], limits: Limits, random: np.random.Generator
+) -> list[Question]:
+    """Draw a number of questions within the limits, in random order; none of a passage with fewer than the least. As
+    `load_squad_groups` of https://github.com/Fzkuji/parallel-agent does."""
+    least, most = limits
+    if len(questions) < least:
+        return []
+    count = random.integers(least, min(most, len(questions)), endpoint=True)
+    return [questions[i] for i in random.permutation(len(questions))[:count]]
+
+
 def read_passages(
-    path: Path,
-) -> Iterator[tuple[dict[str, str], str, list[tuple[str, str, list[str]]]]]:
-    """Yield (place, passage, [(id, question, golds)]) of an official v1.1 file. The place holds the fields `where` and
-    `document` (the article) of a Sample. Raises DataError with the place."""
+    path: Path, limits: Limits | None, seed: int
+) -> Iterator[tuple[dict[str, str], str, list[Question]]]:
+    """Yield (place, passage, questions) of an official v1.1 file. The place holds the fields `where` and `document`
+    (the article) of a Sample. Raises DataError with the place.
+
+    limits: see `draw_questions`; None: all questions. The draw depends on the seed and the passage alone, so that both
+    strategies ask the same questions."""
     where = str(path)
     document = parse_json(where, read_text(path), "the official JSON of SQuAD; give that file")
     places: dict[str, str] = {}
@@ -92,6 +114,9 @@ def read_passages(
                 questions = []
                 for q, asked in enumerate(read_field(where, paragraph, "qas", list)):
                     questions.append(_read_question(f"{where}.qas[{q}]", asked, passage, places))
+                if limits is not None:
+                    random = np.random.default_rng([seed, a, p])
+                    questions = draw_questions(questions, limits, random)
                 if questions:
                     yield {"where": where, "document": f"a{a}"}, passage, questions
     except AttributeError:
@@ -102,8 +127,8 @@ def read_passages(
 
 def _read_question(
     where: str, asked: dict[str, Any], passage: str, places: dict[str, str]
-) -> tuple[str, str, list[str]]:
-    """Return (id, question, golds). places: id -> where it stands."""
+) -> Question:
+    """Return a question. places: id -> where it stands."""
     name = read_field(where, asked, "id", str)
     question = read_field(where, asked, "question", str).strip()
     refuse_repeated(places, name, where, "question id")
@@ -123,9 +148,9 @@ def _most_common(golds: Sequence[str]) -> str:
     return Counter(golds).most_common(1)[0][0]
 
 
-def read_batch(path: Path) -> Iterator[Sample]:
+def read_batch(path: Path, limits: Limits | None, seed: int) -> Iterator[Sample]:
     """Yield a sample per question; questions on one passage are a group."""
-    for number, (place, passage, questions) in enumerate(read_passages(path)):
+    for number, (place, passage, questions) in enumerate(read_passages(path, limits, seed)):
         for name, question, golds in questions:
             asked = f"Passage: {passage}\n\nQuestion: {question}"
             yield Sample(
@@ -138,9 +163,9 @@ def read_batch(path: Path) -> Iterator[Sample]:
             )
 
 
-def read_sequential(path: Path) -> Iterator[Sample]:
+def read_sequential(path: Path, limits: Limits | None, seed: int) -> Iterator[Sample]:
     """Yield a sample per passage, with a turn per question. The first turn has the passage."""
-    for number, (place, passage, questions) in enumerate(read_passages(path)):
+    for number, (place, passage, questions) in enumerate(read_passages(path, limits, seed)):
         turns: list[tuple[str, str]] = []
         answers = []
         for _, question, golds in questions:
@@ -154,5 +179,10 @@ def read_sequential(path: Path) -> Iterator[Sample]:
         )
 
 
-BATCH = Task("squad-batch", read_batch, verify, FAILURES, SCORES)
-SEQUENTIAL = Task("squad-sequential", read_sequential, verify, FAILURES, SCORES)
+READERS = {"squad-batch": read_batch, "squad-sequential": read_sequential}
+
+
+def make_task(name: str, limits: Limits | None = None, seed: int = 0) -> Task:
+    """Make the task of a strategy. limits: least and most questions of a passage. seed: seed of the questions drawn."""
+    read = partial(READERS[name], limits=limits, seed=seed)
+    return Task(name, read, verify, FAILURES, SCORES)

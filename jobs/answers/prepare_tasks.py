@@ -33,8 +33,8 @@ if TYPE_CHECKING:  # they import numpy and pyarrow
 @dataclass(frozen=True)
 class Config:
     task: str
-    """Name of the task, which defines prompts, targets and verifier: chat, countdown, gsm8k, gsm8k-boxed,
-    query-generation, squad-batch or squad-sequential."""
+    """Name of the task, which defines prompts, targets and verifier: chat, countdown, gsm8k, gsm8k-annotated,
+    gsm8k-boxed, query-generation, squad-batch or squad-sequential."""
     system: str | None = None
     """System prompt. Empty: no system prompt. None: the system prompt of the task."""
     stop: tuple[str, ...] = ()
@@ -51,8 +51,11 @@ class Config:
     """Maximum size of the train split, which is then a random subset of whole groups. None: all groups."""
     max_test: Annotated[PositiveInt, Unit("groups")] | None = None
     """Maximum number of test groups (a passage with its questions, or one problem), drawn at random. None: all."""
+    questions_per_group: tuple[PositiveInt, PositiveInt] | None = None
+    """Least and most questions of a passage of SQuAD. Passages with fewer are left out; of the others a random number
+    of questions within these limits is drawn. None: all questions."""
     seed: Seed = 42
-    """Seed of the split and the subsets."""
+    """Seed of the split, the subsets and the questions drawn."""
     shard_rows: Annotated[PositiveInt, Unit("samples")] = 128
     """Samples per shard. A shard is the unit of generation, and is repeated if it was not finished by a killed run."""
 
@@ -94,7 +97,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 def make_task(config: Config, inputs: Inputs) -> "Task":
     """Return the task with the verifier, system prompt and stop strings of the settings."""
-    from ratchet.data.tasks import chat, get_task
+    from ratchet.data.tasks import chat, get_task, squad
 
     file = inputs.verifier_file
     if config.verifier != "none" and config.task != "chat":
@@ -104,6 +107,15 @@ def make_task(config: Config, inputs: Inputs) -> "Task":
     task = get_task(config.task)
     if config.task == "chat":
         task = chat.make_task(config.verifier, file)
+    limits = config.questions_per_group
+    if limits is not None:
+        least, most = limits
+        if task.name not in squad.READERS or least > most:
+            raise InputError(
+                f"prepare_tasks.questions_per_group: {least},{most} given, with task {task.name}; expected the least"
+                f" and the most, with one of {', '.join(squad.READERS)}; correct them, or leave them out"
+            )
+        task = squad.make_task(task.name, limits, config.seed)
     stop = (*task.stop, *(text.replace("\\n", "\n") for text in config.stop))
     if config.system is None:
         return replace(task, stop=stop)

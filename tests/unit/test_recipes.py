@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from store_contents import made
+from tiny_models import save_chat_model
 
 from ratchet.errors import InputError, ModelError, RecipeError
 from ratchet.orchestrator.cli.main import main
@@ -66,7 +69,7 @@ pytestmark = pytest.mark.slow
         ),
         (
             "gsm8k",
-            {"base": "BASE", "data": "x", "evaluate_as": "gsm8k-boxed", "grpo_steps": "5"},
+            {"base": "BASE", "data": "x", "evaluate_as": "same,gsm8k-boxed", "grpo_steps": "5"},
             {"grpo", "grpo/best/evaluate", "gsm8k-boxed/grpo/best/evaluate", "grpo/checkpoints"},
         ),
         ("squad", {"base": "BASE", "data": "x"}, {"batch/trained/evaluate", "sequential/sft"}),
@@ -98,6 +101,56 @@ def test_recipes_that_answer_can_be_built(
     steps, summary, _ = build(find(name), Settings(given))
     assert expected <= {step.name for step in steps}
     assert all(row.columns for row in summary.rows)
+
+
+def test_strategies_of_squad_are_compared_as_in_its_logbook(tmp_path: Path) -> None:
+    lines = [f"base={tmp_path}", "data=x", "max_train=20,50"]
+    _, summary, _ = build(find("squad"), Settings.read(lines))
+    batch = ["baseline_batch", "sft_lora_batch on 20", "sft_lora_batch on 50"]
+    sequential = [label.replace("batch", "sequential") for label in batch]
+    assert [row.label for row in summary.rows] == batch + sequential
+    expected = set(combinations(batch, 2)) | set(combinations(sequential, 2))
+    expected |= set(zip(batch[1:], sequential[1:], strict=True))
+    assert set(summary.comparisons) == expected
+    columns = "EM F1 Lenient Q/Ctx PromptTok GenTok PromptTok_API GenTok_API Latency"
+    assert all(" ".join(row.columns) == columns for row in summary.rows)
+
+
+def test_only_another_answer_format_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problems = (
+        {"question": f"{i} + 1?", "answer": f"<<{i}+1={i + 1}>>\n#### {i + 1}"} for i in range(20)
+    )
+    file = tmp_path / "train.jsonl"
+    file.write_text("\n".join(map(json.dumps, problems)))
+    save_chat_model(tmp_path / "base", ["1 + 2?"])
+    said = {}
+    for formats in ("same", "same,gsm8k-boxed", "gsm8k", "gsm8k-boxed"):
+        words = [
+            "plan",
+            "gsm8k",
+            "--store",
+            str(tmp_path / "store"),
+            "--set",
+            "task=gsm8k-annotated",
+        ]
+        for line in (f"base={tmp_path / 'base'}", f"data={file}", f"evaluate_as={formats}"):
+            words += ["--set", line]
+        assert main(words) == 0
+        said[formats] = [
+            line for line in capsys.readouterr().err.split("\n") if "evaluate_as" in line
+        ]
+    (warning,) = said.pop("gsm8k-boxed")
+    assert (
+        "warning: evaluate_as: gsm8k-boxed, and the model is trained as gsm8k-annotated" in warning
+    )
+    assert not any(said.values())
+    lines = [f"base={tmp_path / 'base'}", f"data={file}", "evaluate_as=same,gsm8k-boxed"]
+    _, summary, _ = build(find("gsm8k"), Settings.read(lines))
+    labels = ["untrained", "trained", "untrained, as gsm8k-boxed", "trained, as gsm8k-boxed"]
+    assert [row.label for row in summary.rows] == labels
+    assert summary.comparisons == [(labels[0], labels[1]), (labels[2], labels[3])]
 
 
 @pytest.mark.parametrize("name", ["countdown", "quickstart"])

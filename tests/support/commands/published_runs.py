@@ -17,6 +17,7 @@ SHAPES = {
     "BAAI/bge-en-icl": "7B",  # Mistral's weights are as many
     "Qwen/Qwen3-4B-Instruct-2507": "7B",
     "Qwen/Qwen2.5-1.5B-Instruct": "1.5B",
+    "Qwen/Qwen2.5-0.5B-Instruct": "0.5B",
 }
 """Name of a model -> the shape in `model_shapes` that stands for it."""
 
@@ -43,14 +44,14 @@ def write_data(folder: Path) -> dict[str, list[str]]:
     (folder / "papers.jsonl").write_text("\n".join(papers))
     words = (
         {"question": f"What is {i} + 1?", "answer": f"It is {i + 1}.\n#### {i + 1}"}
-        for i in range(100)
+        for i in range(2000)
     )
     (folder / "gsm8k.jsonl").write_text("\n".join(map(json.dumps, words)))
 
     def article(a: int) -> dict[str, object]:
         asked = [
             {"id": f"{a}-{q}", "question": f"Who {q}?", "answers": [{"text": "Rome"}]}
-            for q in range(3)
+            for q in range(6)
         ]
         return {"paragraphs": [{"context": f"Rome {a}", "qas": asked}]}
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ratchet.data.tasks import get_task, read_samples
 from ratchet.data.tasks.splits import group_samples, split_groups
+from ratchet.data.tasks.squad import make_task
 from ratchet.data.tasks.task import Sample
 from ratchet.errors import DataError
 
@@ -82,3 +83,46 @@ def test_the_document_of_a_passage_is_its_article(tmp_path: Path) -> None:
     file.write_text(json.dumps({"data": articles}))
     groups = group_samples(TASK, read_samples(TASK, file))
     assert [group[0].document for group in groups] == ["a0", "a0", "a1", "a1"]
+
+
+def write_passages(folder: Path, sizes: list[int]) -> Path:
+    """Write an article per passage, with that many questions."""
+    articles = []
+    for number, size in enumerate(sizes):
+        asked = [
+            {"id": f"{number}-{q}", "question": f"Who {number} {q}?", "answers": [{"text": "Rome"}]}
+            for q in range(size)
+        ]
+        articles.append({"paragraphs": [{"context": f"Rome {number}", "qas": asked}]})
+    file = folder / "squad.json"
+    file.write_text(json.dumps({"data": articles}))
+    return file
+
+
+def test_questions_of_a_passage_are_drawn_within_limits(tmp_path: Path) -> None:
+    sizes = [2, 5, 7, 10, 30] * 40
+    file = write_passages(tmp_path, sizes)
+    asked: dict[str, dict[str, list[str]]] = {}
+    for name in ("squad-batch", "squad-sequential"):
+        task = make_task(name, (5, 10), seed=1)
+        found = asked.setdefault(name, {})
+        for sample in read_samples(task, file):
+            assert len(sample.gold["answers"]) == len(sample.turns)
+            for question, _ in sample.turns:
+                found.setdefault(sample.document, []).append(question.rpartition("Question: ")[2])
+    batch = asked["squad-batch"]
+    assert batch == asked["squad-sequential"]
+    counts: dict[int, set[int]] = {}
+    for number, size in enumerate(sizes):
+        chosen = batch.get(f"a{number}", [])
+        assert len(set(chosen)) == len(chosen)
+        assert all(question.startswith(f"Who {number} ") for question in chosen)
+        counts.setdefault(size, set()).add(len(chosen))
+    assert counts == {
+        2: {0},
+        5: {5},
+        7: {5, 6, 7},
+        10: {5, 6, 7, 8, 9, 10},
+        30: {5, 6, 7, 8, 9, 10},
+    }
+    assert any(questions != sorted(questions) for questions in batch.values())

@@ -88,6 +88,10 @@ def test_a_wrong_target_is_named_before_anything_runs(tmp_path: Path) -> None:
         prepare_tasks.check(prepare_tasks.Config("countdown"), prepare_tasks.Inputs(file), {})
     with pytest.raises(DataError, match="expected one of countdown"):
         prepare_tasks.check(prepare_tasks.Config("counting"), prepare_tasks.Inputs(file), {})
+    for task, limits in (("countdown", (5, 10)), ("squad-batch", (10, 5))):
+        config = prepare_tasks.Config(task, questions_per_group=limits)
+        with pytest.raises(InputError, match=r"questions_per_group: \d+,\d+ given, with task"):
+            prepare_tasks.check(config, prepare_tasks.Inputs(file), {})
 
 
 def gradient(
