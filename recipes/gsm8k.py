@@ -1,8 +1,9 @@
 """GSM8K word problems: finetune on the official solutions, and evaluate on the test set before and after."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Interval
+from annotated_types import Ge, Interval, MinLen
 
 from ratchet.orchestrator.step import Output, Seed, Summary
 from ratchet.recipes.parts.answering import finetune_and_compare, prepare_samples
@@ -14,8 +15,10 @@ def gsm8k(
     base: str,
     data: str,
     test: str = "",
-    task: Literal["gsm8k", "gsm8k-boxed"] = "gsm8k",
-    evaluate_as: Literal["same", "gsm8k", "gsm8k-boxed"] = "same",
+    task: Literal["gsm8k", "gsm8k-annotated", "gsm8k-boxed"] = "gsm8k",
+    evaluate_as: Annotated[tuple[Literal["same", "gsm8k", "gsm8k-boxed"], ...], MinLen(1)] = (
+        "same",
+    ),
     max_train: Annotated[int, Ge(1)] | None = None,
     max_test: Annotated[int, Ge(1)] | None = None,
     method: Literal["lora", "full"] = "lora",
@@ -34,8 +37,9 @@ def gsm8k(
 
     base        the model to finetune: a folder or a hub id
     data, test  the official train.jsonl and test.jsonl. Without test, a tenth of data is held out
-    task        answer format: gsm8k ('#### 42', as in the official answers) or gsm8k-boxed ('\\boxed{42}')
-    evaluate_as  also evaluate the models with the prompt and verifier of this format, in further rows; same: do not
+    task        answer format to train on: gsm8k ('#### 42', as in the official answers), gsm8k-annotated (the same with
+                their calculator annotations, '<<48/2=24>>') or gsm8k-boxed ('\\boxed{42}')
+    evaluate_as  answer formats of the evaluation, each with its prompt and verifier: same (that of task) or others
     max_train, max_test  maximum number of problems, drawn at random. none: all
     method      lora (train a LoRA adapter) or full (train all weights)
     num_completions  completions per test problem, for pass@num_completions. 1: greedy decoding
@@ -52,14 +56,23 @@ def gsm8k(
     Job settings are set as --set sft.epochs=3, --set generate.max_new_tokens=512 and so on."""
     limits: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "seed": seed}
     prepared = prepare_samples("prepare", data, test, task=task, **limits)
-    others: dict[str, Output] = {}
-    if evaluate_as not in ("same", task):
-        asked = prepare_samples(f"{evaluate_as}/prepare", data, test, task=evaluate_as, **limits)
-        others[evaluate_as] = asked["test"]
-    return finetune_and_compare(
+    tests: dict[str, Output] = {}
+    for name in evaluate_as:
+        if name in ("same", task.removesuffix("-annotated")):
+            tests[""] = prepared["test"]
+        else:
+            asked = prepare_samples(f"{name}/prepare", data, test, task=name, **limits)
+            tests[name] = asked["test"]
+    notes = []
+    if "" not in tests:
+        notes.append(
+            f"evaluate_as: {','.join(tests)}, and the model is trained as {task}: answers in the format that it learns"
+            " count as wrong, so training can lower the accuracy; add same to evaluate_as"
+        )
+    summary = finetune_and_compare(
         choose_model(base),
         prepared,
-        others=others,
+        tests=tests,
         num_completions=num_completions,
         teacher=teacher,
         teacher_completions=teacher_completions,
@@ -73,3 +86,4 @@ def gsm8k(
         max_new_tokens=400,
         seed=seed,
     )
+    return replace(summary, notes=notes)

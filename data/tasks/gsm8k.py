@@ -1,7 +1,8 @@
 """GSM8K (Cobbe et al. 2021): word problems whose official answers end in `#### number`.
 
-Two tasks differ in the format of the final answer: `gsm8k` as in the official answers, `gsm8k-boxed` in a LaTeX box.
-The calculator annotations of the official answers (`<<48/2=24>>`) are removed, since no calculator runs at generation.
+Tasks differ in the format of the final answer: `gsm8k` as in the official answers, `gsm8k-boxed` in a LaTeX box. The
+calculator annotations of the official answers (`<<48/2=24>>`) are removed, since no calculator runs at generation;
+`gsm8k-annotated` is `gsm8k` with them.
 Gold answers and answers of models must be one number; rows with another one are refused.
 """
 
@@ -92,8 +93,16 @@ def classify(gold: str, text: str, extract: Callable[[str], str | None]) -> str:
     return "wrong_value"
 
 
-def _make_task(name: str, ending: str, target: str, extract: Callable[[str], str | None]) -> Task:
-    """Make a task. ending: the form of the answer, for the prompt. target: format string of reasoning and value."""
+def _make_task(
+    name: str,
+    ending: str,
+    target: str,
+    extract: Callable[[str], str | None],
+    *,
+    is_annotated: bool = False,
+) -> Task:
+    """Make a task. ending: the form of the answer, for the prompt. target: format string of reasoning and value.
+    is_annotated: whether calculator annotations are kept."""
 
     def read(path: Path) -> Iterator[Sample]:
         for number, (where, row) in enumerate(read_json_objects(path)):
@@ -108,8 +117,9 @@ def _make_task(name: str, ending: str, target: str, extract: Callable[[str], str
                 )
             asked = f"Solve the problem step by step. End with the answer {ending}.\n\n{question}"
             gold = format_number(value)
-            reasoning = NOTES.sub("", reasoning).strip()
-            turn = (asked, target.format(reasoning=reasoning, value=gold))
+            if not is_annotated:
+                reasoning = NOTES.sub("", reasoning)
+            turn = (asked, target.format(reasoning=reasoning.strip(), value=gold))
             name = str(number)
             yield Sample(name, name, "", (turn,), {"answer": gold}, where)
 
@@ -119,12 +129,13 @@ def _make_task(name: str, ending: str, target: str, extract: Callable[[str], str
     return Task(name, read, verify, FAILURES)
 
 
-TASK = _make_task(
-    "gsm8k",
+OFFICIAL: tuple[str, str, Callable[[str], str | None]] = (
     "on a line of its own, as in '#### 42'",
     "{reasoning}\n#### {value}",
     extract_after_sign,
 )
+TASK = _make_task("gsm8k", *OFFICIAL)
+ANNOTATED = _make_task("gsm8k-annotated", *OFFICIAL, is_annotated=True)
 BOXED = _make_task(
     "gsm8k-boxed",
     "in a box, as in '\\boxed{42}'",

@@ -156,7 +156,7 @@ def finetune_and_compare(
     model: Model,
     prepared: Step,
     *,
-    others: Mapping[str, Output] | None = None,
+    tests: Mapping[str, Output] | None = None,
     baselines: Sequence[str] = (),
     num_completions: int,
     teacher: str = "",
@@ -171,7 +171,8 @@ def finetune_and_compare(
     """Finetune, and evaluate on the test samples: the untrained and the trained model, all checkpoints, the teacher and
     the baselines.
 
-    others: task name -> test samples of another task, which all models answer too. distill_steps: training steps of
+    tests: name of a task -> test samples of this task, which all models answer; an empty name means the task of
+    `prepared`. None: its test samples only. The first ones compare the checkpoints. distill_steps: training steps of
     `distill`, which takes the place of `sft`, after which its model is saved and evaluated; empty: `sft`. grpo_steps:
     the same of `grpo`, which follows; empty: no GRPO. grpo_rate: learning rate of `grpo`; None: its default. settings:
     settings of `sft`."""
@@ -229,14 +230,19 @@ def finetune_and_compare(
     for number, name in enumerate(baselines):
         systems.append(System(name, f"baseline-{number}", choose_model(name), baseline=True))
     rows = []
-    found = {}
-    for task, samples in {"": prepared["test"], **(others or {})}.items():
+    comparisons = []
+    found: dict[str, Step] = {}
+    for task, samples in (tests or {"": prepared["test"]}).items():
         options = {"num_completions": num_completions, "allow_other_task": bool(task), **sampling}
+        suffix = f", as {task}" if task else ""
         for system in systems:
             place = f"{task}/{system.name}".lstrip("/")
-            found[place] = evaluate_model(place, system.model, system.adapter, samples, **options)
-            label = f"{system.label}, as {task}" if task else system.label
-            rows.append(make_row(label, system, found[place], num_completions))
+            answered = evaluate_model(place, system.model, system.adapter, samples, **options)
+            found.setdefault(system.name, answered)
+            label = system.label + suffix
+            rows.append(make_row(label, system, answered, num_completions))
+            if system.made_by:
+                comparisons.append((f"untrained{suffix}", label))
     goals = []
     compared_with = [one for one in systems if one.label in ("teacher", *baselines)]
     for prefix, source, before, steps in (
@@ -256,7 +262,7 @@ def finetune_and_compare(
                 steps=steps,
             )
             goals.append(compared)
-    return Summary(rows, goals=goals, best={"model": take_result(final)})
+    return Summary(rows, goals=goals, best={"model": take_result(final)}, comparisons=comparisons)
 
 
 @dataclass(frozen=True)

@@ -211,3 +211,13 @@ def test_targets_of_gsm8k_have_the_number_of_the_data(
         (sample,) = read_samples(task, tmp_path / "x.jsonl")
         assert sample.turns[0][1].endswith(ending)
         assert task.verify(sample.gold, [f"The same: {ending}"])[0].label == "correct"
+
+
+def test_calculator_annotations_are_kept_in_one_task(tmp_path: Path) -> None:
+    solution = "She sells 16 - 7 = <<16-7=9>>9 eggs.\n9 * 2 = $<<9*2=18>>18.\n"
+    file = tmp_path / "x.jsonl"
+    file.write_text(json.dumps({"question": "How much?", "answer": f"{solution}#### 18"}) + "\n")
+    (plain,) = read_samples(gsm8k.TASK, file)
+    (annotated,) = read_samples(gsm8k.ANNOTATED, file)
+    assert annotated.turns == ((plain.turns[0][0], f"{solution}#### 18"),)
+    assert plain.turns[0][1] == "She sells 16 - 7 = 9 eggs.\n9 * 2 = $18.\n#### 18"
