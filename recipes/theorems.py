@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge
+from annotated_types import Ge, Lt
 
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval import embed, merge
@@ -18,6 +18,7 @@ def theorems(
     data: str,
     valid: str = "",
     test: str = "",
+    validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.02,
     base: str = "sentence-transformers/all-MiniLM-L6-v2",
     adapter: str = "",
     projection: str = "",
@@ -32,6 +33,8 @@ def theorems(
     data        JSONL with one paper per line (`lemmas`, `theorems`, `arxiv_id`), or a folder of such files
     valid       papers that select checkpoints, in the same format; empty: a part of data
     test        papers that are only evaluated, in the same format; empty: a part of data
+    validation_fraction  part of the papers of data that selects checkpoints, without valid. 0: none; nothing is
+                evaluated during training, and the model of the last epoch is kept
     base        the embedder to finetune: a folder or a hub id
     adapter     a LoRA adapter of the base in PEFT's format; it is merged into the base, and training starts from there
     projection  the linear layer (.pt) that the theorem scripts of CITER save beside an adapter; the model then pools
@@ -40,7 +43,14 @@ def theorems(
     bm25        whether to rank with BM25 too
     seed        seed of the samples, the split and training"""
     papers = find_given(valid=valid, test=test)
-    prepared = step("prepare", prepare_papers.JOB, papers=Source.find(data), seed=seed, **papers)
+    prepared = step(
+        "prepare",
+        prepare_papers.JOB,
+        papers=Source.find(data),
+        validation_fraction=validation_fraction,
+        seed=seed,
+        **papers,
+    )
     model: Source | Output = choose_model(base)
     folder = Path(adapter)
     if not projection and "_lora_adapters" in folder.name:
@@ -74,7 +84,7 @@ def theorems(
         finetune_embedder_pairs.JOB,
         base=model,
         train=prepared["train"],
-        valid=prepared["valid"],
+        valid=prepared["valid"] if valid or validation_fraction else None,
         epochs=10,
         learning_rate=1e-3,
         lora_r=8,
@@ -92,7 +102,11 @@ def theorems(
     )["model"]
     adapted = Adapted(model, finetuned["adapter"], merged)
     last = make_row("finetuned", evaluate("finetuned", prepared["test"], adapted, None), finetuned)
-    return Summary([*rows, replace(last, model=merged)], best={"embedder": merged})
+    return Summary(
+        [*rows, replace(last, model=merged)],
+        best={"embedder": merged},
+        comparisons=[(label, last.label)],
+    )
 
 
 def find_given(**paths: str) -> dict[str, Any]:

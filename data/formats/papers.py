@@ -6,6 +6,7 @@ Files are streamed, so that memory does not grow with their size.
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,11 @@ class Paper:
 
     id: str
     statements: tuple[str, ...]
-    """The distinct texts, in the order of the file."""
+    """The texts, in the order of the file."""
     empty: int
     """Number of blank statements."""
     repeated: int
-    """Number of repeated statements."""
+    """Number of repeated statements that are left out."""
     split: int
     """Index into SPLITS of the path that the paper was read from."""
 
@@ -48,17 +49,23 @@ def find_files(path: Path) -> list[Path]:
     return found
 
 
-def read_papers(*paths: Path | None) -> Iterator[Paper]:
-    """Yield the papers of the paths (in the order of SPLITS) one at a time. Raises DataError naming file and line."""
+def read_papers(
+    *paths: Path | None, deduplicate: bool = True, max_papers: int | None = None
+) -> Iterator[Paper]:
+    """Yield the papers of the paths (in the order of SPLITS) one at a time, of the first path at most `max_papers`.
+    deduplicate: leave out statements that their paper has already. Raises DataError naming file and line."""
     seen: dict[str, str] = {}
     for split, path in enumerate(paths):
         if path is not None:
-            for file in find_files(path):
-                for where, row in read_json_objects(file):
-                    yield _parse_paper(row, where, split, seen)
+            limit = max_papers if split == 0 else None
+            rows = chain.from_iterable(map(read_json_objects, find_files(path)))
+            for where, row in islice(rows, limit):
+                yield _parse_paper(row, where, split, seen, deduplicate)
 
 
-def _parse_paper(row: dict[str, Any], where: str, split: int, seen: dict[str, str]) -> Paper:
+def _parse_paper(
+    row: dict[str, Any], where: str, split: int, seen: dict[str, str], deduplicate: bool
+) -> Paper:
     if row.keys().isdisjoint(KINDS):
         raise DataError(
             f"{where}: no {' or '.join(KINDS)}; expected an object with lists of statements; add one"
@@ -84,10 +91,10 @@ def _parse_paper(row: dict[str, Any], where: str, split: int, seen: dict[str, st
         )
     seen[name] = where
     kept = [text.strip() for text in texts if text.strip()]
-    different = tuple(dict.fromkeys(kept))
+    statements = tuple(dict.fromkeys(kept) if deduplicate else kept)
     empty = len(texts) - len(kept)
-    repeated = len(kept) - len(different)
-    return Paper(name, different, empty, repeated, split)
+    repeated = len(kept) - len(statements)
+    return Paper(name, statements, empty, repeated, split)
 
 
 @dataclass(frozen=True)
@@ -97,8 +104,8 @@ class Selection:
     split_P: np.ndarray
     """int8, an index into SPLITS."""
     kept_S: np.ndarray
-    """bool. Of statements with the same text in several papers only one is kept: the others would be negatives of it,
-    or test statements that are also in training."""
+    """bool. If statements are deduplicated, only one of those with the same text in several papers is kept: the others
+    would be negatives of it, or test statements that are also in training."""
     ends_P: np.ndarray
     """int64 [P + 1]: the statements of a paper are ends_P[p] to ends_P[p + 1]."""
     count_P: np.ndarray
@@ -106,7 +113,7 @@ class Selection:
     empty: int
     """Number of blank statements."""
     repeated: int
-    """Number of statements that their paper has already."""
+    """Number of statements that are left out since their paper has them already."""
 
     @property
     def dropped(self) -> int:
@@ -125,17 +132,24 @@ class Selection:
 
 
 def select_statements(
-    paths: Sequence[Path | None], test_fraction: float, validation_fraction: float, seed: int
+    paths: Sequence[Path | None],
+    test_fraction: float,
+    validation_fraction: float,
+    seed: int,
+    *,
+    deduplicate: bool = True,
+    max_papers: int | None = None,
 ) -> Selection:
     """Read all papers, and split those of the first path as `assign_splits` does. The papers of the second and third
     path, where given, are `valid` and `test`.
 
-    A text of several papers is kept in `test` if one of them is there, else in `valid`, else in the first paper. Memory
-    holds 8 bytes per statement. Raises DataError, naming the file, for a bad row and for a split without a pair."""
+    deduplicate: a text of several papers is kept in `test` if one of them is there, else in `valid`, else in the first
+    paper. max_papers: see `read_papers`. Memory holds 8 bytes per statement. Raises DataError, naming the file, for a
+    bad row and for a split without a pair."""
     papers = []
     hashes = bytearray()
     empty = repeated = 0
-    for paper in read_papers(*paths):
+    for paper in read_papers(*paths, deduplicate=deduplicate, max_papers=max_papers):
         count = len(paper.statements)
         empty += paper.empty
         repeated += paper.repeated
@@ -153,13 +167,15 @@ def select_statements(
     divided_P = split_P == 0
     split_P[divided_P] = assign_splits(given_P[divided_P], test_fraction, validation_fraction, seed)
     split_S = np.repeat(split_P, distinct_P)
-    order_S = np.lexsort((-split_S, hash_S))  # stable: the first paper of a split comes first
-    _, first = np.unique(hash_S[order_S], return_index=True)
-    kept_S = np.zeros(len(hash_S), bool)
-    kept_S[order_S[first]] = True
+    kept_S = np.ones(len(hash_S), bool)
+    if deduplicate:
+        order_S = np.lexsort((-split_S, hash_S))  # stable: the first paper of a split comes first
+        _, first = np.unique(hash_S[order_S], return_index=True)
+        kept_S[:] = False
+        kept_S[order_S[first]] = True
     paper_S = np.repeat(np.arange(len(split_P)), distinct_P)
     count_P = np.bincount(paper_S[kept_S], minlength=len(split_P))
-    _check_pairs(count_P, split_P, paths)
+    _check_pairs(count_P, split_P, paths, validation_fraction)
     ends_P = np.r_[0, np.cumsum(distinct_P)]
     return Selection(split_P, kept_S, ends_P, count_P, empty, repeated)
 
@@ -188,9 +204,16 @@ def assign_splits(
     return split
 
 
-def _check_pairs(count_P: np.ndarray, split_P: np.ndarray, paths: Sequence[Path | None]) -> None:
+def _check_pairs(
+    count_P: np.ndarray,
+    split_P: np.ndarray,
+    paths: Sequence[Path | None],
+    validation_fraction: float,
+) -> None:
     pairs = int((count_P >= 2).sum())
     for number, name in enumerate(SPLITS):
+        if name == "valid" and paths[number] is None and not validation_fraction:
+            continue
         if not np.any(count_P[split_P == number] >= 2):
             raise DataError(
                 f"{paths[number] or paths[0]}: {pairs} of {len(count_P)} papers have two or more statements that no"

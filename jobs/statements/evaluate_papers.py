@@ -60,6 +60,7 @@ def list_metrics(config: Config) -> list[str]:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    import numpy as np
     import pyarrow.compute as pc
 
     from ratchet.data.formats.papers import number_papers, other_statements
@@ -88,9 +89,24 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     names = list_metrics(config)
     shown = {name: round(metrics.values[name], 6) for name in names}
     shown |= list_half_widths(metrics.per_query, names, paper_S[rows_Q])
-    shown |= {"statements": total, "queries": metrics.queries}
-    by_cutoff = metrics.list_by_cutoff(("p", "r"), config.k)
-    return Result(shown, {"metrics by cut-off": by_cutoff})
+    count_P = np.bincount(paper_S)
+    shown |= {"papers": len(count_P), "statements": total, "queries": metrics.queries}
+    by_cutoff = []
+    for k in config.k:
+        row = {"K": k, "Precision@K": shown[f"p@{k}"], "Recall@K": shown[f"r@{k}"]}
+        by_cutoff.append(row)
+    others_S = count_P[paper_S] - 1
+    statistics = {
+        "Mean": round(float(others_S.mean()), 4),
+        "Median": float(np.median(others_S)),
+        "Std Dev": round(float(others_S.std()), 4),
+        "Min": int(others_S.min()),
+        "Max": int(others_S.max()),
+    }
+    for percent in (50, 75, 90, 95, 99):
+        statistics[f"P{percent}"] = float(np.percentile(others_S, percent))
+    tables = {"metrics by cut-off": by_cutoff, "other statements of a paper": [statistics]}
+    return Result(shown, tables)
 
 
 class Worker:
@@ -171,6 +187,6 @@ JOB = Job(
     divide=divide_input("statements", SEARCH_PIECES),
     resources=MAP_RESOURCES,
     outputs=("ranks",),
-    metrics=lambda config: [*list_metrics(config), "statements", "queries", "*/interval"],
+    metrics=lambda config: [*list_metrics(config), "papers", "statements", "queries", "*/interval"],
     direction=find_direction,
 )

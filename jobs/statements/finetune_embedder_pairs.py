@@ -37,6 +37,8 @@ class Config(EncodingSettings, training.RankFinetuneConfig):
     """Number of rows in a tile of the similarity matrix. Smaller tiles take less memory."""
     projection: Annotated[PositiveInt, Unit("dimensions")] | None = None
     """Output dimension of a linear layer after the pooling, which is trained too. None: no new layer."""
+    projection_bias: bool = False
+    """Whether the new layer has a bias."""
     metric: str = "mrr"
     """Metric on `valid` that selects the model to keep: mrr, map, p@K, r@K, map@K, ndcg@K or hit@K."""
 
@@ -47,8 +49,9 @@ class Inputs:
     """A Hugging Face model folder."""
     train: Path
     """Statements for training, as written by `prepare_papers`."""
-    valid: Path
-    """Held-out statements. For each one, the other statements of its paper are relevant."""
+    valid: Path | None = None
+    """Held-out statements. For each one, the other statements of its paper are relevant. None: nothing is evaluated,
+    and the model of the last epoch is kept."""
     current_best: Path | None = None
     """The current best adapter, which is kept if training does not improve on it. None: improve on the base."""
 
@@ -57,9 +60,12 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Return a note on the prompts. Raises an error for a batch size above the number of pairs."""
     job = "finetune_embedder_pairs"
     adapts = config.method == "lora"
-    training.require(
-        job, config, [("method", adapts, "lora, since the theorem recipe merges an adapter")]
-    )
+    is_new = config.projection is not None
+    rules = [
+        ("method", adapts, "lora, since the theorem recipe merges an adapter"),
+        ("projection_bias", is_new or not config.projection_bias, "false without projection"),
+    ]
+    training.require(job, config, rules)
     training.check_config(job, config, inputs, parents)
     if inputs.base is not None:
         training.check_embedder(job, config, inputs)
@@ -71,6 +77,11 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
                     f"{job}.projection: {config.projection} given; the base already projects to {dim} dimensions;"
                     " expected that number, or none"
                 )
+    if needs.count(parents, "valid", "valid/statements") == 0:
+        raise InputError(
+            f"{job}.valid: no statements are held out; expected some, or no input; set the parameter"
+            " validation_fraction=0 of the recipe instead of prepare_papers.validation_fraction"
+        )
     pairs = needs.count(parents, "train", "train/pairs")
     if pairs is not None:
         from ratchet.data.pair_batches import check_pairs

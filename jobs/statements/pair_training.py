@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -52,7 +53,9 @@ class PairTask(EmbeddingTask):
                 f"finetune_embedder_pairs.mask_paper: true given, for {inputs.train} where only one paper has pairs;"
                 " expected at least two, so that there are negatives; give more papers, or mask_paper=false"
             )
-        self.valid = read_shards(inputs.valid, STATEMENTS.names)
+        self.valid: pa.Table | None = None
+        if inputs.valid is not None:
+            self.valid = read_shards(inputs.valid, STATEMENTS.names)
         self.steps = [self.sampler.num_batches] * config.epochs
         self.load_encoder()
         self._attach_projection(read_encoding_config(inputs.base))
@@ -64,7 +67,9 @@ class PairTask(EmbeddingTask):
         self.projects = dim is not None and not base.projection
         self.is_new = self.projects and one.projection is None
         if self.is_new and dim is not None:
-            one.projection = projection.init(one.dim, dim, self.config.seed).to(one.device)
+            bias = self.config.projection_bias
+            made = projection.init(one.dim, dim, self.config.seed, bias=bias)
+            one.projection = made.to(one.device)
             one.encoding_config = replace(one.encoding_config, projection=projection.FOLDER)
         if self.projects and one.projection is not None:
             self.model.projection = (
@@ -108,7 +113,10 @@ class PairTask(EmbeddingTask):
         return loss, torch.cat(gradients)
 
     def evaluate_encoder(self, given: Encoder) -> Evaluation:
-        """Compute exact metrics on `valid`, each statement against all others. Each worker embeds a part."""
+        """Compute exact metrics on `valid`, each statement against all others; none without `valid`. Each worker embeds
+        a part."""
+        if self.valid is None:
+            return Evaluation({})
         own = self.split_rows(len(self.valid))
         texts = take_texts(self.valid["text"], own)
         own_ND = given.encode(texts, "passage", batch_tokens=self.resources.batch_tokens)

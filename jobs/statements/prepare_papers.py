@@ -1,8 +1,7 @@
 """prepare_papers: read papers with their statements, and split them by paper into train/, valid/ and test/.
 
-The files are read to choose the statements, and again to write them, with a shard of each split in memory. A text that
-occurs in several papers is kept in only one. `valid` and `test` are Parquet shards for `embed`; `train` is Arrow files
-that training maps into memory.
+The files are read to choose the statements, and again to write them, with a shard of each split in memory. `valid`
+and `test` are Parquet shards for `embed`; `train` is Arrow files that training maps into memory.
 """
 
 import itertools
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from annotated_types import Gt, Lt
+from annotated_types import Ge, Gt, Lt
 
 from ratchet.orchestrator.job_interface import (
     Context,
@@ -34,8 +33,12 @@ LEFT_OUT = ("blank_statements", "repeated_statements", "in_other_papers")
 class Config:
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.2
     """Fraction of the papers in the test split, used for the final metrics only. Ignored if `test` is given."""
-    validation_fraction: Annotated[float, Gt(0), Lt(1)] = 0.02
+    validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.02
     """Fraction of the remaining papers in the valid split, which selects checkpoints. Ignored if `valid` is given."""
+    deduplicate: bool = True
+    """Keep a text that occurs in several papers, or several times in one, only once."""
+    max_papers: Annotated[PositiveInt, Unit("papers")] | None = None
+    """Number of papers to read, from the start of `papers`. None: all."""
     seed: Seed = 42
     """Seed of the split."""
     shard_rows: Annotated[PositiveInt, Unit("rows")] = 16_384
@@ -57,9 +60,10 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     from ratchet.data.pair_batches import count_pairs
 
     found = select(config, inputs)
-    pairs = count_pairs(found.count_kept("train"))
-    statements = int(found.count_kept("test").sum())
-    return Result({"train/pairs": pairs, "test/statements": statements}, note=found.describe())
+    metrics = {"train/pairs": count_pairs(found.count_kept("train"))}
+    for name in ("valid", "test"):
+        metrics[f"{name}/statements"] = int(found.count_kept(name).sum())
+    return Result(metrics, note=found.describe())
 
 
 def select(config: Config, inputs: Inputs) -> "Selection":
@@ -68,7 +72,9 @@ def select(config: Config, inputs: Inputs) -> "Selection":
 
     fractions = config.test_fraction, config.validation_fraction
     paths = inputs.papers, inputs.valid, inputs.test
-    return select_statements(paths, *fractions, config.seed)
+    return select_statements(
+        paths, *fractions, config.seed, deduplicate=config.deduplicate, max_papers=config.max_papers
+    )
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -84,7 +90,14 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         writers.append(
             ShardWriter(context.out / name, STATEMENTS, config.shard_rows, name == "train")
         )
-    for number, paper in enumerate(read_papers(inputs.papers, inputs.valid, inputs.test)):
+    own = read_papers(
+        inputs.papers,
+        inputs.valid,
+        inputs.test,
+        deduplicate=config.deduplicate,
+        max_papers=config.max_papers,
+    )
+    for number, paper in enumerate(own):
         writer = writers[found.split_P[number]]
         kept = found.kept_S[found.ends_P[number] : found.ends_P[number + 1]]
         for n, text in enumerate(itertools.compress(paper.statements, kept)):
@@ -97,10 +110,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         count_P = found.count_kept(name)
         statements = int(count_P.sum())
         metrics[f"{name}/statements"] = statements
+        if not statements:
+            continue
         statistics.append(
             {
                 "split": name,
                 "papers": len(count_P),
+                "pairs": count_pairs(count_P),
                 "statements": statements,
                 "papers with fewer than 2": int((count_P < 2).sum()),
                 "statements per paper, mean": round(float(count_P.mean()), 4),

@@ -20,11 +20,13 @@ FOLDER = "2_Dense"
 IDENTITY = "torch.nn.modules.linear.Identity"
 
 
-def init(in_features: int, out_features: int, seed: int) -> nn.Linear:
-    """Return a random projection without a bias, which keeps lengths and similarities on average."""
+def init(in_features: int, out_features: int, seed: int, *, bias: bool = False) -> nn.Linear:
+    """Return a random projection, which keeps lengths and similarities on average. bias: add a bias, which is 0."""
     random = torch.Generator().manual_seed(seed)
-    layer = nn.Linear(in_features, out_features, bias=False)
+    layer = nn.Linear(in_features, out_features, bias=bias)
     with torch.no_grad():
+        if layer.bias is not None:
+            layer.bias.zero_()
         layer.weight.copy_(
             torch.randn(out_features, in_features, generator=random) / out_features**0.5
         )

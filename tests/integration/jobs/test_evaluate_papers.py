@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -94,6 +95,19 @@ def test_metrics_are_those_of_a_sort(
             assert result.metrics[name] == pytest.approx(value, abs=1e-6), name
     assert result.metrics["queries"] == sum(size for size in SIZES if size > 1)
     assert result.metrics["statements"] == sum(SIZES)
+    assert result.metrics["papers"] == len(SIZES)
+    (statistics,) = result.tables["other statements of a paper"]
+    counts = pd.Series([size - 1 for size in SIZES for _ in range(size)])
+    about = counts.describe(percentiles=[0.5, 0.75, 0.9, 0.95, 0.99])
+    names = {"Mean": "mean", "Median": "50%", "Min": "min", "Max": "max"}
+    names |= {f"P{percent}": f"{percent}%" for percent in (50, 75, 90, 95, 99)}
+    for name, wanted in names.items():
+        assert statistics[name] == pytest.approx(about[wanted], abs=1e-4)
+    assert statistics["Std Dev"] == pytest.approx(counts.std(ddof=0), abs=1e-4)
+    assert result.tables["metrics by cut-off"] == [
+        {"K": k, "Precision@K": result.metrics[f"p@{k}"], "Recall@K": result.metrics[f"r@{k}"]}
+        for k in (1, 5, 1000)
+    ]
     found = read_shards(tmp_path / "out/ranks")
     assert [sorted(own) for own in found["ranks"].to_pylist()] == [own for own in ranks if own]
 

@@ -208,9 +208,34 @@ def test_a_decoder_in_4_bits_learns_with_dropout(
     assert (one.projection.weight - start).abs().max() > 1e-4
 
 
+def test_without_held_out_statements_the_last_epoch_is_kept(
+    local_ray: None, inputs: Inputs, tmp_path: Path
+) -> None:
+    from ratchet.models.embedder import encoder
+
+    config = dataclasses.replace(FAST, epochs=2, projection=24, projection_bias=True, keep="all")
+    everything = dataclasses.replace(inputs, valid=None)
+    check(config, everything, {})
+    result = run_step(finetune_embedder_pairs.run, context(tmp_path), config, everything)
+    assert result.metrics["kept"] == "epoch 2"
+    assert [list(row) for row in result.tables["epochs"]] == [["epoch", "loss", "best"]] * 3
+    assert not any(name.startswith("valid/") for name in result.metrics)
+    one = encoder.load(inputs.base, tmp_path / "out/adapter", dtype="float32")
+    assert one.projection.bias.abs().max() > 1e-4
+    last = (tmp_path / "out/checkpoint-epoch-2/2_Dense/model.safetensors").read_bytes()
+    assert (tmp_path / "out/adapter/2_Dense/model.safetensors").read_bytes() == last
+
+
+def test_an_empty_split_is_named(inputs: Inputs) -> None:
+    parents = {"valid": Result({"valid/statements": 0})}
+    with pytest.raises(InputError, match=r"validation_fraction=0 of the recipe"):
+        check(FAST, dataclasses.replace(inputs, valid=None), parents)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ({"projection_bias": True}, "projection_bias: True given; expected false without"),
         ({"batch_size": 1}, "batch_size: 1 given; expected >= 2"),
         ({"temperature": 0.0}, "temperature: 0.0 given"),
         ({"chunk": 0}, "chunk: 0 given"),

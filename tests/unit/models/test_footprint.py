@@ -13,8 +13,10 @@ import transformers
 from model_shapes import SHAPES, save_shape
 
 from ratchet.models.adapters import lora
+from ratchet.models.embedder import projection
 from ratchet.models.loading import train_in_float32, turn_off_dropout
 from ratchet.models.meta import footprint
+from ratchet.orchestrator.recipe import Settings, build, find, find_settings, read_settings
 
 pytestmark = pytest.mark.slow
 
@@ -97,6 +99,24 @@ def test_published_shapes_have_their_numbers_of_weights(
     head = size["hidden_size"] // size["num_attention_heads"]
     assert found.cache == 2 * size["num_hidden_layers"] * size["num_key_value_heads"] * head * 2
     assert found.largest == size["hidden_size"] * size["intermediate_size"]
+
+
+def test_trained_weights_of_the_published_theorems(tmp_path: Path) -> None:
+    """The number in the report of https://github.com/ajoudaki/CITER."""
+    lines = [*read_settings(find_settings("published/theorems"))]
+    lines += [f"{name}={tmp_path}" for name in ("base", "data")]
+    steps, _, _ = build(find("theorems"), Settings.read(lines))
+    (config,) = (one.config for one in steps if one.job.name == "finetune_embedder_pairs")
+    shape = transformers.AutoConfig.from_pretrained(save_shape(tmp_path, "7B"))
+    with torch.device("meta"):
+        base: Any = transformers.AutoModel.from_config(shape)
+        names = ("lora_r", "lora_alpha", "lora_dropout", "target_modules", "seed")
+        model = lora.attach(base, **{name: getattr(config, name) for name in names})
+    layer = projection.init(
+        shape.hidden_size, config.projection, config.seed, bias=config.projection_bias
+    )
+    model.projection = layer
+    assert model.get_nb_trainable_parameters()[0] == 12_388_352
 
 
 @pytest.mark.soak

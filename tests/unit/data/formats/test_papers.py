@@ -239,6 +239,31 @@ def test_blank_and_repeated_statements(tmp_path: Path) -> None:
     assert (other.id, other.statements) == ("papers.jsonl:2", ())
 
 
+def test_repeated_statements_can_stay(tmp_path: Path) -> None:
+    rows = [
+        {"arxiv_id": str(n), "lemmas": ["same", f"own {n}"], "theorems": ["same", f"new {n}", " "]}
+        for n in range(9)
+    ]
+    file = write(tmp_path / "papers.jsonl", rows)
+    found = select_statements((file, None, None), 0.2, 0, seed=1, deduplicate=False)
+    assert (found.empty, found.repeated, found.dropped) == (9, 0, 0)
+    assert found.count_P.tolist() == [4] * 9
+    assert Counter(found.split_P.tolist()) == {0: 7, 2: 2}
+    first, *_ = read_papers(file, deduplicate=False)
+    assert first.statements == ("same", "own 0", "same", "new 0")
+    once = select_statements((file, None, None), 0.2, 0, seed=1)
+    assert (once.repeated, once.dropped) == (9, 8)
+
+
+def test_papers_are_read_from_the_start_up_to_a_limit(tmp_path: Path) -> None:
+    for part in "ab":
+        rows = [{"arxiv_id": f"{part}{n}", "lemmas": [f"{part} {n}"]} for n in range(3)]
+        write(tmp_path / f"{part}.jsonl", rows)
+    valid = write(tmp_path / "valid", [{"arxiv_id": f"v{n}", "lemmas": []} for n in range(9)])
+    names = [paper.id for paper in read_papers(tmp_path, valid, max_papers=4)]
+    assert names == ["a0", "a1", "a2", "b0", *(f"v{n}" for n in range(9))]
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [

@@ -211,13 +211,17 @@ def test_a_tokenizer_that_cannot_be_adapted_has_no_layout(
 
 
 @pytest.mark.slow
-def test_a_projection_goes_along(minilm: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_projection_goes_along(minilm: Path, tmp_path: Path, bias: bool) -> None:
     from sentence_transformers import SentenceTransformer
 
     adapter = embedder_adapter(
         minilm, tmp_path / "adapter", replace(read_encoding_config(minilm), projection="2_Dense")
     )
-    projection.save(projection.init(384, 100, 0), adapter / "2_Dense")
+    layer = projection.init(384, 100, 0, bias=bias)
+    if bias:
+        torch.nn.init.normal_(layer.bias, std=0.1)
+    projection.save(layer, adapter / "2_Dense")
     found = merged(minilm, adapter, tmp_path / "merged")
     assert found.drift < 1e-5
     expected = encoder.load(minilm, adapter, dtype="float32", device="cpu").encode(TEXTS, "query")
