@@ -104,7 +104,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         "Max": int(others_S.max()),
     }
     for percent in (50, 75, 90, 95, 99):
-        statistics[f"P{percent}"] = float(np.percentile(others_S, percent))
+        count = np.percentile(others_S, percent, method="inverted_cdf")
+        statistics[f"P{percent}"] = int(count)
     tables = {"metrics by cut-off": by_cutoff, "other statements of a paper": [statistics]}
     return Result(shown, tables)
 

@@ -103,6 +103,27 @@ def test_recipes_that_answer_can_be_built(
     assert all(row.columns for row in summary.rows)
 
 
+@pytest.mark.parametrize(
+    ("lines", "is_held_out"),
+    [
+        ([], True),
+        (["validation_fraction=0"], False),
+        (["validation_fraction=0", "valid=VALID"], True),
+    ],
+)
+def test_theorems_can_train_on_all_papers(
+    tmp_path: Path, lines: list[str], is_held_out: bool
+) -> None:
+    file = tmp_path / "papers.jsonl"
+    file.touch()
+    given = [line.replace("VALID", str(file)) for line in lines]
+    given += [f"base={tmp_path}", f"data={file}"]
+    steps, summary, _ = build(find("theorems"), Settings.read(given))
+    (finetuned,) = (step for step in steps if step.job.name == "finetune_embedder_pairs")
+    assert (finetuned.inputs["valid"] is not None) == is_held_out
+    assert summary.comparisons == [("zero-shot", "finetuned")]
+
+
 def test_strategies_of_squad_are_compared_as_in_its_logbook(tmp_path: Path) -> None:
     lines = [f"base={tmp_path}", "data=x", "max_train=20,50"]
     _, summary, _ = build(find("squad"), Settings.read(lines))
