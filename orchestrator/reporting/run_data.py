@@ -134,14 +134,15 @@ def build_summary(data: RunReport) -> Table:
 
 
 def build_comparisons(data: RunReport) -> Table:
-    """Build the table of the comparisons, with cells such as `0.8130 → 0.8520 (+0.0390)`."""
+    """Build the table of the comparisons, with cells such as `0.8130 → 0.8520 (+0.0390)` for what changed."""
     rows = []
     for before, after in data.comparisons:
         row = {"": f"{before} → {after}"}
         one: Mapping[str, Any] = data.rows[before]
         other: Mapping[str, Any] = data.rows[after]
         for column in one:
-            if column != "time" and is_finite(one[column]) and is_finite(other.get(column)):
+            is_known = is_finite(one[column]) and is_finite(other.get(column))
+            if is_known and column != "time" and one[column] != other[column]:
                 row[column] = format_change(one[column], other[column])
         rows.append(row)
     return build_table(rows)

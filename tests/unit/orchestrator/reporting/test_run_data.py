@@ -105,8 +105,8 @@ def test_curves_of_one_job_share_a_chart():
 
 def test_comparisons_show_what_changed_between_two_rows() -> None:
     rows = {
-        "before": {"EM": 0.813, "GenTok": 92.9, "other": 1.0, "time": 3.0},
-        "after": {"EM": 0.852, "GenTok": 84.4, "other": None, "time": 4.0},
+        "before": {"EM": 0.813, "GenTok": 92.9, "same": 5.3, "other": 1.0, "time": 3.0},
+        "after": {"EM": 0.852, "GenTok": 84.4, "same": 5.3, "other": None, "time": 4.0},
     }
     data = RunReport(
         "toy", "1", "finished", 1.0, 2.0, "", [], rows=rows, comparisons=[("before", "after")]
