@@ -128,7 +128,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     training.require("distill", config, [("checkpoints", increasing, "increasing training steps")])
     check_steps(config, config.steps)
     training.check_no_adapter("distill", config.method, inputs, parents)
-    training.check_config("distill", make_options(config), inputs)
+    training.check_config("distill", make_options(config), inputs, parents)
     if inputs.base is not None:
         check_target_modules("distill", inputs.base, "causal", config)
     length = DISTILLED.resolve(config, inputs.base) + config.max_new_tokens
