@@ -7,6 +7,7 @@ workers, and have no place for another way to sample.
 """
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,7 @@ class DistillTask(AnswerTask):
         counts: Path,
     ) -> None:
         """counts: JSON file that the first worker writes: numbers of samples, and of on-policy steps."""
+        os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # GKDTrainer may change: setup.cfg pins TRL
         super().__init__(worker, config, inputs, resources, config.dtype)
         conversations = self.decoder.conversations
         conversations.check_labels()
