@@ -1,7 +1,7 @@
 """Chat options of samples: arguments of chat templates, and additional stop strings.
 
-`prepare_tasks` writes both beside the samples. `generate`, `sft`, `grpo`, `distill` and `teacher_logprobs` read them from
-there, and have no such settings themselves, so all of them use the same options.
+`prepare_tasks` writes both beside the samples. `generate`, `sft`, `grpo`, `distill` and `teacher_logprobs` read them
+from there, and have no such settings themselves, so all of them use the same options.
 """
 
 import json
