@@ -154,9 +154,12 @@ def add_note(arguments: argparse.Namespace) -> None:
     store = Store.open(arguments.store, create=False)
     run_log = find_run_log(store, arguments.run)
     data = report_json.read(run_log)
-    if arguments.row and (data is None or arguments.row not in data.rows):
-        known = () if data is None else data.rows
-        raise InputError(f"note --row {arguments.row}: {expect_one_of(known, arguments.row)}")
+    known = data.rows if data else {}
+    if arguments.row and arguments.row not in known:
+        expected = expect_one_of(known, arguments.row)
+        if not known:
+            expected = "its run has no table yet; expected a run that ended; leave --row out"
+        raise InputError(f"note --row {arguments.row}: {expected}")
     add_remark(run_log, arguments.row, remark)
     if data is not None:
         write_report(run_log.folder, replace(data, remarks=read_remarks(run_log)))

@@ -81,6 +81,9 @@ def test_what_is_no_remark_is_refused(run_log: RunLog, capsys: pytest.CaptureFix
     assert "expected one of zero-shot, iteration 1; did you mean" in capsys.readouterr().err
     assert note(run_log) == 2
     assert "NAME=NUMBER|WORDS" in capsys.readouterr().err
+    (run_log.folder / "report.json").unlink()  # as while it runs
+    assert note(run_log, "--row", "iteration 1", "lb=0.505") == 2
+    assert "its run has no table yet; expected a run that ended" in capsys.readouterr().err
     with pytest.raises(InputError, match="note lb=high: no number; expected NAME=NUMBER"):
         parse_remark(["lb=high"])
     assert parse_remark(["a = b", "lb@25=-1e-3"]).numbers == {"lb@25": -0.001}
