@@ -104,7 +104,7 @@ def test_kills_at_any_moment_change_no_byte(address: str, tmp_path: Path) -> Non
                 map(int, re.findall(r"^([\d,]+) things, .* removed$", said, re.MULTILINE))
             )
         where = f"seed {SEED}, round {rounds}, after {kills - before} kills"
-        status, output = toy.run(*settings)
+        status, output = toy.run(*settings, timeout=900)  # beside other work
         assert status == 0, f"{where}\n{output}"
         assert addresses(toy.store) == undisturbed, where
         assert list_running_attempts(Store.open(toy.store)) == [], where
@@ -120,6 +120,7 @@ def test_kills_at_any_moment_change_no_byte(address: str, tmp_path: Path) -> Non
         status, output = command.run(*COLLECT, "--store", str(toy.store))
         assert status == 0, f"{where}\n{output}"
         assert addresses(toy.store) == {}, where
+        print(f"{kills} kills in {rounds} rounds", flush=True)
     assert removed or KILLS < 100, "no collection removed anything beside a driver"
     print(
         f"\n{kills} kills in {rounds} rounds, seed {SEED}; {removed} results and steps removed meanwhile"
