@@ -73,7 +73,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     for row in rows:
         chosen.append({**row, "kept": row[unit] == name})
         if row[unit] == name:
-            metrics |= {key: value for key, value in row.items() if key.startswith("valid/")}
+            for key, value in row.items():
+                if key.startswith("valid/") and value is not None:
+                    metrics[key] = value
     return Result(metrics, {title: chosen}, note=note)
 
 

@@ -153,13 +153,14 @@ def _tabulate(
 ) -> list[dict[str, Any]]:
     """Return a row for the start and one for each evaluation. numbers: their epochs or training steps."""
     unit = config.unit
-    first: dict[str, Any] = {unit: "start", "loss": None}
-    for name, value in history.start.items():
-        first[f"valid/{name}"] = value
-    first["best"] = not kept.startswith(unit)
     # A new head is not evaluated before training, but the lists are that it will rerank.
     names = list(dict.fromkeys([*history.start, *history.evaluations[0]]))
     names.remove("loss")
+    names.sort(key=lambda name: name != "eval_loss")  # the losses side by side
+    first: dict[str, Any] = {unit: "start", "loss": None}
+    for name in names:
+        first[f"valid/{name}"] = history.start.get(name)
+    first["best"] = not kept.startswith(unit)
     rows = [first]
     for number, evaluation in zip(numbers, history.evaluations, strict=True):
         row: dict[str, Any] = {unit: str(number), "loss": _round(evaluation["loss"])}
