@@ -69,14 +69,11 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             gate, context.out / "teacher_gate", ignore=shutil.ignore_patterns(f"{unit}-*")
         )
     metrics = {"kept": name, "changed": config.checkpoint is not None or history["changed"]}
-    chosen = []
-    for row in rows:
-        chosen.append({**row, "kept": row[unit] == name})
-        if row[unit] == name:
-            for key, value in row.items():
-                if key.startswith("valid/") and value is not None:
-                    metrics[key] = value
-    return Result(metrics, {title: chosen}, note=note)
+    chosen = next(row for row in rows if row[unit] == name)
+    for key, value in chosen.items():
+        if key.startswith("valid/") and value is not None:
+            metrics[key] = value
+    return Result(metrics, note=note)
 
 
 JOB = Job(

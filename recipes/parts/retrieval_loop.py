@@ -176,7 +176,7 @@ class RetrievalLoop(Evaluations):
             before = zero_shot.get(split)
             last.evaluations[split] = self.evaluate(name, last.miner, split, before=before)
         made = _find_output(last.miner)
-        return make_row(f"iteration {i}", last.evaluations, finetuned, mined, made)
+        return make_row(f"iteration {i}", last.evaluations, finetuned, mined, made, chosen)
 
     def _train_reranker(self, last: LoopState, i: int) -> Row:
         """Mine with the embedder of this iteration, finetune the reranker, merge and evaluate."""
@@ -221,7 +221,7 @@ class RetrievalLoop(Evaluations):
             both = {"embedder": last.evaluations, "reranker": last.reranked}
             final = {self.splits[0]: self.blend(name, "", both)}
         made = _find_output(last.reranker)
-        return make_row(f"iteration {i}, reranked", final, finetuned, hard, made)
+        return make_row(f"iteration {i}, reranked", final, finetuned, hard, made, chosen)
 
     def _training_values(self, teacher: Teacher | None, i: int) -> dict[str, Any]:
         """Return the settings and inputs that both finetuning steps of an iteration have."""

@@ -11,10 +11,11 @@ def make_row(
     finetuned: Step | None = None,
     mined: Step | Output | None = None,
     merged: Output | None = None,
+    chosen: Step | None = None,
     baseline: bool = False,
 ) -> Row:
     """Return a row of the summary table. evaluations: split -> evaluation; the row shows the first one. If it is empty,
-    the row's last step is the merge."""
+    the row's last step is the merge. chosen: the step with the model of `finetuned` that is used."""
     columns = {"loss": finetuned.metric("loss")} if finetuned else {}
     last: Step | None
     last = merged.step if merged else None
@@ -28,7 +29,7 @@ def make_row(
     return Row(
         label,
         columns,
-        [s for s in (mined, finetuned, last) if isinstance(s, Step)],
+        list(dict.fromkeys(s for s in (mined, finetuned, chosen, last) if isinstance(s, Step))),
         merged,
         baseline,
     )

@@ -133,7 +133,6 @@ def test_all_epochs_are_kept_and_one_is_chosen(
     assert made.metrics["valid/map@25"] == result.tables["epochs"][1]["valid/map@25"]
     assert made.metrics["changed"]
     assert made.note == "epoch 1 was chosen; the training returned start"
-    assert [row["kept"] for row in made.tables["epochs"]] == [False, True, False]
     made, weights = choose(None)
     assert are_equal(weights, kept["adapter"])
     assert (made.metrics["kept"], made.metrics["changed"], made.note) == ("start", False, "")
