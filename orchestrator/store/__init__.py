@@ -221,8 +221,12 @@ class Store:
         _touch(self.root / "steps" / step_id)
         commit = self.lookup(step_id)
         if commit is not None:
-            _touch(self.root / "objects" / commit.manifest)
+            self.keep_object(commit.manifest)
         return commit
+
+    def keep_object(self, digest: str) -> None:
+        """Restart the grace period of `gc` for an object."""
+        _touch(self.root / "objects" / digest)
 
     def manifest(self, digest: str) -> Manifest:
         """Read the manifest at an address. Raises DamagedError if it is missing or does not match the address."""

@@ -79,7 +79,7 @@ class Lease:
             raise LeaseLost(
                 f"step {self.step_id[:12]}, attempt {self.attempt}: taken over by {owner}"
             )
-        store.use(self.step_id)  # from now on `gc` sees that it is young
+        store.keep_object(manifest.digest)  # from now on `gc` sees that it is young
         if not store.backend.has_object(manifest.digest):
             store.withdraw(commit)
             raise LeaseLost(
