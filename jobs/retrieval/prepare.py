@@ -5,7 +5,7 @@ The folders hold Parquet shards: `train` with the columns `GROUPED` of `ratchet.
 `pos_scores` and `neg_scores`), it also has the columns `TEACHER_SCORES`. Finetuning can use both without mining.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -148,12 +148,23 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if splits["train"] and all(query.teacher for query in splits["train"]):
         scores = [tables.TEACHER_SCORES["positives"], tables.TEACHER_SCORES["negatives"]]
     instructions = [name for name in tables.INSTRUCTIONS if f"{name}s" in data.notes]
-    text_of = {document.id: document.text for document in data.corpus}
-    examples = ExampleDraw(splits["train"], config.seed)
+    text_of = {}
+    examples = ExampleDraw((), config.seed)
+    if config.num_examples:
+        text_of = {document.id: document.text for document in data.corpus}
+        examples = ExampleDraw(splits["train"], config.seed)
 
     def draw_examples(place: int, query: Query) -> list[tuple[str, str]]:
         drawn = examples.draw(query, place, config.num_examples)
         return [(other.text, text_of[other.positives[0]]) for other in drawn]
+
+    def make_rows(queries: Sequence[Query], seen: Sequence[bool]) -> Iterator[dict[str, Any]]:
+        for place, query in enumerate(queries):
+            row = {**query._asdict(), "seen": seen[place]}
+            row |= dict[str, Any](zip(scores, query.teacher or (), strict=False))
+            if config.num_examples:
+                row["examples"] = draw_examples(place, query)
+            yield row
 
     statistics = []
     for name, queries in splits.items():
@@ -167,14 +178,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         schema = tables.add_carried(schema, instructions)
         if config.num_examples:
             schema = schema.append(tables.EXAMPLES)
-        rows = []
-        for place, query in enumerate(queries):
-            row = {**query._asdict(), "seen": seen[place]}
-            row |= dict[str, Any](zip(scores, query.teacher or (), strict=False))
-            if config.num_examples:
-                row["examples"] = draw_examples(place, query)
-            rows.append(row)
-        tables.write_shards(context.out / name, rows, schema, config.shard_rows)
+        tables.write_shards(context.out / name, make_rows(queries, seen), schema, config.shard_rows)
         statistics.append(_summarize(name, queries, sum(seen)))
     if config.num_examples:
         write_examples(context.out / EXAMPLES, draw_examples(0, Query("", "", (), ())))
