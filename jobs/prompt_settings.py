@@ -150,7 +150,7 @@ def list_own_examples(queries: Any) -> list[list[Example]] | None:
         return None
     found = []
     for own in queries["examples"].to_pylist():
-        found.append([(query, answer) for query, answer in own])
+        found.append([(query, answer) for query, answer in own or ()])  # synthetic queries: none
     return found
 
 
@@ -177,7 +177,10 @@ def describe_prompts(config: Any, inputs: Any, parents: Parents, role: Role = "q
     role = getattr(config, "role", role)
     found: EncodingConfig | RerankerConfig
     if isinstance(config, EncodingSettings):
+        examples: Sequence[Example] | None
         examples = read_examples(getattr(inputs, "examples", None)) or None
+        if examples is None and ("examples" in parents or getattr(config, "num_examples", False)):
+            examples = ()  # a step has yet to draw them
         found = resolve_encoding_config("", config, base, adapter, examples, uses_task=False)
         name = "task"
         file = ENCODING_CONFIG_FILE

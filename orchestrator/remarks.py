@@ -4,6 +4,7 @@ They are lines of `remarks.jsonl` in the folder of the run, and part of no finge
 and later words for the same row, replace earlier ones.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,25 +25,32 @@ class Remark:
     words: str = ""
 
     def __str__(self) -> str:
-        parts = [f"{name} {number:g}" for name, number in self.numbers.items()]
+        parts = [f"{name} {number:.10g}" for name, number in self.numbers.items()]
         return ", ".join([*parts, self.words] if self.words else parts)
 
 
 def parse_remark(texts: Sequence[str]) -> Remark:
-    """Parse `lb=0.505` and words. Raises InputError for a name without a number."""
+    """Parse `lb=0.505` and words. Raises InputError for nothing, and for a name without a finite number."""
     numbers = {}
     words = []
     for text in texts:
-        given = re.fullmatch(r"([A-Za-z][\w@./-]*)=(.*)", text, re.DOTALL)
+        given = re.fullmatch(r"(\w[\w@./-]*)=(.*)", text, re.DOTALL)
         if given is None:
             words.append(text)
             continue
         try:
             numbers[given[1]] = float(given[2])
         except ValueError:
+            numbers[given[1]] = math.nan
+        if not math.isfinite(numbers[given[1]]):
             raise InputError(
-                f"note {text}: no number; expected NAME=NUMBER, or words; correct it, or leave '=' out of the words"
-            ) from None
+                f"note {text}: no finite number; expected NAME=NUMBER, or words; correct it, or leave '=' out of the"
+                " words"
+            )
+    if not numbers and not "".join(words).strip():
+        raise InputError(
+            'note: nothing given; expected numbers or words, such as lb=0.505 "epoch 3"'
+        )
     return Remark(numbers, " ".join(words))
 
 

@@ -60,11 +60,13 @@ def countdown(
         model = choose_model(base)
         rate = 1e-4 if method == "lora" else None
         grpo_rate = None
+        distill_rate = None
     else:
         model = Output(step("base", init_decoder.JOB, samples=prepared["train"], seed=seed))
         method = "full"
         rate = 1e-3
         grpo_rate = 3e-5
+        distill_rate = 1e-3
     return finetune_and_compare(
         model,
         prepared,
@@ -77,6 +79,7 @@ def countdown(
         lmbda=lmbda,
         grpo_steps=grpo_steps,
         grpo_rate=grpo_rate,
+        distill_rate=distill_rate,
         checkpoints=checkpoints,
         epochs=6,
         learning_rate=rate,

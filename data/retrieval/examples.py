@@ -20,17 +20,22 @@ class ExampleDraw:
             for start in range(len(query.topics) + 1):
                 self.rows_of[query.topics[start:]].append(row)
 
-    def draw(self, query: Query, place: int, count: int) -> list[Query]:
+    def draw(self, query: Query, place: int, count: int, *, trains: bool = False) -> list[Query]:
         """Draw `count` training queries for a query, from its most specific topic first. Fewer if there are not as
-        many. place: the index of the query, from which and the seed the draw follows."""
+        many. place: the index of the query, from which and the seed the draw follows. trains: the query is a training
+        query, and no example has one of its answers."""
         random = np.random.default_rng([self.seed, place])
+        known = set(query.positives)
         drawn = dict[int, Query]()
         for start in range(len(query.topics) + 1):
             for row in self._shuffle(self.rows_of[query.topics[start:]], random, count):
                 other = self.train[row]
                 is_own = other.text == query.text or (query.group and other.group == query.group)
-                if len(drawn) < count and not is_own:
+                tells = trains and not known.isdisjoint(other.positives)
+                if not is_own and not tells:
                     drawn[row] = other
+                if len(drawn) == count:
+                    break
             if len(drawn) == count:
                 break
         return list(drawn.values())
@@ -38,7 +43,9 @@ class ExampleDraw:
     def _shuffle(
         self, rows: Sequence[int], random: np.random.Generator, count: int
     ) -> Iterator[int]:
-        """Yield rows in random order: enough of them, where nearly all qualify."""
+        """Yield rows: some in random order, which are enough where most qualify, then all."""
         size = min(len(rows), 64 + 4 * count)
         for place in random.choice(len(rows), size, replace=False).tolist() if rows else ():
             yield rows[place]
+        if size < len(rows):
+            yield from rows

@@ -136,6 +136,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     metrics["collapses"] = "; ".join(described) or "none"
     tables = {"checkpoints": rows}
     labels = [*(row["step"] for row in rows), *config.names]
+    unknown = {*config.failures_at_1, *config.failures_at_k} - failures.keys()
+    if unknown:
+        raise InputError(
+            f"compare_checkpoints.failures_at_1 and failures_at_k: {', '.join(sorted(unknown))} given; expected some of"
+            f" {', '.join(failures)}"
+        )
     orders = {most: config.failures_at_k, "1": config.failures_at_1}
     for k in sorted(orders, key=int):
         ordered = tuple(dict.fromkeys((*orders[k], *failures)))

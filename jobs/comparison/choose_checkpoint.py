@@ -27,7 +27,8 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    """Raise InputError for a training that does not keep all models, and for an epoch after the last one."""
+    """Raise InputError for a training that does not keep all models, for an epoch after the last one, and for a
+    training step without an evaluation."""
     known = parents.get("training", Result()).metrics
     if known.get("keep", "all") != "all":
         raise InputError(
@@ -38,6 +39,12 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         raise InputError(
             f"choose_checkpoint.checkpoint: {config.checkpoint} given, of {epochs} epochs; expected one of these; lower"
             " it, or train for more"
+        )
+    eval_steps = known.get("eval_steps", 1)
+    if isinstance(eval_steps, int) and (config.checkpoint or 0) % eval_steps:
+        raise InputError(
+            f"choose_checkpoint.checkpoint: {config.checkpoint} given, of a training with eval_steps={eval_steps};"
+            " expected a multiple of it"
         )
     return Result(known)
 

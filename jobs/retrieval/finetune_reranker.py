@@ -84,6 +84,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     config = drop_refused_teacher(config, inputs.mined)
     result, history = run_finetuning(context, config, RerankerTask, inputs, base_is_usable=usable)
     gate = TeacherGate(config.metric, None, None, 1.0, config.teacher_gate)
+    gates = [gate] * len(history.evaluations)
     folder = context.out / "teacher_gate"
     if inputs.valid is not None and inputs.ranking is not None:
         valid = read_shards(inputs.valid)
@@ -100,13 +101,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         gates = []
         for number, evaluation in enumerate(history.evaluations):
             gates.append(judge(evaluation[config.metric], history.sums, number))
-        if config.keep == "all":  # for `choose_checkpoint`
-            for one, number in zip(gates, number_evaluations(config, history), strict=True):
-                one.write(folder / f"{config.unit}-{number}")
         assert history.best is not None
         gate = gates[history.best]
         if result.metrics["kept"] in ("base", "current_best"):
             gate = judge(history.start[config.metric], [history.start_sums], 0)
+    if config.keep == "all":  # for `choose_checkpoint`
+        for one, number in zip(gates, number_evaluations(config, history), strict=True):
+            one.write(folder / f"{config.unit}-{number}")
     gate.write(folder)
     return replace(result, metrics={**result.metrics, "teacher_gate": str(gate)})
 

@@ -57,7 +57,8 @@ class Config:
     """Index of the fold that is the test split, from 0."""
     num_examples: NonNegativeInt = 0
     """Number of few-shot examples that are drawn for each query from the training queries of other groups; of Eedi's
-    questions those with the same construct first, then with the same subject."""
+    questions those with the same construct first, then with the same subject. Examples of a training query have other
+    positives than it."""
     seed: Seed = 42
     """Seed of the split and of the examples."""
     reading: tuple[str, ...] = ()
@@ -154,16 +155,16 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         text_of = {document.id: document.text for document in data.corpus}
         examples = ExampleDraw(splits["train"], config.seed)
 
-    def draw_examples(place: int, query: Query) -> list[tuple[str, str]]:
-        drawn = examples.draw(query, place, config.num_examples)
+    def draw_examples(place: int, query: Query, name: str) -> list[tuple[str, str]]:
+        drawn = examples.draw(query, place, config.num_examples, trains=name == "train")
         return [(other.text, text_of[other.positives[0]]) for other in drawn]
 
-    def make_rows(queries: Sequence[Query], seen: Sequence[bool]) -> Iterator[dict[str, Any]]:
-        for place, query in enumerate(queries):
+    def make_rows(name: str, seen: Sequence[bool]) -> Iterator[dict[str, Any]]:
+        for place, query in enumerate(splits[name]):
             row = {**query._asdict(), "seen": seen[place]}
             row |= dict[str, Any](zip(scores, query.teacher or (), strict=False))
             if config.num_examples:
-                row["examples"] = draw_examples(place, query)
+                row["examples"] = draw_examples(place, query, name)
             yield row
 
     statistics = []
@@ -178,10 +179,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         schema = tables.add_carried(schema, instructions)
         if config.num_examples:
             schema = schema.append(tables.EXAMPLES)
-        tables.write_shards(context.out / name, make_rows(queries, seen), schema, config.shard_rows)
+        tables.write_shards(context.out / name, make_rows(name, seen), schema, config.shard_rows)
         statistics.append(_summarize(name, queries, sum(seen)))
     if config.num_examples:
-        write_examples(context.out / EXAMPLES, draw_examples(0, Query("", "", (), ())))
+        write_examples(context.out / EXAMPLES, draw_examples(0, Query("", "", (), ()), ""))
     metrics = {
         "documents": len(corpus),
         "queries": len(data.queries),

@@ -186,7 +186,7 @@ class RetrievalFinetuneInputs:
     """Shards of documents (columns id and text) that contain all positives and negatives."""
     valid: Path | None = None
     """Held-out queries with positives. None: the model of the last epoch is kept, and a reranker is not used as a
-    teacher."""
+    teacher, unless its gate is open."""
     ranking: Path | None = None
     """A ranking for `valid`, as written by `evaluate_retrieval`. A reranker is evaluated on the top of its lists; an
     embedder takes a part of its `eval_pool` from them."""
@@ -213,13 +213,16 @@ def check_config(job: str, config: FinetuneConfig, inputs: Any, parents: Parents
     full = config.method == "full"
     needed = LEAST_STAGE[config.offload]
     plain = config.quantization == "none"
-    compares = config.keep != "last" and ("valid" in parents or inputs.valid is not None)
+    holds_out = "valid" in parents or inputs.valid is not None
+    compares = config.keep != "last" and holds_out
+    fraction = getattr(config, "eval_fraction", 1)
     rules = [
         ("method", not full or plain, "lora with nf4, whose weights cannot be trained"),
+        ("eval_fraction", holds_out or fraction == 1, "1 where nothing is held out; leave it out"),
         (
             "patience",
-            config.patience is None or compares,
-            "none with keep=last or without held-out rows, where no evaluation is the best; leave it out",
+            config.patience is None or (compares and not config.kept_steps),
+            "none with keep=last, with checkpoints or without held-out rows; leave it out",
         ),
         (
             "zero_stage",
@@ -254,7 +257,7 @@ def check_config(job: str, config: FinetuneConfig, inputs: Any, parents: Parents
 
 def add_epochs(result: Result, config: FinetuneConfig) -> Result:
     """Return a result that is known at plan time, with what `choose_checkpoint` checks."""
-    known: dict[str, Any] = {"keep": config.keep}
+    known: dict[str, Any] = {"keep": config.keep, "eval_steps": config.eval_steps or 1}
     if config.unit == "epoch":
         known["epochs"] = config.epochs
     return replace(result, metrics={**result.metrics, **known})

@@ -85,9 +85,8 @@ def run_finetuning(
         note += " (cross-validation of the training queries)"
     notes.append(note)
     if history.epoch < config.epochs:
-        notes.append(
-            f"stopped in epoch {history.epoch} of {config.epochs} (patience={config.patience})"
-        )
+        last = history.epoch + (history.step > 0)
+        notes.append(f"stopped in epoch {last} of {config.epochs} (patience={config.patience})")
 
     metrics: dict[str, Any] = {"loss": _round(history.evaluations[-1]["loss"])}
     if config.metric in history.start:

@@ -9,7 +9,7 @@ from ratchet.errors import DamagedError, InputError, StoreError
 from ratchet.orchestrator import gc
 from ratchet.orchestrator.job_interface.clean_output import print_clean
 from ratchet.orchestrator.job_interface.settings import expect_one_of
-from ratchet.orchestrator.remarks import add_remark, parse_remark, read_remarks
+from ratchet.orchestrator.remarks import Remark, add_remark, parse_remark, read_remarks
 from ratchet.orchestrator.reporting import report_json
 from ratchet.orchestrator.reporting.formatting import (
     NOTHING,
@@ -160,9 +160,17 @@ def add_note(arguments: argparse.Namespace) -> None:
         if not known:
             expected = "its run has no table yet; expected a run that ended; leave --row out"
         raise InputError(f"note --row {arguments.row}: {expected}")
+    taken = {"note", *known.get(arguments.row, ())} & remark.numbers.keys()
+    if taken:
+        raise InputError(
+            f"note {taken.pop()}: a column of the table given; expected another name, since a number that was measured"
+            " stays"
+        )
     add_remark(run_log, arguments.row, remark)
-    if data is not None:
-        write_report(run_log.folder, replace(data, remarks=read_remarks(run_log)))
+    remarks: dict[str, Remark] = {}
+    while data is not None and remarks != read_remarks(run_log):  # another process may add one
+        remarks = read_remarks(run_log)
+        write_report(run_log.folder, replace(data, remarks=remarks))
     store.backend.send(run_log.folder)
     where = f", row {arguments.row}" if arguments.row else ""
     print_clean(f"run {run_log.run_id}{where}: {read_remarks(run_log)[arguments.row]}")

@@ -166,6 +166,7 @@ def finetune_and_compare(
     lmbda: float = 0.5,
     grpo_steps: Sequence[int] = (),
     grpo_rate: float | None = None,
+    distill_rate: float | None = None,
     **settings: Any,
 ) -> Summary:
     """Finetune, and evaluate on the test samples: the untrained and the trained model, all checkpoints, the teacher and
@@ -174,8 +175,8 @@ def finetune_and_compare(
     tests: name of a task -> test samples of this task, which all models answer; an empty name means the task of
     `prepared`. None: its test samples only. The first ones compare the checkpoints. distill_steps: training steps of
     `distill`, which takes the place of `sft`, after which its model is saved and evaluated; empty: `sft`. grpo_steps:
-    the same of `grpo`, which follows; empty: no GRPO. grpo_rate: learning rate of `grpo`; None: its default. settings:
-    settings of `sft`."""
+    the same of `grpo`, which follows; empty: no GRPO. grpo_rate, distill_rate: learning rates of these jobs;
+    None: their defaults. settings: settings of `sft`."""
     sampling = {name: settings[name] for name in ("max_new_tokens", "seed")}
     verifier = find_verifier(prepared["train"])
     held_out = {"valid": prepared["valid"], "verifier_file": verifier}
@@ -189,6 +190,7 @@ def finetune_and_compare(
             checkpoints=tuple(distill_steps),
             lmbda=lmbda,
             method=settings["method"],
+            learning_rate=distill_rate,
             **held_out,
             **sampling,
         )

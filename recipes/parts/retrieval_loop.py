@@ -58,8 +58,8 @@ class RetrievalLoop(Evaluations):
     """The steps of the retrieval loop over a prepared data set.
 
     The table shows metrics on test; without test, on valid; without both, losses. Without valid, every finetuning step
-    keeps the model of its last epoch, and no reranker is a teacher. The defaults suit small encoders such as MiniLM. A
-    large model needs a learning rate of 1e-4 or less."""
+    keeps the model of its last epoch, and no reranker is a teacher unless its gate is open. The defaults suit small
+    encoders such as MiniLM. A large model needs a learning rate of 1e-4 or less."""
 
     embedder: Source | Output
     """The base model of the embedder in all iterations."""

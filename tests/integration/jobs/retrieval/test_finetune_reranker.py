@@ -238,7 +238,7 @@ def test_last_epoch_without_held_out_lists(local_ray: None, inputs: Inputs, tmp_
     everything = dataclasses.replace(inputs, valid=None, ranking=None)
     for setting, answer in (("tested", "no"), ("open", "yes, by the setting teacher_gate=open")):
         config: Any = dataclasses.replace(
-            FAST, epochs=1 + (setting == "tested"), teacher_gate=setting
+            FAST, epochs=1 + (setting == "tested"), teacher_gate=setting, keep="all"
         )
         folder = tmp_path / setting
         result = run_step(finetune_reranker.run, context(folder), config, everything)
@@ -248,6 +248,11 @@ def test_last_epoch_without_held_out_lists(local_ray: None, inputs: Inputs, tmp_
         assert result.note.startswith("kept the last epoch")
         gate = teacher_gate.read(folder / "out" / "teacher_gate")
         assert gate.is_open == (setting == "open")
+        own = context(tmp_path / f"{setting}-chosen")
+        choose_checkpoint.run(
+            own, choose_checkpoint.Config(1), choose_checkpoint.Inputs(folder / "out")
+        )
+        assert teacher_gate.read(own.out / "teacher_gate") == gate
     with pytest.raises(Exception, match="one of valid and ranking given; expected both or none"):
         run_step(
             finetune_reranker.run,

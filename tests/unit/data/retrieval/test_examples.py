@@ -49,6 +49,23 @@ def test_queries_with_the_same_text_are_no_examples() -> None:
     assert ExampleDraw([], 0).draw(make(1), 0, 2) == []
 
 
+def test_examples_of_training_queries_do_not_tell_their_answers() -> None:
+    train = [make(i, f"g{i}")._replace(positives=(f"d{i % 2}",)) for i in range(200)]
+    draw = ExampleDraw(train, 0)
+    for place in range(20):
+        found = draw.draw(train[place], place, 5, trains=True)
+        assert {one.positives for one in found} == {(f"d{1 - place % 2}",)}
+    assert (
+        ExampleDraw(train[:1], 0).draw(make(5)._replace(positives=("d0",)), 0, 1, trains=True) == []
+    )
+
+
+def test_a_large_group_of_the_query_itself_is_passed_over() -> None:
+    train = [make(i, "own") for i in range(500)] + [make(500, "other")]
+    found = [ExampleDraw(train, 0).draw(train[0], place, 1) for place in range(20)]
+    assert [[one.id for one in own] for own in found] == [["q500"]] * 20
+
+
 def test_large_topics_are_drawn_from_at_random() -> None:
     train = [make(i, f"g{i}") for i in range(1000)]
     draw = ExampleDraw(train, 1)

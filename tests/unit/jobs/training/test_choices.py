@@ -20,6 +20,8 @@ from ratchet.orchestrator.job_interface import Result
         (None, {"epochs": 2, "keep": "best"}, "a training with keep=best given"),
         (3, {"epochs": 3, "keep": "all"}, ""),
         (500, {"keep": "all"}, ""),
+        (500, {"keep": "all", "eval_steps": 250}, ""),
+        (501, {"keep": "all", "eval_steps": 250}, "with eval_steps=250; expected a multiple"),
     ],
 )
 def test_the_choice_is_checked_before_the_training(
@@ -63,7 +65,9 @@ def test_patience_needs_a_best_evaluation(keep: Any, parents: Any, refused: bool
     nothing: Any = SimpleNamespace(base=None, valid=None, current_best=None)
     config = finetune_reranker.Config(patience=2, keep=keep)
     if refused:
-        with pytest.raises(InputError, match="patience: 2 given; expected none with keep=last or"):
+        with pytest.raises(
+            InputError, match="patience: 2 given; expected none with keep=last, with"
+        ):
             finetune_reranker.check(config, nothing, parents)
     else:
         finetune_reranker.check(config, nothing, parents)

@@ -77,6 +77,9 @@ def test_later_remarks_replace_earlier_ones(run_log: RunLog) -> None:
 
 
 def test_what_is_no_remark_is_refused(run_log: RunLog, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("MAP@25", "note"):
+        assert note(run_log, "--row", "iteration 1", f"{name}=0.99") == 2
+        assert f"note {name}: a column of the table given" in capsys.readouterr().err
     assert note(run_log, "--row", "iteration 2", "lb=0.505") == 2
     assert "expected one of zero-shot, iteration 1; did you mean" in capsys.readouterr().err
     assert note(run_log) == 2
@@ -84,7 +87,15 @@ def test_what_is_no_remark_is_refused(run_log: RunLog, capsys: pytest.CaptureFix
     (run_log.folder / "report.json").unlink()  # as while it runs
     assert note(run_log, "--row", "iteration 1", "lb=0.505") == 2
     assert "its run has no table yet; expected a run that ended" in capsys.readouterr().err
-    with pytest.raises(InputError, match="note lb=high: no number; expected NAME=NUMBER"):
-        parse_remark(["lb=high"])
-    assert parse_remark(["a = b", "lb@25=-1e-3"]).numbers == {"lb@25": -0.001}
+    for wrong in ("lb=high", "lb=nan", "lb=-inf"):
+        with pytest.raises(InputError, match=f"note {wrong}: no finite number; expected NAME=NUMB"):
+            parse_remark([wrong])
+    with pytest.raises(InputError, match="note: nothing given; expected numbers or words"):
+        parse_remark(["", " "])
+    assert parse_remark(["a = b", "lb@25=-1e-3", "2nd=3", "Ä=1"]).numbers == {
+        "lb@25": -0.001,
+        "2nd": 3.0,
+        "Ä": 1.0,
+    }
+    assert str(parse_remark(["rank=12345678", "lb=0.50512345"])) == "rank 12345678, lb 0.50512345"
     assert not (run_log.folder / FILE).exists()
