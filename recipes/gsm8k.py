@@ -61,7 +61,9 @@ def gsm8k(
         if name in ("same", task.removesuffix("-annotated")):
             tests[""] = prepared["test"]
         else:
-            asked = prepare_samples(f"{name}/prepare", data, test, task=name, **limits)
+            asked = prepare_samples(
+                f"{name}/prepare", data, test, task=name, trained=prepared["train"], **limits
+            )
             tests[name] = asked["test"]
     notes = []
     if "" not in tests:

@@ -69,13 +69,22 @@ class Inputs:
     """The official test file, in the same format. None: a part of `data` is held out."""
     verifier_file: Path | None = None
     """A Python file with a function `verify(gold, answers)`; see `ratchet.data.tasks.chat`."""
+    trained: Path | None = None
+    """Samples of the same data for another task, on which a model is trained. The split has to be theirs."""
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read, verify and split all samples, so that a bad row is an error before the run starts."""
     from ratchet.data.tasks.splits import describe_repeated
 
-    known: dict[str, Any] = {"task": config.task}
+    split = describe_split(config, inputs)
+    theirs = parents.get("trained", Result()).metrics.get("split", split)
+    if theirs != split:
+        raise InputError(
+            f"prepare_tasks.trained: samples with {theirs} given, for {split}; expected the same split, else test"
+            " samples are trained on; set prepare_tasks.SETTING, which holds for both"
+        )
+    known: dict[str, Any] = {"task": config.task, "split": split}
     known |= describe_chat(config, make_task(config, inputs).stop)
     if inputs.data is None:  # another step makes it
         made = parents.get("data", Result()).metrics
@@ -93,6 +102,13 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         samples += chain.from_iterable(groups)
     known |= {"train": sum(map(len, splits.groups["train"])), **describe_samples(samples)}
     return Result(known, note=describe_repeated(splits))
+
+
+def describe_split(config: Config, inputs: Inputs) -> str:
+    """Return what decides which samples are test samples."""
+    if inputs.test is not None:
+        return "a test file"
+    return f"seed {config.seed} and test_fraction {config.test_fraction}"
 
 
 def make_task(config: Config, inputs: Inputs) -> "Task":
@@ -158,7 +174,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     splits = split_samples(config, inputs)
     task = make_task(config, inputs)
     chat = describe_chat(config, task.stop)
-    metrics: dict[str, Any] = {"task": config.task}
+    metrics: dict[str, Any] = {"task": config.task, "split": describe_split(config, inputs)}
     table = []
     everything = []
     for name, groups in splits.groups.items():
@@ -196,6 +212,7 @@ JOB = Job(
     outputs=("train", "valid", "test"),
     metrics=(
         "task",
+        "split",
         "train",
         "valid",
         "test",

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from model_shapes import save_shape
+from published_runs import write_data
 from store_contents import made
 from tiny_models import save_chat_model
 
@@ -172,6 +174,28 @@ def test_only_another_answer_format_is_a_warning(
     labels = ["untrained", "trained", "untrained, as gsm8k-boxed", "trained, as gsm8k-boxed"]
     assert [row.label for row in summary.rows] == labels
     assert summary.comparisons == [(labels[0], labels[1]), (labels[2], labels[3])]
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("prepare.seed=7", True),
+        ("prepare.test_fraction=0.5", True),
+        ("prepare_tasks.seed=7", False),
+        ("seed=7", False),
+        ("prepare.max_test=5", False),
+    ],
+)
+def test_other_formats_are_evaluated_on_the_same_test_problems(
+    line: str, refused: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another split would have problems for the test that are trained on."""
+    model = save_shape(tmp_path / "model", "0.5B")
+    given = [*write_data(tmp_path)["gsm8k"], f"base={model}", "evaluate_as=same,gsm8k-boxed", line]
+    words = [word for one in given for word in ("--set", one)]
+    status = main(["plan", "gsm8k", *words, "--store", str(tmp_path / "store")])
+    said = "expected the same split, else test samples are trained on" in capsys.readouterr().err
+    assert (status, said) == (2 if refused else 0, refused)
 
 
 @pytest.mark.parametrize("name", ["countdown", "quickstart"])
