@@ -18,7 +18,14 @@ from published_runs import FOLDER, RUNS, SHAPES, recipe_of, replace_models, writ
 
 from ratchet.errors import RecipeError
 from ratchet.orchestrator.cli.main import main
-from ratchet.orchestrator.recipe import Settings, build, find, find_settings, read_settings
+from ratchet.orchestrator.recipe import (
+    Settings,
+    build,
+    find,
+    find_settings,
+    match_steps,
+    read_settings,
+)
 
 LOGBOOKS = Path(__file__).with_name("logbooks")
 
@@ -94,6 +101,13 @@ def test_published_run_has_published_settings(
         if found != value["value"]:
             wrong.append((value["setting"], found, value["value"], value["line"]))
     assert not wrong
+    stated = {value["setting"] for value in read_logbook(run)}
+    for line in read_settings(find_settings(f"published/{run}")):
+        pattern, _, setting = line.partition("=")[0].rpartition(".")
+        names = {f"recipe.{setting}"}
+        if pattern:
+            names = {f"{step.name}.{setting}" for step in match_steps(steps, pattern)}
+        assert names & stated, f"{line}: in no line of the table"
 
 
 def test_a_block_of_settings_is_one_for_each_line(tmp_path: Path) -> None:
