@@ -69,7 +69,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if config.checkpoint is not None:
         folder = inputs.training / f"checkpoint-{'epoch-' if unit == 'epoch' else ''}{name}"
         gate = gate / f"{unit}-{name}"
-        note = f"{unit} {name} was chosen; the training returned {best[unit]}"
+        if name != best[unit]:
+            note = f"{unit} {name} was chosen; the training returned {best[unit]}"
     shutil.copytree(folder, context.out / kind)
     if gate.is_dir():
         shutil.copytree(
