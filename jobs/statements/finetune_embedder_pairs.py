@@ -70,6 +70,10 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     if inputs.base is not None:
         training.check_embedder(job, config, inputs)
         folder = read_encoding_config(inputs.base).projection
+        kept = "false for a base with a projection, which is kept as it is; leave it out"
+        training.require(
+            job, config, [("projection_bias", not (folder and config.projection_bias), kept)]
+        )
         if config.projection is not None and folder:
             dim = read_object(inputs.base / folder / "config.json")["out_features"]
             if dim != config.projection:

@@ -78,7 +78,7 @@ def check_steps(config: OptimizerConfig, steps: int) -> None:
     if checkpoints and checkpoints[-1] > steps:
         raise InputError(
             f"checkpoints: {checkpoints[-1]} given, of {steps} training steps in all; expected training steps within"
-            " them; leave it out, or train for more epochs"
+            " them; leave it out, or train for more steps or epochs"
         )
 
 
