@@ -70,6 +70,8 @@ def parse_options(text: str, where: str) -> Options:
     """Parse the query string behind a path, such as `query=title&positive=body`. Raises DataError, beginning with
     `where`, for unknown options, those without a value or with several, and two that exclude each other."""
     given = parse_qs(text, keep_blank_values=True)
+    if "text" in given:  # what documents have in the place of a query
+        given["query"] = [*given.get("query", []), *given.pop("text")]
     for key, values in given.items():
         several = len(values) > 1 and key != "negative"
         if key not in (*COLUMNS, *OTHERS) or "" in values or several:

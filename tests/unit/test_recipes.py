@@ -198,6 +198,21 @@ def test_other_formats_are_evaluated_on_the_same_test_problems(
     assert (status, said) == (2 if refused else 0, refused)
 
 
+@pytest.mark.parametrize(("name", "parameter"), [("embed", "texts"), ("search", "documents")])
+def test_columns_of_texts_are_named_behind_the_path(
+    name: str, parameter: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "docs.csv"
+    file.write_text("sku,body\na1,hello\na2,there\n")
+    given = {
+        "model": "sentence-transformers/all-MiniLM-L6-v2",
+        parameter: f"{file}?id=sku&text=body",
+    }
+    steps, _, _ = build(find(name), Settings(given))
+    prepared = next(step for step in steps if step.name == "prepare")
+    assert prepared.config.reading == "id=sku&text=body"
+
+
 @pytest.mark.parametrize("name", ["countdown", "quickstart"])
 def test_a_recipe_that_makes_its_data_can_be_planned(name: str, tmp_path: Path) -> None:
     assert main(["plan", name, "--store", str(tmp_path / "store")]) == 0

@@ -103,6 +103,15 @@ def test_options_say_how_queries_are_read(tmp_path: Path) -> None:
         load_queries(text(tmp_path / "x.txt", "Rome\n"), "template={title}")
 
 
+def test_the_column_of_texts_may_have_any_name(tmp_path: Path) -> None:
+    file = text(tmp_path / "docs.csv", "sku,body\na1,hello\na2,there\n")
+    for options in ("id=sku&text=body", "id=sku&query=body"):
+        found = load_queries(file, options)
+        assert [(one.id, one.text) for one in found] == [("a1", "hello"), ("a2", "there")]
+    with pytest.raises(DataError, match="query=sku&body' given behind the path"):
+        load_queries(file, "text=body&query=sku")
+
+
 def test_instructions_of_flag_embedding_come_along(tmp_path: Path) -> None:
     row = {"query": "one", "prompt": "find", "reranker_prompt": "judge"}
     (query,) = load_queries(lines(tmp_path / "x.jsonl", row))
