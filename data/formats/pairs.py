@@ -4,6 +4,7 @@ FlagEmbedding's training files are among them: `query`, `pos`, `neg`, and option
 `prompt`, `reranker_prompt`, `type`, and files of further texts (`read_pools`)."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from ratchet.data import retrieval
+from ratchet.data.formats.signatures import RETRIEVAL, convert
 from ratchet.data.formats.split_names import SPLITS, find_splits
 from ratchet.data.formats.table_files import estimate_rows, list_tables, read_table
 from ratchet.data.formats.text_files import (
@@ -21,6 +23,7 @@ from ratchet.data.formats.text_files import (
     read_field,
     read_filled,
     read_json_objects,
+    read_json_values,
     refuse_list,
     show,
 )
@@ -61,6 +64,8 @@ OTHERS = ("ignore", "instruction", "name", "split", "template")
 """Options of any format. ignore: columns that are not read, separated by commas; instruction: task of all queries;
 name: prefix of ids; split: which files of a folder, or rows of the column `split`; template: query text from several
 columns."""
+WRITTEN = "rows as "
+"""Beginning of the notes on rows that another library wrote."""
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 
 Options = Mapping[str, Sequence[str]]
@@ -98,10 +103,15 @@ def read(
     Scores become the `teacher` of the queries. Queries about the same question (`Question: ...` up to `Hint:`) form a
     group, if the rows name none."""
     unread: set[str] = set()
+    writers: Counter[str] = Counter()
     files = list_tables(path, options) or [path]
-    rows: Iterator[Query] = _read_rows(path, options, labelled, unread)
+    rows: Iterator[Query] = _read_rows(path, options, labelled, unread, writers)
     share = 1.0
-    if sampled and sum(file.stat().st_size for file in files) > retrieval.LARGE:
+    if (
+        sampled
+        and path.suffix != ".json"
+        and sum(file.stat().st_size for file in files) > retrieval.LARGE
+    ):
         first = list(islice(rows, retrieval.SAMPLE))
         rows = iter(first)
         share = len(first) / estimate_rows(files, first)
@@ -120,10 +130,13 @@ def read(
     queries: list[Query] = []
     for own in found.values():
         queries.append(_merge_rows(own, f"q{len(queries)}"))
+    notes = {"rows that repeat a query, put together": count - len(queries)}
+    for writer in filter(None, writers):
+        notes[f"{WRITTEN}{writer} writes them"] = writers[writer]
     return RetrievalData(
         corpus,
         queries,
-        {"rows that repeat a query, put together": count - len(queries)},
+        notes,
         numbered=not any(own[0].id for own in found.values()),
         share=share,
         estimate=round(len(corpus) / share) if share < 1 else None,
@@ -182,13 +195,15 @@ def _merge_rows(rows: Sequence[Query], name: str) -> Query:
     )
 
 
-def _read_rows(path: Path, options: Options, labelled: bool, unread: set[str]) -> Iterator[Query]:
+def _read_rows(
+    path: Path, options: Options, labelled: bool, unread: set[str], writers: Counter[str]
+) -> Iterator[Query]:
     """Yield a query per row, with texts in the place of the ids of documents."""
     seen = {}
     first_with: dict[bool, str] = {}
     """Whether a row has scores -> the place of the first such row."""
     template = options.get("template")
-    for where, row, split in _read_objects(path, options, labelled):
+    for where, row, split in _read_objects(path, options, labelled, writers):
         names = tuple(row)
         if names not in seen:
             seen[names] = _find_columns(where, names, options, labelled)
@@ -252,16 +267,22 @@ def _read_rows(path: Path, options: Options, labelled: bool, unread: set[str]) -
 
 
 def _read_objects(
-    path: Path, options: Options, labelled: bool
+    path: Path, options: Options, labelled: bool, writers: Counter[str]
 ) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield (place, row, split of its file) of each row."""
+    """Yield (place, row, split of its file) of each row. writers: counts the rows that another library wrote."""
     if path.suffix == ".txt":
         for number, line in iterate_lines(path):
             if line.strip(BLANK):
                 yield f"{path}:{number}", {"query": line.strip(BLANK)}, ""
-    elif path.suffix in (".csv", ".jsonl", ".json"):
-        rows = read_csv(path, ()) if path.suffix == ".csv" else read_json_objects(path)
-        for where, row in rows:
+    elif path.suffix == ".csv":
+        for where, row in read_csv(path, ()):
+            yield where, row, ""
+    elif path.suffix in (".jsonl", ".json"):
+        # Options name the columns as they are.
+        known = () if COLUMNS.keys() & options.keys() else RETRIEVAL
+        for where, value in read_json_values(path):
+            row, writer = convert(where, value, known)
+            writers[writer] += 1
             yield where, row, ""
     tables = list_tables(path, options)
     splits: dict[Path, str] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import DataError
-from ratchet.files import MAX_LINE_BYTES, iterate_lines
+from ratchet.files import MAX_LINE_BYTES, iterate_lines, open_regular, read_text
 
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 BLANK = " \t\r\n"
@@ -137,13 +137,33 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_make_object)
 
 
+def read_json_values(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield (`file:line`, value) of each line that is not blank. A `.json` file may be one array of values instead."""
+    items = _read_array(path) if path.suffix == ".json" else None
+    if items is not None:
+        yield from ((f"{path}: item {number}", item) for number, item in enumerate(items))
+        return
+    for number, line in iterate_lines(path):
+        if line.strip(BLANK):
+            where = f"{path}:{number}"
+            yield where, parse_json(where, line)
+
+
+def _read_array(path: Path) -> list[Any] | None:
+    """Read a file that is one JSON array; None for others, such as lines that begin with a bracket too."""
+    with open_regular(path) as opened:
+        if opened.read(64).lstrip()[:1] != b"[":
+            return None
+    try:
+        value = parse_json(str(path), read_text(path))
+    except DataError:
+        return None
+    return value if isinstance(value, list) else None
+
+
 def read_json_objects(path: Path) -> Rows:
     """Yield (`file:line`, object) of each line that is not blank. Raises DataError for other JSON values."""
-    for number, line in iterate_lines(path):
-        if not line.strip(BLANK):
-            continue
-        where = f"{path}:{number}"
-        value = parse_json(where, line)
+    for where, value in read_json_values(path):
         if not isinstance(value, dict):
             raise DataError(
                 f"{where}: {type(value).__name__} given; expected one JSON object per line; fix or remove the line, or"

@@ -2,9 +2,10 @@
 
     {"messages": [{"role": "system", "content": "..."}, {"role": "user", ...}, {"role": "assistant", ...}, ...]}
 
-The system message is optional; the assistant's messages are the targets. Optional fields: `id`, `group` (rows that a
-split keeps together) and `answer` (the gold of the verifier, any JSON; the last message where it is missing). Fields
-that would change what is asked or trained on, such as `weight` and `reasoning_content` of a message, are refused.
+Rows of Alpaca, ShareGPT and TRL are converted (`formats.signatures`). The system message is optional; the assistant's
+messages are the targets. Optional fields: `id`, `group` (rows that a split keeps together) and `answer` (the gold of
+the verifier, any JSON; the last message where it is missing). Fields that would change what is asked or trained on,
+such as `weight` and `reasoning_content` of a message, are refused.
 
 Verifiers are `exact`, `math` (the package math-verify) and functions `verify(gold, answers)` in a user's file. They get
 the answers of all turns, and return a bool, a number in [0, 1] (1 is correct) or a label (`correct` or a failure).
@@ -23,7 +24,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ratchet.data.formats.text_files import read_field, read_filled, read_json_objects, show
+from ratchet.data.formats.signatures import CHAT, convert
+from ratchet.data.formats.text_files import read_field, read_filled, read_json_values, show
 from ratchet.data.retrieval.checks import refuse_repeated
 from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
 from ratchet.errors import DataError, InputError
@@ -41,7 +43,8 @@ def read(path: Path) -> Iterator[Sample]:
     """Yield the samples of a file. Rows with the same questions are in one group, unless they have a `group`."""
     places: dict[str, str] = {}
     groups: dict[str, str] = {}
-    for number, (where, row) in enumerate(read_json_objects(path)):
+    for number, (where, value) in enumerate(read_json_values(path)):
+        row, _ = convert(where, value, CHAT)
         name = str(number if row.get("id") is None else row["id"])
         refuse_repeated(places, name, where, "id")
         for field in OTHER_FIELDS:

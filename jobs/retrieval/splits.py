@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ratchet.data.formats.detection import load_retrieval
 from ratchet.data.formats.example_questions import read_example_questions
-from ratchet.data.formats.pairs import parse_options, read_pools
+from ratchet.data.formats.pairs import WRITTEN, parse_options, read_pools
 from ratchet.data.retrieval import RetrievalData
 from ratchet.data.retrieval.checks import check_data
 from ratchet.data.retrieval.mixtures import unite
@@ -88,6 +88,9 @@ def split_data(data: RetrievalData, config: "Config") -> Splits:
 def describe(data: RetrievalData, splits: Splits) -> str:
     """Return a note on what may surprise: columns that are not read, and training queries that are test queries too."""
     notes = []
+    for name, count in data.notes.items():
+        if name.startswith(WRITTEN):
+            notes.append(f"{count:,} {name}")
     if data.unread:
         notes.append(f"columns not read: {', '.join(data.unread)}")
     known = {query.text for query in splits.get("test", ())}

@@ -180,8 +180,8 @@ def test_what_datasets_saves_is_read_as_it_was_saved(tmp_path: Path) -> None:
         ),
         ("a.csv", "query\tpositive\nq\tp\n", "is separated by tabs; expected commas"),
         ("a.tsv", "query\tpositive\nq\tp\n", "a.tsv: no known format; expected"),
-        ("a.json", '[{"query": "q", "positive": "p"}]', "a.json:1: list given; expected one JSON"),
-        ("a.json", '[\n {"query": "q",\n "positive": "p"}\n]', "expected one JSON object per line"),
+        ("a.json", '[{"query": "q", "positive": 3}]', "a.json: item 0: positive 3 given"),
+        ("a.json", '[\n {"query": "q",\n "positive": "p"}\n', "expected one JSON object per line"),
     ],
 )
 def test_the_message_names_what_the_file_is(
