@@ -27,25 +27,25 @@ class ExampleDraw:
         random = np.random.default_rng([self.seed, place])
         known = set(query.positives)
         drawn = dict[int, Query]()
-        for start in range(len(query.topics) + 1):
-            for row in self._shuffle(self.rows_of[query.topics[start:]], random, count):
-                other = self.train[row]
-                is_own = other.text == query.text or (query.group and other.group == query.group)
-                tells = trains and not known.isdisjoint(other.positives)
-                if not is_own and not tells:
-                    drawn[row] = other
-                if len(drawn) == count:
-                    break
+        for row in self._list_candidates(query, random, count):
+            other = self.train[row]
+            is_own = other.text == query.text or (query.group and other.group == query.group)
+            tells = trains and not known.isdisjoint(other.positives)
+            if not is_own and not tells:
+                drawn[row] = other
             if len(drawn) == count:
                 break
         return list(drawn.values())
 
-    def _shuffle(
-        self, rows: Sequence[int], random: np.random.Generator, count: int
+    def _list_candidates(
+        self, query: Query, random: np.random.Generator, count: int
     ) -> Iterator[int]:
-        """Yield rows: some in random order, which are enough where most qualify, then all."""
-        size = min(len(rows), 64 + 4 * count)
-        for place in random.choice(len(rows), size, replace=False).tolist() if rows else ():
-            yield rows[place]
-        if size < len(rows):
-            yield from rows
+        """Yield rows, those that share the most specific topic first. Of each topic some come in random order, which
+        are enough where most qualify, then all."""
+        for start in range(len(query.topics) + 1):
+            rows = self.rows_of[query.topics[start:]]
+            size = min(len(rows), 64 + 4 * count)
+            for place in random.choice(len(rows), size, replace=False).tolist() if rows else ():
+                yield rows[place]
+            if size < len(rows):
+                yield from rows

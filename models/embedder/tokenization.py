@@ -74,7 +74,7 @@ class TextTokenizer:
             if examples is None:
                 drawn = [own.examples] * len(texts)
             else:
-                drawn = [self._fit_examples(self._truncate_examples(each)) for each in examples]
+                drawn = self._fit_examples(examples)
             if any(drawn) and not own.example_template:
                 raise ModelError(
                     "encoding_config.example_template: empty, for queries with few-shot examples; expected a template"
@@ -120,17 +120,22 @@ class TextTokenizer:
         )
         return tuple(zip(queries, answers, strict=True))
 
-    def _fit_examples(self, examples: tuple[Example, ...]) -> tuple[Example, ...]:
-        """Return the first examples, as many as take at most half of `max_length` together."""
-        if not examples:
-            return examples
-        shown = [self.encoding_config.format_examples([example]) for example in examples]
-        lengths = [len(row) for row in self._tokenize(shown, None, special=False)]
+    def _fit_examples(self, drawn: Examples) -> list[tuple[Example, ...]]:
+        """Return the truncated examples of each query: the first ones, as many as take at most half of `max_length`."""
+        flat = self._truncate_examples([example for own in drawn for example in own])
+        shown = [self.encoding_config.format_examples([example]) for example in flat]
+        lengths = [len(row) for row in self._tokenize(shown, None, special=False)] if shown else []
         room = self.encoding_config.max_length // 2
-        kept = 0
-        while kept < len(examples) and sum(lengths[: kept + 1]) <= room:
-            kept += 1
-        return examples[:kept]
+        found = []
+        start = 0
+        for own in drawn:
+            end = start + len(own)
+            kept = start
+            while kept < end and sum(lengths[start : kept + 1]) <= room:
+                kept += 1
+            found.append(flat[start:kept])
+            start = end
+        return found
 
     def _tokenize_in_template(
         self, heads: Sequence[str], texts: Sequence[str], tails: Sequence[str]
