@@ -17,15 +17,14 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from ratchet.errors import InputError
-from ratchet.extras import require_extra
 from ratchet.jobs import needs
-from ratchet.jobs.answers.chat_options import check_chat, check_verifier, count_turns
+from ratchet.jobs.answers.chat_options import check_chat, check_verifier
 from ratchet.jobs.answers.lengths import GRPO_PROMPT
 from ratchet.jobs.answers.sft import LABELS
 from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
+from ratchet.jobs.on_policy.options import check_training, check_turns, fill_options
 from ratchet.jobs.training import config as training
-from ratchet.jobs.training.schedule import check_steps
 from ratchet.orchestrator.job_interface import (
     Context,
     Division,
@@ -108,9 +107,7 @@ class Inputs:
 
 def make_options(config: Config) -> Options:
     """Return the settings in the form that finetuning jobs share. The last training step is always a checkpoint."""
-    checkpoints = tuple(sorted({*config.checkpoints, config.steps}))
-    rate = config.learning_rate or LEARNING_RATES[config.method]
-    return Options(**vars(replace(config, checkpoints=checkpoints, learning_rate=rate)))
+    return fill_options(config, Options, LEARNING_RATES)
 
 
 def check_samples(train: Path) -> None:
@@ -122,22 +119,12 @@ def check_samples(train: Path) -> None:
             f"grpo.train: samples without a verifier given ({train}); expected one, since it gives the reward; set"
             " prepare_tasks.verifier"
         )
-    turns = count_turns(train)
-    if turns > 1:
-        raise InputError(
-            f"grpo.train: conversations of up to {turns} turns given ({train}); expected one turn, whose answer has the"
-            " reward; give another task, such as squad-batch"
-        )
+    check_turns("grpo", train, "whose answer has the reward")
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the inputs at plan time. Raises InputError for an adapter as `current_best` with method=full."""
-    require_extra("grpo: given", "grpo", "trl")
-    increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
-    training.require("grpo", config, [("checkpoints", increasing, "increasing training steps")])
-    check_steps(config, config.steps)
-    training.check_no_adapter("grpo", config.method, inputs, parents)
-    training.check_config("grpo", make_options(config), inputs, parents)
+    check_training("grpo", config, make_options(config), inputs, parents)
     if inputs.base is not None:
         check_decoder_model(inputs.base)
         check_target_modules("grpo", inputs.base, "causal", config)
