@@ -25,6 +25,9 @@ SCORES = pa.list_(pa.float32())
 CORPUS = pa.schema({"id": pa.string(), "text": pa.string()})
 """Documents. `id` is unique."""
 
+DOCUMENTS = CORPUS.append(pa.field("metadata", pa.string()))
+"""Documents with the other columns of their source, a JSON object."""
+
 QUERIES = pa.schema(
     {
         "id": pa.string(),

@@ -58,7 +58,7 @@ class Planned:
         found = {}
         for name, value in metrics.items():
             if isinstance(value, int | float):
-                found[name] = float(value)
+                found[name] = value
         return found
 
 

@@ -2,11 +2,12 @@
 
 from typing import Literal
 
+from ratchet.data.vector_tables import is_address, open_table
+from ratchet.errors import InputError
 from ratchet.jobs.indexes import build_index
-from ratchet.jobs.predictions import prepare_queries
 from ratchet.jobs.retrieval import embed
-from ratchet.jobs.retrieval.datasets import find_queries
 from ratchet.orchestrator.step import Output, Row, Summary, step
+from ratchet.recipes.parts.documents import prepare_documents
 from ratchet.recipes.parts.models import choose_model
 
 
@@ -17,10 +18,18 @@ def search(
 
     model       an embedder: a folder, a hub id, or a model of a run (`ratchet models` lists them)
     documents   JSONL, CSV or Parquet with `text` and optionally `id`, or with columns that are named behind the path
-                (docs.csv?text=body&id=sku), or a text file with a document per line
+                (docs.csv?text=body&id=sku), a text file with a document per line, a folder of documents, which are
+                divided into chunks, or a table that `embed` has written, such as lancedb://FOLDER/TABLE
     index       flat (exact), or ivf or hnsw (approximate, for millions of documents)"""
     folder = choose_model(model)
-    texts = step("prepare", prepare_queries.JOB, **find_queries(documents, "documents", ()))
+    if is_address(documents):
+        if not open_table("documents", documents).read_digests():
+            raise InputError(
+                f"documents: {documents} given, a table without rows; expected one that `ratchet embed MODEL FILE --to"
+                f" {documents}` has written"
+            )
+        return Summary([], results={"model": folder})
+    texts = prepare_documents(documents, "documents", folder)
     vectors = step("embed", embed.JOB, model=folder, texts=texts)
     built = step(
         "build_index", build_index.JOB, model=folder, vectors=vectors, texts=texts, kind=index

@@ -203,7 +203,7 @@ def _read_rows(
     first_with: dict[bool, str] = {}
     """Whether a row has scores -> the place of the first such row."""
     template = options.get("template")
-    for where, row, split in _read_objects(path, options, labelled, writers):
+    for where, row, split in read_objects(path, options, labelled, writers):
         names = tuple(row)
         if names not in seen:
             seen[names] = _find_columns(where, names, options, labelled)
@@ -266,7 +266,7 @@ def _read_rows(
         )
 
 
-def _read_objects(
+def read_objects(
     path: Path, options: Options, labelled: bool, writers: Counter[str]
 ) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Yield (place, row, split of its file) of each row. writers: counts the rows that another library wrote."""

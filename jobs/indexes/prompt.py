@@ -11,10 +11,10 @@ from ratchet.orchestrator.job_interface.clean_output import print_clean
 
 def ask(paths: Mapping[str, Path], arguments: argparse.Namespace) -> None:
     """Search with the queries of the command line, or if there are none, those on standard input, one per line. paths:
-    the folders `index` and `model`."""
-    from ratchet.jobs.indexes.finder import Finder
+    the folder `model`, and `index` unless the documents are a table."""
+    from ratchet.jobs.indexes.finder import load_finder
 
-    finder = Finder(paths["model"], paths["index"])
+    finder = load_finder(paths["model"], paths.get("index"), arguments.documents)
     for query in arguments.query or read_queries():
         found = finder.find(query, arguments.top)
         if arguments.json:

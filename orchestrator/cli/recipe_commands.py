@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MODEL = "a folder, a hub id, or a model of a run (see `ratchet models`)"
-TEXTS = "JSONL, CSV or Parquet with `text` and optionally `id`, or a text file with a text per line"
+TEXTS = "JSONL, CSV or Parquet with `text` and optionally `id`, text with a document per line, or a folder of documents"
 
 
 def number(kind: type[int] | type[float], least: float) -> Callable[[str], int | float]:
@@ -66,14 +66,18 @@ def _add_export(sub: argparse.ArgumentParser) -> None:
 def _add_embed(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("model", metavar="MODEL", help=MODEL)
     sub.add_argument("texts", metavar="FILE", help=TEXTS)
-    sub.add_argument("target", metavar="DIR", type=Path, help="a new folder")
+    sub.add_argument("target", metavar="DIR", type=Path, nargs="?", help="a new folder, unless --to is given")
+    sub.add_argument("--to", metavar="ADDRESS",
+        help="keep a table up to date: lancedb://FOLDER/TABLE, qdrant://..., pgvector://... or parquet://FOLDER")
+    sub.add_argument("--dtype", metavar="VALUE",
+        help="what the table stores vectors as: float32, float16, int8 or binary (default: float32)")
     sub.add_argument("--role", metavar="VALUE",
         help="which prompt template of the model to apply: passage or query (default: passage)")
 
 
 def _add_search(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("model", metavar="MODEL", help=MODEL)
-    sub.add_argument("documents", metavar="FILE", help=TEXTS)
+    sub.add_argument("documents", metavar="FILE", help=f"{TEXTS}, or a table that `ratchet embed --to` has written")
     sub.add_argument("--index", metavar="VALUE",
         help="flat (exact), ivf or hnsw (approximate, for millions of documents) (default: flat)")
     sub.add_argument("--query", action="append", metavar="TEXT",
@@ -120,8 +124,11 @@ that are installed are checked: if one of them gives other results than Ratchet,
 examples:
   ratchet embed 20261124-2311:embedder documents.jsonl vectors
   ratchet embed sentence-transformers/all-MiniLM-L6-v2 questions.txt vectors --role query
+  ratchet embed 20261124-2311:embedder "products.csv?id=sku&text=body" --to lancedb://database/products
+  ratchet embed 20261124-2311:embedder handbook/ --to pgvector://me@localhost/shop/handbook --dtype float32
 
-DIR contains shard-00000.arrow, ... (columns id and embedding), embeddings.npy (float32) and ids.txt.
+With --to, only documents that are new or changed are embedded and written, and those that are gone are removed.
+Without, DIR contains shard-00000.arrow, ... (columns id and embedding), embeddings.npy (float32) and ids.txt.
 
 """,
         add_arguments=_add_embed,

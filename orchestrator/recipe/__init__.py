@@ -255,7 +255,7 @@ def build(
     _check_job_names(steps)
     check_outputs(steps)
     check_metrics(steps, summary.rows)
-    if not steps:
+    if not steps and not summary.results:
         raise RecipeError(
             f"recipe {recipe.name}: the Summary has no rows and no goals; expected a step to run"
         )

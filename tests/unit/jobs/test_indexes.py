@@ -16,7 +16,7 @@ import pytest
 from ratchet.data.tables import CORPUS, write_shards
 from ratchet.data.vectors import write_vectors
 from ratchet.jobs.indexes.build_index import Config, Inputs, run
-from ratchet.jobs.indexes.finder import Finder
+from ratchet.jobs.indexes.finder import load_finder
 from ratchet.jobs.indexes.prompt import ask
 from ratchet.models.embedder import encoder
 from ratchet.models.model_files import MINILM, resolve
@@ -82,7 +82,7 @@ def test_kinds_have_the_recall_that_they_report(
     result = run(made, Config(**values, samples=60), inputs)
     assert least <= float(result.metrics["recall@10"]) <= 1.0
     assert (result.metrics["documents"], result.metrics["dimensions"]) == (len(TEXTS), 384)
-    found = Finder(inputs.model, made.out).find("a hungry cat near water", 5)
+    found = load_finder(inputs.model, made.out, "").find("a hungry cat near water", 5)
     expected = [f"d{row}" for row in rank(inputs.model, "a hungry cat near water")[:5]]
     if least == 1.0:
         assert [name for name, _, _ in found] == expected

@@ -1,0 +1,138 @@
+"""Texts with their vectors in databases and files, kept up to date by id, and searched.
+
+A table has the columns id, text, those of the data, digest (which tells whether a row has changed) and vector. Its
+address is `lancedb://FOLDER/TABLE`, `qdrant://FOLDER/COLLECTION` (Qdrant's local mode), `qdrant://HOST:PORT/COLLECTION`,
+`pgvector://USER@HOST/DATABASE/TABLE` or `parquet://FOLDER`.
+"""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+
+from ratchet.errors import DataError, InputError
+from ratchet.extras import require_extra
+
+Dtype = Literal["float32", "float16", "int8", "binary"]
+OWN_COLUMNS = ("id", "text", "digest", "vector")
+
+PACKAGES = {
+    "lancedb": ("lancedb",),
+    "qdrant": ("qdrant_client",),
+    "pgvector": ("psycopg", "pgvector"),
+    "parquet": (),
+}
+"""Scheme of an address -> the packages of the extra of this name."""
+
+
+class Found(NamedTuple):
+    """A row of a table that was found."""
+
+    id: str
+    text: str
+    score: float
+    """A higher one is better."""
+
+
+class VectorTable(Protocol):
+    """A table, which need not exist before it is written."""
+
+    dtypes: Sequence[Dtype]
+    """What vectors can be stored as."""
+
+    def read_digests(self) -> Mapping[str, str]:
+        """Return id -> digest of each row; empty for a table that does not exist."""
+
+    def write(self, rows: pa.Table, dtype: Dtype) -> None:
+        """Add rows; those with known ids replace the old ones. vector: fixed-size lists of what `convert_vectors` made
+        (of float32 for Qdrant, which converts them itself)."""
+
+    def delete(self, ids: Sequence[str]) -> None: ...
+
+    def find(self, query_D: np.ndarray, k: int) -> list[Found]:
+        """Return the k rows nearest to a float32 vector of length 1, the best first."""
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is the address of a table."""
+    return urlsplit(text).scheme in PACKAGES
+
+
+def open_table(where: str, address: str) -> VectorTable:
+    """Open a table. Raises InputError, beginning with `where`, for an address of another form, a missing package, and a
+    database that does not answer."""
+    parts = urlsplit(address)
+    place, _, name = f"{parts.netloc}{parts.path}".rpartition("/")
+    if parts.scheme == "parquet":
+        place = f"{parts.netloc}{parts.path}"
+    if parts.scheme not in PACKAGES or not place or not (name or parts.scheme == "parquet"):
+        raise InputError(
+            f"{where}: {address} given; expected lancedb://FOLDER/TABLE, qdrant://FOLDER/COLLECTION,"
+            " qdrant://HOST:PORT/COLLECTION, pgvector://USER@HOST/DATABASE/TABLE or parquet://FOLDER"
+        )
+    require_extra(f"{where}: {address} given", parts.scheme, *PACKAGES[parts.scheme])
+    module = importlib.import_module(f"{__name__}.{parts.scheme}_table")
+    try:
+        return module.Table(place, name, parts.query)  # type: ignore[no-any-return]
+    except Exception as error:  # of one of several clients
+        said = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"{where}: {address} cannot be opened ({said}); expected a database; start it, or correct the address"
+        ) from None
+
+
+def find_address(address: str) -> str:
+    """Return an address with the absolute path of its folder, for processes that run elsewhere."""
+    parts = urlsplit(address)
+    is_server = parts.scheme == "pgvector" or (parts.scheme == "qdrant" and parts.port)
+    if parts.scheme not in PACKAGES or is_server:
+        return address
+    return f"{parts.scheme}://{Path(parts.netloc + parts.path).expanduser().absolute()}"
+
+
+def convert_vectors(vectors_ND: np.ndarray, dtype: Dtype) -> np.ndarray:
+    """Return vectors of length 1 in a smaller dtype.
+
+    int8: each vector is scaled to [-127, 127], which keeps its cosines with others. binary: uint8 [N, D / 8], a bit for
+    each number above 0; the Hamming distance replaces the cosine."""
+    if dtype == "binary":
+        return np.packbits(vectors_ND > 0, axis=1)
+    if dtype == "int8":
+        largest_N1 = np.abs(vectors_ND).max(axis=1, keepdims=True)
+        return np.round(vectors_ND * (127 / largest_N1)).astype(np.int8)
+    return vectors_ND.astype(dtype)
+
+
+def restore_vectors(converted: np.ndarray, dtype: Dtype) -> np.ndarray:
+    """Return the float32 vectors of length 1 that converted ones stand for. The dot product of those of binary vectors
+    orders as the Hamming distance."""
+    found_ND = converted.astype(np.float32)
+    if dtype == "binary":
+        found_ND = np.unpackbits(converted, axis=1) * np.float32(2) - 1
+    return found_ND / np.linalg.norm(found_ND, axis=1, keepdims=True)
+
+
+def fit_rows(name: str, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with the columns and types of the table `name`. Raises DataError if they cannot be converted."""
+    try:
+        return rows.select(schema.names).cast(schema)
+    except (KeyError, pa.ArrowInvalid, ValueError) as error:
+        raise DataError(
+            f"{name}: rows with the columns {', '.join(rows.column_names)} given ({error}); expected those of the"
+            f" table, {', '.join(schema.names)}, with the same types; write to a new table"
+        ) from None
+
+
+def to_lists(vectors: np.ndarray) -> pa.FixedSizeListArray:
+    """Return vectors as a column."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+
+
+def to_array(column: pa.ChunkedArray) -> np.ndarray:
+    """Return a column of vectors as an array [N, D]."""
+    lists = column.combine_chunks()
+    return lists.flatten().to_numpy().reshape(len(column), column.type.list_size)

@@ -1,0 +1,1 @@
+"""Documents: read and divided into chunks, and kept with their vectors in databases."""
