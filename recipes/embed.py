@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from ratchet.data.vector_tables import Dtype
 from ratchet.errors import InputError
 from ratchet.jobs.documents import write_vectors
+from ratchet.jobs.documents.tables import Dtype
 from ratchet.jobs.predictions import prepare_queries
 from ratchet.jobs.retrieval import embed as embedding
 from ratchet.jobs.retrieval.datasets import find_queries
@@ -21,8 +21,10 @@ def embed(
     to: str = "",
     dtype: Dtype = "float32",
 ) -> Summary:
-    """Embed texts, and write shard-00000.arrow and so on (columns id and embedding), embeddings.npy and ids.txt; or
-    keep a table of a database up to date, with all columns of the texts.
+    """Embed texts into a folder, or keep a table of a database up to date.
+
+    A folder has shard-00000.arrow and so on (columns id and embedding), embeddings.npy and ids.txt. A table has all
+    columns of the texts.
 
     model       an embedder: a folder, a hub id, or a model of a run (`ratchet models` lists them)
     texts       JSONL, CSV or Parquet with `text` and optionally `id`, or with columns that are named behind the path

@@ -2,8 +2,7 @@
 
 from typing import Literal
 
-from ratchet.data.vector_tables import is_address, open_table
-from ratchet.errors import InputError
+from ratchet.jobs.documents.tables import is_address, refuse_empty_table
 from ratchet.jobs.indexes import build_index
 from ratchet.jobs.retrieval import embed
 from ratchet.orchestrator.step import Output, Row, Summary, step
@@ -23,11 +22,7 @@ def search(
     index       flat (exact), or ivf or hnsw (approximate, for millions of documents)"""
     folder = choose_model(model)
     if is_address(documents):
-        if not open_table("documents", documents).read_digests():
-            raise InputError(
-                f"documents: {documents} given, a table without rows; expected one that `ratchet embed MODEL FILE --to"
-                f" {documents}` has written"
-            )
+        refuse_empty_table("documents", documents)
         return Summary([], results={"model": folder})
     texts = prepare_documents(documents, "documents", folder)
     vectors = step("embed", embed.JOB, model=folder, texts=texts)

@@ -8,14 +8,15 @@ address is `lancedb://FOLDER/TABLE`, `qdrant://FOLDER/COLLECTION` (Qdrant's loca
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-import numpy as np
-import pyarrow as pa
-
-from ratchet.errors import DataError, InputError
+from ratchet.errors import InputError
 from ratchet.extras import require_extra
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
 
 Dtype = Literal["float32", "float16", "int8", "binary"]
 OWN_COLUMNS = ("id", "text", "digest", "vector")
@@ -47,13 +48,13 @@ class VectorTable(Protocol):
     def read_digests(self) -> Mapping[str, str]:
         """Return id -> digest of each row; empty for a table that does not exist."""
 
-    def write(self, rows: pa.Table, dtype: Dtype) -> None:
+    def write(self, rows: "pa.Table", dtype: Dtype) -> None:
         """Add rows; those with known ids replace the old ones. vector: fixed-size lists of what `convert_vectors` made
         (of float32 for Qdrant, which converts them itself)."""
 
     def delete(self, ids: Sequence[str]) -> None: ...
 
-    def find(self, query_D: np.ndarray, k: int) -> list[Found]:
+    def find(self, query_D: "np.ndarray", k: int) -> list[Found]:
         """Return the k rows nearest to a float32 vector of length 1, the best first."""
 
 
@@ -92,47 +93,3 @@ def find_address(address: str) -> str:
     if parts.scheme not in PACKAGES or is_server:
         return address
     return f"{parts.scheme}://{Path(parts.netloc + parts.path).expanduser().absolute()}"
-
-
-def convert_vectors(vectors_ND: np.ndarray, dtype: Dtype) -> np.ndarray:
-    """Return vectors of length 1 in a smaller dtype.
-
-    int8: each vector is scaled to [-127, 127], which keeps its cosines with others. binary: uint8 [N, D / 8], a bit for
-    each number above 0; the Hamming distance replaces the cosine."""
-    if dtype == "binary":
-        return np.packbits(vectors_ND > 0, axis=1)
-    if dtype == "int8":
-        largest_N1 = np.abs(vectors_ND).max(axis=1, keepdims=True)
-        return np.round(vectors_ND * (127 / largest_N1)).astype(np.int8)
-    return vectors_ND.astype(dtype)
-
-
-def restore_vectors(converted: np.ndarray, dtype: Dtype) -> np.ndarray:
-    """Return the float32 vectors of length 1 that converted ones stand for. The dot product of those of binary vectors
-    orders as the Hamming distance."""
-    found_ND = converted.astype(np.float32)
-    if dtype == "binary":
-        found_ND = np.unpackbits(converted, axis=1) * np.float32(2) - 1
-    return found_ND / np.linalg.norm(found_ND, axis=1, keepdims=True)
-
-
-def fit_rows(name: str, rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows with the columns and types of the table `name`. Raises DataError if they cannot be converted."""
-    try:
-        return rows.select(schema.names).cast(schema)
-    except (KeyError, pa.ArrowInvalid, ValueError) as error:
-        raise DataError(
-            f"{name}: rows with the columns {', '.join(rows.column_names)} given ({error}); expected those of the"
-            f" table, {', '.join(schema.names)}, with the same types; write to a new table"
-        ) from None
-
-
-def to_lists(vectors: np.ndarray) -> pa.FixedSizeListArray:
-    """Return vectors as a column."""
-    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
-
-
-def to_array(column: pa.ChunkedArray) -> np.ndarray:
-    """Return a column of vectors as an array [N, D]."""
-    lists = column.combine_chunks()
-    return lists.flatten().to_numpy().reshape(len(column), column.type.list_size)

@@ -7,7 +7,8 @@ import lancedb
 import numpy as np
 import pyarrow as pa
 
-from ratchet.data.vector_tables import Dtype, Found, convert_vectors, fit_rows
+from ratchet.data.vector_tables import Dtype, Found
+from ratchet.data.vector_tables.vectors import convert_vectors, fit_rows
 
 BINARY = pa.uint8()
 

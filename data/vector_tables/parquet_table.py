@@ -10,14 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ratchet.data.tables import write_table
-from ratchet.data.vector_tables import (
-    Dtype,
-    Found,
-    convert_vectors,
-    fit_rows,
-    restore_vectors,
-    to_array,
-)
+from ratchet.data.vector_tables import Dtype, Found
+from ratchet.data.vector_tables.vectors import convert_vectors, fit_rows, restore_vectors, to_array
 
 STORED: Mapping[pa.DataType, Dtype] = {
     pa.float32(): "float32",

@@ -11,7 +11,8 @@ from pgvector.psycopg import register_vector
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from ratchet.data.vector_tables import OWN_COLUMNS, Dtype, Found, to_array
+from ratchet.data.vector_tables import OWN_COLUMNS, Dtype, Found
+from ratchet.data.vector_tables.vectors import to_array
 
 
 class Table:

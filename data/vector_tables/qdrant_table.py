@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 from qdrant_client import QdrantClient, models
 
-from ratchet.data.vector_tables import Dtype, Found, to_array
+from ratchet.data.vector_tables import Dtype, Found
+from ratchet.data.vector_tables.vectors import to_array
 
 READ_AT_ONCE = 10_000
 QUANTIZATIONS: Mapping[str, Any] = {

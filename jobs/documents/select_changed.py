@@ -18,6 +18,7 @@ class Config:
     to: str
     """Address of the table: see `ratchet.data.vector_tables`."""
     dtype: Dtype
+    """What vectors are stored as. Rows of another dtype are changed rows."""
     state: str
     """Digest of the table's content when the run was planned, so that the step runs again if it has changed."""
 
@@ -36,12 +37,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from ratchet.data.tables import DOCUMENTS, list_shards, write_table
     from ratchet.data.vector_tables import open_table
-    from ratchet.orchestrator.atomic_file import list_files
     from ratchet.orchestrator.job_interface.digests import compute_sha256
 
     model = sha256(config.dtype.encode())
-    for file in list_files(inputs.model):
-        model.update(compute_sha256(file).encode())
+    for file in sorted(inputs.model.rglob("*")):
+        if file.is_file():
+            model.update(compute_sha256(file).encode())
     known = dict(open_table("select_changed.to", config.to).read_digests())
     counts = {"documents": 0, "new": 0, "changed": 0}
     schema = DOCUMENTS.append(pa.field("digest", pa.string()))

@@ -53,7 +53,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> None:
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from ratchet.data.tables import read_shards
-    from ratchet.data.vector_tables import convert_vectors, to_lists
+    from ratchet.data.vector_tables.vectors import convert_vectors, to_lists
     from ratchet.data.vectors import read_blocks
 
     table = open_table("write_vectors.to", config.to)
@@ -118,7 +118,7 @@ def measure_recall(vectors_ND: "np.ndarray", dtype: Dtype) -> float:
     """Return the part of the K nearest documents of some documents that the converted vectors find too."""
     import numpy as np
 
-    from ratchet.data.vector_tables import convert_vectors, restore_vectors
+    from ratchet.data.vector_tables.vectors import convert_vectors, restore_vectors
     from ratchet.models.search.top_k import top_k
 
     asked = np.linspace(0, len(vectors_ND) - 1, min(QUERIES, len(vectors_ND)), dtype=np.int64)

@@ -1,11 +1,7 @@
 """Documents as parameters of recipes, and databases that keep their vectors."""
 
-from hashlib import sha256
-from typing import Any
-
-from ratchet.data.formats.documents import is_documents
-from ratchet.data.vector_tables import Dtype, find_address, open_table
 from ratchet.jobs.documents import chunk_documents, read_documents, select_changed, write_vectors
+from ratchet.jobs.documents.tables import Dtype, describe_table, is_documents
 from ratchet.jobs.retrieval import embed
 from ratchet.jobs.retrieval.datasets import find_queries
 from ratchet.orchestrator.step import Output, Source, Step, step
@@ -22,11 +18,7 @@ def prepare_documents(given: str, parameter: str, model: Source | Output) -> Ste
 
 def write_table(texts: Step, model: Source | Output, address: str, dtype: Dtype) -> Step:
     """Embed the documents that a database does not have as they are, and write them into it."""
-    where = find_address(address)
-    state = sha256()
-    for name, digest in sorted(open_table("to", where).read_digests().items()):
-        state.update(f"{name}\n{digest}\n".encode())
-    table: dict[str, Any] = {"to": where, "dtype": dtype, "state": state.hexdigest()}
+    table = describe_table(address, dtype)
     changed = step("select_changed", select_changed.JOB, texts=texts, model=model, **table)
     rows = changed[select_changed.ROWS]
     vectors = step("embed", embed.JOB, model=model, texts=rows)

@@ -8,15 +8,8 @@ import pgserver
 import pyarrow as pa
 import pytest
 
-from ratchet.data.vector_tables import (
-    PACKAGES,
-    Dtype,
-    convert_vectors,
-    find_address,
-    open_table,
-    restore_vectors,
-    to_lists,
-)
+from ratchet.data.vector_tables import PACKAGES, Dtype, find_address, open_table
+from ratchet.data.vector_tables.vectors import convert_vectors, restore_vectors, to_lists
 from ratchet.errors import DataError, InputError
 
 DIM = 32

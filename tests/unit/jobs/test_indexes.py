@@ -114,12 +114,12 @@ def test_search_reads_arguments_and_stdin(
     run(made, Config(), inputs)
     paths = {**vars(inputs), "index": made.out}
     options = {"top": 2, "json": True, "query": ["a soup", "the moon"]}
-    ask(paths, argparse.Namespace(**options))
+    ask(paths, argparse.Namespace(documents="", **options))
     first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert (first["query"], second["query"], len(first["documents"])) == ("a soup", "the moon", 2)
     assert "soup" in first["documents"][0]["text"]
     monkeypatch.setattr("sys.stdin", io.StringIO("a train\n\nkeys\n"))
-    ask(paths, argparse.Namespace(**{**options, "json": False, "query": None}))
+    ask(paths, argparse.Namespace(documents="", **{**options, "json": False, "query": None}))
     said = capsys.readouterr().out
     assert "\na train\n  1  0." in said
     assert "\nkeys\n  1  0." in said
