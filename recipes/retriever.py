@@ -13,7 +13,7 @@ from ratchet.orchestrator.step import Output, Seed, Source, Summary, average, st
 from ratchet.recipes.parts.models import choose_model
 from ratchet.recipes.parts.predictions import prepare_new_queries
 from ratchet.recipes.parts.retrieval_loop import Mining, RetrievalLoop
-from ratchet.recipes.parts.synthetic_queries import add_synthetic_queries
+from ratchet.recipes.parts.synthetic_queries import add_synthetic_queries, choose_generator
 from ratchet.recipes.parts.teachers import choose_reranker, choose_teacher
 
 
@@ -70,8 +70,9 @@ def retriever(
     examples    few-shot examples to put before every query: JSON Lines with `query` and `answer`
     num_examples  number of few-shot examples before each query, drawn from the training queries of other questions (of
                 Eedi's with the same construct, if possible); in training a random number of them. 0: none
-    generator   a causal language model that writes training queries for documents that have none. A generated query
-                is kept if a search with it ranks its document first (also after reranking by `teacher`). Empty: none
+    generator   a causal language model, or the URL of an OpenAI-compatible API, that writes training queries for
+                documents that have none. A generated query is kept if a search with it ranks its document first (also
+                after reranking by `teacher`). Empty: none
     queries_per_document  number of queries that the generator writes for each of these documents
     bm25        whether to rank with BM25 too, and fuse it with the models, in additional rows. The fusion weights are
                 chosen on the held-out queries. BM25 holds all documents in memory, about 3 KB each
@@ -138,7 +139,7 @@ def retriever(
             one = replace(
                 one,
                 train=add_synthetic_queries(
-                    one, miner, choose_model(generator), queries_per_document
+                    one, miner, choose_generator(generator), queries_per_document
                 ),
             )
         summaries.append(one.build_summary(miner, iterations))

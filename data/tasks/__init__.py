@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ratchet.data.tasks import chat, countdown, gsm8k, query_generation, squad
+from ratchet.data.tasks import chat, countdown, gsm8k, judgement, query_generation, squad
 from ratchet.data.tasks.task import Sample, Task, read_task_file, verify_samples
 from ratchet.errors import DataError, InputError
 
@@ -17,6 +17,7 @@ TASKS: dict[str, Task] = {
         *map(squad.make_task, squad.READERS),
         chat.TASK,
         query_generation.TASK,
+        judgement.TASK,
     )
 }
 

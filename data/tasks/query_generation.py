@@ -18,6 +18,13 @@ PROMPT = (
     "{examples}Document: {document}\nQuery:"
 )
 """Template of prompts."""
+PROMPT_OF_TWO = (
+    "Write a search question that needs both documents for its answer. Reply with the question alone, on one line.\n\n"
+    "{examples}Document: {document}\nQuestion:"
+)
+"""Template of prompts with two documents."""
+SEPARATOR = "\n\nDocument: "
+"""Between two documents."""
 EXAMPLE = "Document: {document}\nQuery: {query}\n\n"
 FAILURES = ("empty", "copy")
 QUOTES = "\"'`“”„«»*"
@@ -28,11 +35,11 @@ def make_prompt(template: str, document: str, examples: Sequence[tuple[str, str]
     since an answer is read up to the end of its line."""
     shown = ""
     for other, query in examples:
-        shown += _fill(EXAMPLE, document=other, query=" ".join(query.split()))
-    return _fill(template, document=document, examples=shown)
+        shown += fill(EXAMPLE, document=other, query=" ".join(query.split()))
+    return fill(template, document=document, examples=shown)
 
 
-def _fill(template: str, **texts: str) -> str:
+def fill(template: str, **texts: str) -> str:
     """Replace the placeholders in one pass, so that braces in a text are left alone."""
     return re.sub(r"{(\w+)}", lambda found: texts.get(found[1], found[0]), template)
 
@@ -40,7 +47,7 @@ def _fill(template: str, **texts: str) -> str:
 def clean_query(answer: str) -> str:
     """Return the first line of an answer without `Query:` and quotation marks; empty if it has no letter or digit."""
     line = answer.strip().partition("\n")[0]
-    line = line.strip(f"{QUOTES} ").removeprefix("Query:")
+    line = line.strip(f"{QUOTES} ").removeprefix("Query:").removeprefix("Question:")
     query = " ".join(line.strip(f"{QUOTES} ").split())
     if any(letter.isalnum() for letter in query):
         return query

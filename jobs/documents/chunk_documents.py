@@ -73,7 +73,9 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     left_out = list_left_out(counts)
     if left_out:
         note += f"; left out: {len(left_out)}, such as {left_out[0]}"
-    return Result({"files": len(files), "documents": chunks}, note=note)
+    characters = counts["characters"] // counts["chunks"]
+    known = {"files": len(files), "documents": chunks, "characters": characters}
+    return Result(known, note=note)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -92,7 +94,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     counts = Counter(found)
     refuse_nothing(inputs.documents, counts)
     left_out = list_left_out(counts)
-    metrics = {"files": len(files), "documents": counts["chunks"], "left_out": len(left_out)}
+    metrics = {
+        "files": len(files),
+        "documents": counts["chunks"],
+        "characters": counts["characters"] // counts["chunks"],
+        "left_out": len(left_out),
+    }
     if not left_out:
         return Result(metrics)
     return Result(metrics, {"left out": [{"file": text} for text in left_out[:SHOWN]]})
@@ -137,6 +144,7 @@ def read_rows(
         counts[f"{LEFT_OUT}{name}: no text; scanned pages need a text layer (OCR)"] += 1
     for number, chunk in enumerate(chunks):
         counts["chunks"] += 1
+        counts["characters"] += len(chunk.text)
         metadata = {"file": name, "heading": chunk.heading, "page": chunk.page}
         yield {
             "id": f"{name}#{number}",
@@ -179,5 +187,5 @@ JOB = Job(
     run,
     resources=MAP_RESOURCES,
     check=check,
-    metrics=("files", "documents", "left_out"),
+    metrics=("files", "documents", "characters", "left_out"),
 )

@@ -4,15 +4,13 @@ The API key is read from the environment variable `key_variable` by the process 
 of the fingerprint. Answers are stored as they arrive, so a killed run does not repeat requests.
 """
 
-import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
-from ratchet.errors import InputError
-from ratchet.models.reranker.remote import Api, check_url
+from ratchet.jobs.distributed.requests import ask_all, check_url, read_key
+from ratchet.models.reranker.remote import Api
 from ratchet.orchestrator.job_interface import (
     Context,
     Job,
@@ -23,14 +21,10 @@ from ratchet.orchestrator.job_interface import (
     Progress,
     Result,
     Unit,
-    append_json,
-    read_json_lines,
 )
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from ratchet.models.reranker.remote import RemoteReranker
 
 SMALLEST = 1e-6
 
@@ -69,30 +63,11 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     check_url("rerank_api.url", config.url)
-    read_key(config)
-
-
-def read_key(config: Config) -> str:
-    """Return the API key; empty if there is none. Raises InputError for another variable, and for a key that would be
-    sent without encryption to another machine."""
-    if not config.key_variable.endswith("_API_KEY"):
-        raise InputError(
-            f"rerank_api.key_variable: {config.key_variable} given; expected a name that ends with _API_KEY, since its"
-            " value is sent to the server; rename the variable"
-        )
-    key = os.environ.get(config.key_variable, "")
-    address = urlsplit(config.url)
-    is_here = address.hostname in ("localhost", "127.0.0.1", "::1")
-    if key and address.scheme != "https" and not is_here:
-        raise InputError(
-            f"rerank_api.url: {config.url} given, with a key in {config.key_variable}; expected https, which hides the"
-            " key on its way; change the address, or unset the variable"
-        )
-    return key
+    read_key("rerank_api", config.url, config.key_variable)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    from concurrent.futures import ThreadPoolExecutor
+    import numpy as np
 
     from ratchet.data.scored_lists import (
         Lists,
@@ -109,7 +84,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     shards = list_shards(inputs.lists)
     rows = count_rows(shards, ["id", "text"])
     lists = Lists(inputs.lists, inputs.corpus, config.depth)
-    key = read_key(config)
+    key = read_key("rerank_api", config.url, config.key_variable)
     server = RemoteReranker(config.url, config.model, config.api, key, config.timeout)
 
     output = ShardOutput(context, shards)
@@ -117,18 +92,16 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     for shard in output.unfinished:
         table, texts = lists.read(shard.source)
         queries = table["text"].to_pylist()
-        answers = Answers(shard.target.with_suffix(".answers.jsonl"), server)
+        requests = list(zip(queries, texts, strict=True))
         scores = []
-        with ThreadPoolExecutor(config.concurrency) as pool:
-            waiting = []
-            for row, (query, passages) in enumerate(zip(queries, texts, strict=True)):
-                waiting.append(pool.submit(answers.ask, row, query, passages))
-            try:
-                for future in waiting:
-                    scores.append(future.result())
-                    context.progress(Progress(done + len(answers.known), rows))
-            finally:
-                pool.shutdown(cancel_futures=True)
+        for own in ask_all(
+            shard.target.with_suffix(".answers.jsonl"),
+            requests,
+            lambda request: server.score(*request),
+            config.concurrency,
+        ):
+            scores.append(np.array(own, np.float32))
+            context.progress(Progress(done + len(scores), rows))
         if config.probabilities and config.api != "tei":
             scores = [_logit(own) for own in scores]
         write = partial(write_scores, table=table, scores=scores, tokens=0)
@@ -147,27 +120,6 @@ def _logit(probability_P: "np.ndarray") -> "np.ndarray":
 
     inside_P = np.clip(probability_P.astype(np.float64), SMALLEST, 1 - SMALLEST)
     return np.log(inside_P / (1 - inside_P)).astype(np.float32)
-
-
-class Answers:
-    """The API's answers for a shard, stored as JSON Lines. A line that a killed process left unfinished is ignored."""
-
-    def __init__(self, path: Path, server: "RemoteReranker") -> None:
-        self.path = path
-        self.server = server
-        self.known: dict[int, list[float]] = {}
-        for line in read_json_lines(path):
-            self.known[line["row"]] = line["scores"]
-
-    def ask(self, row: int, query: str, passages: list[str]) -> "np.ndarray":
-        """Return the scores of a row's passages, float32, from an earlier answer if there is one."""
-        import numpy as np
-
-        if row not in self.known:
-            scores = self.server.score(query, passages)
-            append_json(self.path, {"row": row, "scores": scores})
-            self.known[row] = scores
-        return np.array(self.known[row], np.float32)
 
 
 JOB = Job("rerank_api", Config, Inputs, run, check=check, resources=("retries",))

@@ -1,36 +1,45 @@
-"""filter_queries: keep synthetic queries that find their document again, and add them to the training queries.
+"""filter_queries: keep synthetic queries that find their document again, or that a judge accepts.
 
 Round-trip consistency (Alberti et al. 2019; for retrieval Promptagator, Dai et al. 2023, with rank 1): a query is kept
 if an exact search of the corpus ranks its document at the top. Optionally, a reranker must also rank it at the top, as
-in InPars-v2 (Jeronymo et al. 2023).
+in InPars-v2 (Jeronymo et al. 2023). The judge is a language model that answers the prompts of `prepare_judgement`.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from ratchet.jobs.synthetic.clean_queries import COUNTS, SHARD_ROWS
+from annotated_types import Interval
+
+from ratchet.errors import ArtifactError
+from ratchet.jobs.synthetic.clean_queries import SHARD_ROWS
 from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveInt, Result
+
+FAILURES = ("failed_round_trip", "failed_reranker", "failed_judge")
 
 
 @dataclass(frozen=True)
 class Config:
     round_trip_rank: PositiveInt = 1
-    """A query is kept if the embedder ranks its document at this rank or better."""
+    """A query is kept if the embedder ranks one of its documents at this rank or better."""
     reranker_rank: PositiveInt = 1
-    """With `reranked`: a query is kept if its document is at this rank or better after reranking, too."""
+    """With `reranked`: a query is kept if a document of it is at this rank or better after reranking, too."""
+    least_score: Annotated[int, Interval(ge=1, le=5)] = 3
+    """With `judged`: a query is kept if the judge gives it at least this score, of 1 to 5."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    train: Path
-    """Shards of training queries. The output contains them first, unchanged."""
     queries: Path
-    """The output of `clean_queries`."""
-    ranking: Path
+    """The output of `clean_queries`, or training queries."""
+    train: Path | None = None
+    """Shards of training queries. The output contains them first, unchanged."""
+    ranking: Path | None = None
     """The `ranking/` of an `evaluate_retrieval` of these queries."""
     reranked: Path | None = None
     """The `ranking/` of an `evaluate_retrieval` of these queries with `system=reranked`."""
+    judged: Path | None = None
+    """The answers of a judge to the prompts of `prepare_judgement` for these queries."""
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
@@ -42,43 +51,43 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tables import check_queries, read_shards, write_shards
-    from ratchet.jobs.synthetic.clean_queries import COUNTS_FILE
+    from ratchet.data.tasks.judgement import read_score
 
-    counts = json.loads((inputs.queries / COUNTS_FILE).read_text())
-    train = read_shards(inputs.train)
     table = read_shards(inputs.queries)
-    queries = table.to_pylist()
-
-    def read_ranks(folder: Path) -> list[int]:
-        """Return the rank of each query's document."""
+    kept = table.to_pylist()
+    counts = {}
+    limits = (config.round_trip_rank, config.reranker_rank)
+    for name, folder, limit in zip(
+        FAILURES, (inputs.ranking, inputs.reranked), limits, strict=False
+    ):
+        if folder is None:
+            continue
         ranking = read_shards(folder, ["id", "ranks"])
         check_queries(folder, ranking, table, inputs.queries)
-        return [int(ranks[0]) for ranks in ranking["ranks"].to_pylist()]
-
-    ranks = read_ranks(inputs.ranking)
-    reranks = [1] * len(queries)
-    if inputs.reranked is not None:
-        reranks = read_ranks(inputs.reranked)
-    found = [number for number, rank in enumerate(ranks) if rank <= config.round_trip_rank]
-    passed = [number for number in found if reranks[number] <= config.reranker_rank]
-    first: dict[str, int] = {}
-    for number in sorted(passed, key=ranks.__getitem__):
-        # Several documents may have the same query. It is kept for the document with the best rank.
-        first.setdefault(queries[number]["text"].casefold(), number)
-    kept = [queries[number] for number in sorted(first.values())]
-    rows = [*train.to_pylist(), *kept]
-    write_shards(context.out, rows, train.schema, SHARD_ROWS)
-    counts["duplicates"] += len(passed) - len(kept)
-    return Result(
-        {
-            "kept": len(kept),
-            "failed_round_trip": len(queries) - len(found),
-            "failed_reranker": len(found) - len(passed),
-            **counts,
-            "queries": len(rows),
-            "documents_with_queries": len({query["positives"][0] for query in kept}),
-        }
-    )
+        best = {row["id"]: min(row["ranks"]) for row in ranking.to_pylist()}
+        passed = [query for query in kept if best[query["id"]] <= limit]
+        counts[name] = len(kept) - len(passed)
+        kept = passed
+    if inputs.judged is not None:
+        answers = read_shards(inputs.judged, ["id", "answers"]).to_pylist()
+        scores = {row["id"]: read_score(row["answers"][0][0]) for row in answers}
+        passed = [query for query in kept if scores[query["id"]] >= config.least_score]
+        counts["failed_judge"] = len(kept) - len(passed)
+        kept = passed
+    rows = kept
+    schema = table.schema
+    if inputs.train is not None:
+        train = read_shards(inputs.train)
+        rows = [*train.to_pylist(), *kept]
+        schema = train.schema
+    if not rows:
+        raise ArtifactError(
+            f"step {context.step}: no query is left ({counts}); expected at least one; use another generator or judge"
+        )
+    write_shards(context.out, rows, schema, SHARD_ROWS)
+    named = {query["positives"][0] for query in kept}
+    made = {"queries": len(rows), "documents_with_queries": len(named)}
+    return Result({"kept": len(kept), **counts, **made})
 
 
 JOB = Job(
@@ -88,5 +97,5 @@ JOB = Job(
     run,
     resources=("retries",),
     check=check,
-    metrics=("kept", "failed_round_trip", "failed_reranker", *COUNTS, "documents_with_queries"),
+    metrics=("kept", *FAILURES, "queries", "documents_with_queries"),
 )

@@ -6,8 +6,11 @@ without being trained for it (InPars, Bonifacio et al. 2022; Promptagator, Dai e
 
 import hashlib
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
+
+from annotated_types import Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs.answers.chat_options import CHAT_FILE, describe_chat
@@ -39,6 +42,9 @@ class Config:
     prompt_template: str | None = None
     """Template of prompts, with `{document}`, and with `{examples}` if num_examples > 0; `\\n` is a line break. None:
     the template of the task `query-generation`."""
+    multi_hop: Annotated[float, Interval(ge=0, le=1)] = 0.0
+    """For this fraction of the chunks of documents (`chunk_documents`), ask also for a question that needs another
+    chunk of the same document for its answer."""
     max_characters: Annotated[PositiveInt, Unit("characters")] = 2000
     """Maximum length of a document in a prompt. Longer documents are truncated."""
     stop: tuple[str, ...] = ()
@@ -53,8 +59,8 @@ class Config:
 class Inputs:
     corpus: Path
     """Shards of documents."""
-    train: Path
-    """Shards of training queries with their positives."""
+    train: Path | None = None
+    """Shards of training queries with their positives. None: there are none, and prompts have no examples."""
 
 
 def find_template(config: Config) -> str:
@@ -88,17 +94,25 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     from ratchet.data.tasks.query_generation import NAME
 
     find_template(config)
-    return Result({"task": NAME, **find_chat(config)})
+    known = parents.get("corpus", Result()).metrics
+    counts: dict[str, int | str] = {"task": NAME, **find_chat(config)}
+    if config.documents == "all" and "documents" in known:
+        documents = min(int(known["documents"]), config.max_documents or int(known["documents"]))
+        counts["prompts"] = documents + round(config.multi_hop * documents)
+        counts["prompt_characters"] = int(known.get("characters", config.max_characters))
+    return Result(counts)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tables import Texts, read_shards, write_shards
-    from ratchet.data.tasks.query_generation import NAME, make_prompt
+    from ratchet.data.tasks.query_generation import NAME, PROMPT_OF_TWO, SEPARATOR, make_prompt
     from ratchet.data.tasks.task import SAMPLES, Sample, sample_to_row, write_task_name
 
     text_of = Texts(read_shards(inputs.corpus))
     template = find_template(config)
-    train = read_shards(inputs.train, ["id", "text", "positives"]).to_pylist()
+    train = []
+    if inputs.train is not None:
+        train = read_shards(inputs.train, ["id", "text", "positives"]).to_pylist()
     labelled = {name for query in train for name in query["positives"]}
     wanted = [name for name in text_of if config.documents == "all" or name not in labelled]
     if not wanted:
@@ -124,7 +138,14 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
                 shown.append((text_of[other][: config.max_characters], query))
         text = text_of[name]
         turn = make_prompt(template, text[: config.max_characters], shown), ""
-        rows.append(sample_to_row(Sample(name, name, "", (turn,), {"document": text})))
+        gold = {"document": text, "positives": [name]}
+        rows.append(sample_to_row(Sample(name, name, "", (turn,), gold)))
+    for name, other in _draw_pairs(wanted, config):
+        half = config.max_characters // 2
+        both = text_of[name][:half] + SEPARATOR + text_of[other][:half]
+        gold = {"document": both, "positives": [name, other]}
+        turn = make_prompt(PROMPT_OF_TWO, both), ""
+        rows.append(sample_to_row(Sample(f"{name}+{other}", name, "", (turn,), gold)))
     write_shards(context.out, rows, SAMPLES, SHARD_ROWS)
     write_task_name(context.out, NAME)
     chat = find_chat(config)
@@ -133,7 +154,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     counts = {
         "documents": len(text_of),
         "unlabelled": len(text_of.keys() - labelled),
-        "prompts": len(wanted),
+        "prompts": len(rows),
         "examples": len(examples),
     }
     return Result({"task": NAME, **counts, **chat})
@@ -142,6 +163,19 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 def _draw(seed: int, name: str) -> bytes:
     """Return a random sort key that depends on the name only, so that a changed corpus changes few prompts."""
     return hashlib.sha256(f"{seed}/{name}".encode()).digest()
+
+
+def _draw_pairs(names: list[str], config: Config) -> list[tuple[str, str]]:
+    """Draw pairs of a chunk and another one of the same document. The id of a chunk is `document#number`."""
+    chunks: dict[str, list[str]] = {}
+    for name in names:
+        chunks.setdefault(name.rpartition("#")[0] or name, []).append(name)
+    pairs = []
+    for own in chunks.values():
+        order = sorted(own, key=lambda name: _draw(config.seed, name))
+        pairs += list(pairwise(order))
+    pairs.sort(key=lambda pair: _draw(config.seed, pair[0]))
+    return pairs[: round(config.multi_hop * len(names))]
 
 
 def _draw_examples(train: list[dict[str, Any]], config: Config) -> list[tuple[str, str]]:
@@ -162,5 +196,5 @@ JOB = Job(
     run,
     resources=("retries",),
     check=check,
-    metrics=("task", "documents", "unlabelled", "prompts", "examples", "chat"),
+    metrics=("task", "documents", "unlabelled", "prompts", "examples", "chat", "prompt_characters"),
 )

@@ -3,9 +3,8 @@
 import math
 from collections.abc import Sequence
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
-from ratchet.errors import InputError, ModelError
+from ratchet.errors import ModelError
 
 Api = Literal["cohere", "tei"]
 RETRIED = (429, 500, 502, 503, 504)
@@ -91,12 +90,3 @@ class RemoteReranker:
                 " cut the list off?"
             )
         return scores
-
-
-def check_url(where: str, url: str) -> None:
-    """Raise InputError for an address that requests cannot be posted to."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(
-            f"{where}: '{url}' given; expected an address such as http://localhost:8000/rerank"
-        )

@@ -40,7 +40,7 @@ def score_lists(
 
 def rank_queries(
     name: str,
-    queries: Step,
+    queries: Step | Output,
     corpus: Output,
     embedder: Model,
     vectors: Step,

@@ -77,7 +77,7 @@ def test_queries_of_a_generator_become_training_queries(
     vectors = outs["queries"], outs["corpus"]
     run("rank", evaluate_retrieval, evaluate_retrieval.Config(), outs["clean"], corpus, *vectors)
     ranking = outs["rank"] / "ranking"
-    result = run("filter", filter_queries, filter_queries.Config(), train, outs["clean"], ranking)
+    result = run("filter", filter_queries, filter_queries.Config(), outs["clean"], train, ranking)
 
     minilm, ids = encoder.load(model, dtype="float32"), list(DOCUMENTS)
     document_ND = minilm.encode(list(DOCUMENTS.values()), "passage")

@@ -17,7 +17,12 @@ from ratchet.data.tasks.answers import COMPLETIONS
 from ratchet.data.tasks.task import write_task_name
 from ratchet.errors import ArtifactError, InputError, ModelError
 from ratchet.jobs.answers.chat_options import read_chat
-from ratchet.jobs.synthetic import clean_queries, filter_queries, prepare_query_generation
+from ratchet.jobs.synthetic import (
+    clean_queries,
+    filter_queries,
+    prepare_judgement,
+    prepare_query_generation,
+)
 from ratchet.orchestrator.job_interface import Context, Result
 
 MakeContext = Callable[..., Context]
@@ -169,6 +174,26 @@ def test_a_corpus_whose_documents_all_have_queries_is_an_error(
         prepare(context(), data)
 
 
+def test_questions_of_two_chunks_are_of_one_document(context: MakeContext, tmp_path: Path) -> None:
+    texts = {f"{name}#{n}": f"{name} {n}" for name in ("a.md", "b.md") for n in range(4)}
+    texts["alone.md#0"] = "alone"
+    rows = [{"id": name, "text": text} for name, text in texts.items()]
+    write_shards(tmp_path / "corpus", rows, CORPUS, 3)
+    config = prepare_query_generation.Config(documents="all", num_examples=0, multi_hop=0.5)
+    made = context()
+    inputs = prepare_query_generation.Inputs(tmp_path / "corpus")
+    parents = {"corpus": Result({"documents": 9})}
+    known = prepare_query_generation.check(config, inputs, parents).metrics["prompts"]
+    result = prepare_query_generation.JOB.run(made, config, inputs)
+    assert result.metrics["prompts"] == known == 9 + 4
+    for row in read_shards(made.out).to_pylist()[9:]:
+        one, other = json.loads(row["gold"])["positives"]
+        assert one != other
+        assert one.partition("#")[0] == other.partition("#")[0]
+        prompt = row["questions"][0]
+        assert f"Document: {texts[one]}\n\nDocument: {texts[other]}\nQuestion:" in prompt
+
+
 @pytest.mark.parametrize(
     ("answer", "query", "label"),
     [
@@ -205,7 +230,7 @@ def clean(
     rows = [
         {
             "id": name,
-            "gold": json.dumps({"document": TEXTS[name]}),
+            "gold": json.dumps({"document": TEXTS[name], "positives": [name]}),
             "answers": [[answer] for answer in own],
         }
         for name, own in answers.items()
@@ -219,19 +244,44 @@ def clean(
 def test_repeated_and_unusable_answers_are_left_out(context: MakeContext, data: Path) -> None:
     made = context()
     answers = {
-        "c": ["bread?", "Bread?", "", "Bread is baked.", "who wrote faust?", "baking"],
-        "d": ["bread?", "snow!\nand ice", "..."],
+        "c": ["how?", "How", "", "Bread is baked.", "faust, who wrote", "baking", "which one?"],
+        "d": ["Which one", "snow!\nand ice", "..."],
     }
     result = clean(made, data, answers)
-    counts = {"completions": 9, "empty": 2, "copies": 1, "duplicates": 2, "queries": 4}
-    assert result.metrics == counts
+    counts = {"completions": 10, "empty": 2, "copies": 1, "duplicates": 2, "ambiguous": 2}
+    assert result.metrics == {**counts, "queries": 3}
     rows = read_shards(made.out).to_pylist()
     assert [(row["id"], row["text"], row["positives"]) for row in rows] == [
-        ("synthetic/c/0", "bread?", ["c"]),
+        ("synthetic/c/0", "how?", ["c"]),
         ("synthetic/c/5", "baking", ["c"]),
-        ("synthetic/d/0", "bread?", ["d"]),
         ("synthetic/d/1", "snow!", ["d"]),
     ]
+
+
+def test_queries_of_several_chunks_have_them_all(context: MakeContext, tmp_path: Path) -> None:
+    """Those of a question that needs two, and those whose queries have nearly the same words."""
+    answers = {
+        ("a.md#0",): ["When was the very big house built by them?"],
+        ("a.md#1",): ["when was the very big house built", "Who lived there?"],
+        ("a.md#1", "a.md#2"): ["Did those who lived there build it?"],
+        ("b.md#0",): ["When was the house built?"],
+    }
+    rows = []
+    for names, own in answers.items():
+        gold = json.dumps({"document": "text", "positives": names})
+        given = [[answer] for answer in own]
+        rows.append({"id": "+".join(names), "gold": gold, "answers": given})
+    write_shards(tmp_path / "completions", rows, COMPLETIONS, 1)
+    write_task_name(tmp_path / "completions", "query-generation")
+    for least, first in ((0.7, ["a.md#0", "a.md#1"]), (1.0, ["a.md#0"])):
+        made = context()
+        config = clean_queries.Config(near_duplicate=least)
+        clean_queries.JOB.run(made, config, clean_queries.Inputs(tmp_path / "completions"))
+        found = read_shards(made.out).to_pylist()
+        assert found[0]["positives"] == first
+        assert found[0]["grades"] == [1] * len(first)
+        assert found[-2]["positives"] == ["a.md#1", "a.md#2"]
+        assert [row["group"] for row in found] == ["a.md"] * (len(found) - 1) + ["b.md"]
 
 
 def test_queries_get_the_most_frequent_instruction(context: MakeContext, data: Path) -> None:
@@ -273,7 +323,6 @@ class Search:
         self.own_Q = np.repeat(np.arange(20), 3)
         query_QD = corpus_ND[self.own_Q] + random.normal(size=(60, 4))
         self.texts = [f"query {q}" for q in range(60)]
-        self.texts[3] = self.texts[0].upper()  # of documents 0 and 1
         rows = [
             {
                 "id": f"synthetic/{own}/{q}",
@@ -288,8 +337,6 @@ class Search:
             folder / "corpus", [{"id": str(n), "text": f"text {n}"} for n in range(20)], CORPUS, 9
         )
         write_shards(folder / "queries", rows, QUERIES, 25)
-        counts = {"completions": 100, "empty": 30, "copies": 4, "duplicates": 6, "queries": 60}
-        (folder / "queries" / clean_queries.COUNTS_FILE).write_text(json.dumps(counts))
         self.ranks = self._rank(query_QD @ corpus_ND.T, rows, "ranking")
         self.reranks = self._rank(
             (query_QD + random.normal(size=(60, 4)) / 3) @ corpus_ND.T, rows, "reranked"
@@ -316,36 +363,48 @@ def test_queries_are_kept_that_find_their_document(
     made = context()
     config = filter_queries.Config(round_trip_rank=rank, reranker_rank=reranker_rank or 1)
     reranked = search.folder / "reranked" if reranker_rank else None
-    names = [search.folder / name for name in ("queries", "ranking")]
-    result = filter_queries.JOB.run(
-        made, config, filter_queries.Inputs(data / "train", *names, reranked)
+    inputs = filter_queries.Inputs(
+        search.folder / "queries", data / "train", search.folder / "ranking", reranked
     )
+    result = filter_queries.JOB.run(made, config, inputs)
 
     found = {q for q in range(60) if search.ranks[q] <= rank}
-    passed = {q for q in found if reranker_rank is None or search.reranks[q] <= reranker_rank}
-    both = {0, 3} <= passed
-    kept = passed - ({max((3, 0), key=lambda q: search.ranks[q])} if both else set())
-    assert 0 < len(kept) < 60
+    kept = {q for q in found if reranker_rank is None or search.reranks[q] <= reranker_rank}
+    assert len(kept) > 0
     rows = read_shards(made.out).to_pylist()
     assert rows[:2] == TRAIN, "real queries first, as they are"
     assert [row["text"] for row in rows[2:]] == [search.texts[q] for q in sorted(kept)]
-    assert all(row["id"].startswith("synthetic/") for row in rows[2:])
-    assert result.metrics == {
-        "completions": 100,
-        "empty": 30,
-        "copies": 4,
-        "duplicates": 6 + both,
+    expected = {
         "failed_round_trip": 60 - len(found),
-        "failed_reranker": len(found) - len(passed),
         "kept": len(kept),
         "queries": 2 + len(kept),
         "documents_with_queries": len({search.own_Q[q] for q in kept}),
     }
-    left_out = ("empty", "copies", "duplicates", "failed_round_trip", "failed_reranker")
-    assert sum(int(result.metrics[name]) for name in left_out) + len(kept) == 100, (
-        "each answer is counted once"
-    )
-    assert rank < 20 or both or reranker_rank, "the case of two documents with one query occurs"
+    if reranker_rank:
+        expected["failed_reranker"] = len(found) - len(kept)
+    assert result.metrics == expected
+
+
+def test_a_judge_selects_by_its_scores(context: MakeContext, data: Path) -> None:
+    """Its prompts show the query and its documents; an answer without a score is none."""
+    search = Search(data / "search")
+    asked = context()
+    prepare = prepare_judgement.Inputs(search.folder / "queries", search.folder / "corpus")
+    result = prepare_judgement.JOB.run(asked, prepare_judgement.Config(), prepare)
+    assert result.metrics == {"task": "judgement", "prompts": 60}
+    samples = read_shards(asked.out).to_pylist()
+    assert "Document: text 1\n\nQuery: query 5\n\nScore:" in samples[5]["questions"][0]
+    said = ["4", "Score: 2", "**5** of 5", "none", "10", "3"]
+    answers = [{**row, "answers": [[said[n % 6]]]} for n, row in enumerate(samples)]
+    write_shards(data / "judged", answers, COMPLETIONS, 25)
+    for least, kept in ((3, {0, 2, 5}), (1, {0, 1, 2, 4, 5}), (5, {2})):
+        made = context()
+        config = filter_queries.Config(least_score=least)
+        inputs = filter_queries.Inputs(search.folder / "queries", judged=data / "judged")
+        result = filter_queries.JOB.run(made, config, inputs)
+        expected = [text for n, text in enumerate(search.texts) if n % 6 in kept]
+        assert read_shards(made.out)["text"].to_pylist() == expected
+        assert result.metrics["failed_judge"] == 60 - len(expected)
 
 
 def test_kept_queries_have_the_columns_of_the_training_queries(
@@ -357,10 +416,10 @@ def test_kept_queries_have_the_columns_of_the_training_queries(
     )
     write_shards(data / "train", [{**row, "task": "Find."} for row in TRAIN], schema, 9)
     (data / "train/shard-00001.parquet").unlink()
-    names = [search.folder / name for name in ("queries", "ranking")]
-    filter_queries.JOB.run(
-        made, filter_queries.Config(), filter_queries.Inputs(data / "train", *names)
+    inputs = filter_queries.Inputs(
+        search.folder / "queries", data / "train", search.folder / "ranking"
     )
+    filter_queries.JOB.run(made, filter_queries.Config(), inputs)
     assert read_shards(made.out).schema == schema
 
 
@@ -372,8 +431,8 @@ def test_the_ranking_of_other_queries_is_refused(context: MakeContext, data: Pat
         RANKED,
         25,
     )
-    names = [search.folder / name for name in ("queries", "ranking")]
+    inputs = filter_queries.Inputs(
+        search.folder / "queries", data / "train", search.folder / "ranking"
+    )
     with pytest.raises(InputError, match="ranking: rows of other queries given; expected those of"):
-        filter_queries.JOB.run(
-            context(), filter_queries.Config(), filter_queries.Inputs(data / "train", *names)
-        )
+        filter_queries.JOB.run(context(), filter_queries.Config(), inputs)
