@@ -17,7 +17,7 @@ PATIENT := OMP_WAIT_POLICY=PASSIVE TORCHDYNAMO_DISABLE=1
 # Begun first, so that neither of the two processes is alone with them at the end.
 LONGEST := tests/integration/orchestrator tests/integration/jobs/test_training.py
 
-.PHONY: help setup quickstart test test-integration test-soak docs lint types bench lock clean
+.PHONY: help setup quickstart test test-lowest test-integration test-soak docs lint types bench lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -44,6 +44,15 @@ quickstart: $(READY) ## set up, then run an iteration on example data and write 
 
 test: $(READY) ## set up, then run the unit tests (no Ray cluster, 90 seconds)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not soak" --durations=12
+
+# The lowest versions that setup.cfg allows, of what it names itself.
+test-lowest: $(READY) ## the unit tests with the lowest versions of the dependencies, in .venv-lowest
+	@rm -rf $(VENV)-lowest && $(PYTHON) -m venv $(VENV)-lowest
+	@$(BIN)/uv pip compile -q --python $(VENV)-lowest/bin/python --resolution lowest-direct --extra dev setup.cfg \
+	    -o $(VENV)-lowest/versions.txt
+	@$(BIN)/uv pip install -q --python $(VENV)-lowest/bin/python -r $(VENV)-lowest/versions.txt
+	@$(BIN)/uv pip install -q --python $(VENV)-lowest/bin/python --no-deps -e .
+	@OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -m "not slow and not soak"
 
 # Most of these tests wait for processes that they start, so two run at once.
 test-integration: $(READY) ## slow unit tests; tests on Ray and DeepSpeed, with killed processes (10 minutes)

@@ -12,8 +12,8 @@ from ratchet.orchestrator.cli.parser import Parser, parse
 
 ALL = "run, sweep, plan, recipes, status, models, evaluate, export, embed, search, report, "
 ALL += "note, gc, verify"
-RECIPES = "chat, countdown, embed, evaluate, export, gsm8k, misconceptions, predict, quickstart, retriever, search, "
-RECIPES += "squad, theorems"
+RECIPES = "chat, countdown, documents, embed, evaluate, export, gsm8k, misconceptions, predict, "
+RECIPES += "quickstart, retriever, search, squad, theorems"
 
 COMMANDS = answers(
     ("", r"the following arguments are required: COMMAND; `ratchet --help` explains them"),
