@@ -6,7 +6,6 @@ import csv
 import json
 from pathlib import Path
 
-import pgserver
 import pytest
 from command import run, sets
 from language_server import LanguageServer
@@ -56,6 +55,7 @@ def test_documents_become_an_embedder(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_file_becomes_a_table_of_a_database(tmp_path: Path) -> None:
+    pgserver = pytest.importorskip("pgserver")
     file = tmp_path / "products.csv"
 
     def write(rows: list[list[str]]) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pgserver
 import pyarrow as pa
 import pytest
 
@@ -19,6 +18,7 @@ ROWS = 60
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a database of a PostgreSQL that this test starts."""
+    pgserver = pytest.importorskip("pgserver")
     with pgserver.get_server(tmp_path_factory.mktemp("postgres")) as started:
         yield started.get_uri().removeprefix("postgresql://")
 

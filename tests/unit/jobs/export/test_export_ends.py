@@ -38,7 +38,9 @@ def base(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("adapter", [True, False])
-@pytest.mark.parametrize("known", [None, {"eos_token_id": 1, "top_k": 7, "do_sample": True}, {"eos_token_id": [2, 1]}])
+@pytest.mark.parametrize(
+    "known", [None, {"eos_token_id": 1, "top_k": 7, "do_sample": True}, {"eos_token_id": [2, 1]}]
+)
 def test_transformers_stops_where_answers_end(
     base: Path, tmp_path: Path, known: Any, adapter: bool
 ) -> None:
@@ -62,7 +64,9 @@ def test_transformers_stops_where_answers_end(
         model.model.norm.weight.zero_()
         model.lm_head = torch.nn.Linear(32, 264)
         model.lm_head.bias.copy_(torch.nn.functional.one_hot(torch.tensor(3), 264))
-    assert model.generate(torch.tensor([[9, 8]]), do_sample=False, max_new_tokens=5).tolist() == [[9, 8, 3]]
+    assert model.generate(torch.tensor([[9, 8]]), do_sample=False, max_new_tokens=5).tolist() == [
+        [9, 8, 3]
+    ]
 
 
 def test_a_model_that_cannot_be_asked_is_copied_as_it_is(base: Path, tmp_path: Path) -> None:
