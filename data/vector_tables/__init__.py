@@ -7,6 +7,7 @@ address is `lancedb://FOLDER/TABLE`, `qdrant://FOLDER/COLLECTION` (Qdrant's loca
 
 import importlib
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -84,6 +85,25 @@ def open_table(where: str, address: str) -> VectorTable:
         raise InputError(
             f"{where}: {address} cannot be opened ({said}); expected a database; start it, or correct the address"
         ) from None
+
+
+def compute_state(table: VectorTable) -> str:
+    """Return a digest of the ids and digests of all rows."""
+    state = sha256()
+    for name, digest in sorted(table.read_digests().items()):
+        state.update(f"{name}\n{digest}\n".encode())
+    return state.hexdigest()
+
+
+def open_unchanged(where: str, address: str, state: str) -> VectorTable:
+    """Open a table. Raises InputError if its rows are not those of `compute_state`."""
+    table = open_table(where, address)
+    if compute_state(table) != state:
+        raise InputError(
+            f"{where}: {address} has changed since the run was planned; expected one run at a time; run the command"
+            " again"
+        )
+    return table
 
 
 def find_address(address: str) -> str:

@@ -20,7 +20,8 @@ class Config:
     dtype: Dtype
     """What vectors are stored as. Rows of another dtype are changed rows."""
     state: str
-    """Digest of the table's content when the run was planned, so that the step runs again if it has changed."""
+    """Digest of the table's content when the run was planned, so that the step runs again if it has changed.
+    A table that changes during the run is an error."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,14 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import pyarrow.parquet as pq
 
     from ratchet.data.tables import DOCUMENTS, list_shards, write_table
-    from ratchet.data.vector_tables import open_table
+    from ratchet.data.vector_tables import open_unchanged
     from ratchet.orchestrator.job_interface.digests import compute_sha256
 
     model = sha256(config.dtype.encode())
     for file in sorted(inputs.model.rglob("*")):
         if file.is_file():
             model.update(compute_sha256(file).encode())
-    known = dict(open_table("select_changed.to", config.to).read_digests())
+    known = dict(open_unchanged("select_changed.to", config.to, config.state).read_digests())
     counts = {"documents": 0, "new": 0, "changed": 0}
     schema = DOCUMENTS.append(pa.field("digest", pa.string()))
     for path in list_shards(inputs.texts):

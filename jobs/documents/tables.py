@@ -1,10 +1,9 @@
 """Tables of databases, and documents, as parameters of recipes."""
 
-from hashlib import sha256
 from typing import Any
 
 from ratchet.data.formats.documents import is_documents
-from ratchet.data.vector_tables import Dtype, find_address, is_address, open_table
+from ratchet.data.vector_tables import Dtype, compute_state, find_address, is_address, open_table
 from ratchet.errors import InputError
 
 __all__ = ["Dtype", "describe_table", "is_address", "is_documents", "refuse_empty_table"]
@@ -14,10 +13,7 @@ def describe_table(address: str, dtype: Dtype) -> dict[str, Any]:
     """Return the settings `to`, `dtype` and `state` of the jobs that update a table. Raises InputError for a database
     that cannot be opened."""
     where = find_address(address)
-    state = sha256()
-    for name, digest in sorted(open_table("to", where).read_digests().items()):
-        state.update(f"{name}\n{digest}\n".encode())
-    return {"to": where, "dtype": dtype, "state": state.hexdigest()}
+    return {"to": where, "dtype": dtype, "state": compute_state(open_table("to", where))}
 
 
 def refuse_empty_table(parameter: str, address: str) -> None:

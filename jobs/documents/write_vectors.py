@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.data.vector_tables import OWN_COLUMNS, Dtype, open_table
+from ratchet.data.vector_tables import OWN_COLUMNS, Dtype, open_table, open_unchanged
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.directions import find_direction
 from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, Result
@@ -56,7 +56,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.vector_tables.vectors import convert_vectors, to_lists
     from ratchet.data.vectors import read_blocks
 
-    table = open_table("write_vectors.to", config.to)
+    table = open_unchanged("write_vectors.to", config.to, config.state)
     rows = read_shards(inputs.texts)
     columns = rows.drop_columns("metadata")
     for name, values in spread_metadata(rows["metadata"]).items():

@@ -13,7 +13,7 @@ import pytest
 
 from ratchet.data.formats.detection import load_retrieval
 from ratchet.data.tables import DOCUMENTS, QUERIES, add_carried, read_shards, write_shards
-from ratchet.data.vector_tables import open_table
+from ratchet.data.vector_tables import compute_state, open_table
 from ratchet.data.vectors import write_vectors as write_embeddings
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.documents import chunk_documents, select_changed, write_beir, write_vectors
@@ -147,7 +147,8 @@ class Table:
     def update(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """Write these documents, and return what was done."""
         write_shards(self.folder / "texts", rows, DOCUMENTS, 40)
-        table: Any = {"to": self.to, "dtype": self.dtype, "state": ""}
+        state = compute_state(open_table("here", self.to))
+        table: Any = {"to": self.to, "dtype": self.dtype, "state": state}
         changed = self.context()
         inputs = select_changed.Inputs(self.folder / "texts", resolve(MINILM))
         selected = select_changed.run(changed, select_changed.Config(**table), inputs)
@@ -166,6 +167,19 @@ class Table:
         write_vectors.check(config, written, {})
         result = write_vectors.run(self.context(), config, written)
         return {**selected.metrics, **result.metrics}
+
+
+def test_a_table_that_changes_during_the_run_is_an_error(
+    tmp_path: Path, context: MakeContext
+) -> None:
+    table = Table(tmp_path, context)
+    table.update([make_row(1), make_row(2)])
+    config = select_changed.Config(
+        table.to, "float32", compute_state(open_table("", "parquet://a"))
+    )
+    inputs = select_changed.Inputs(tmp_path / "texts", resolve(MINILM))
+    with pytest.raises(InputError, match="has changed since the run was planned"):
+        select_changed.run(context(), config, inputs)
 
 
 def make_row(number: int, text: str = "", **metadata: Any) -> dict[str, Any]:
