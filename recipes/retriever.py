@@ -7,7 +7,7 @@ from annotated_types import Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval import prepare
-from ratchet.jobs.retrieval.datasets import find_datasets
+from ratchet.jobs.retrieval.datasets import find_datasets, has_many_documents
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Output, Seed, Source, Summary, average, step
 from ratchet.recipes.parts.models import choose_model
@@ -35,7 +35,7 @@ def retriever(
     num_examples: Annotated[int, Interval(ge=0, le=1000)] = 0,
     generator: str = "",
     queries_per_document: Annotated[int, Interval(ge=1, le=1000)] = 4,
-    bm25: bool = True,
+    bm25: bool | None = None,
     knn: bool | None = None,
     predict: str = "",
     split_by: prepare.SplitBy = "question",
@@ -46,7 +46,7 @@ def retriever(
 ) -> Summary:
     """Iterate mining and finetuning on your own data, with defaults for small encoders.
 
-    A large model needs a lower learning rate: --set finetune_embedder.learning_rate=1e-4
+    A model with a hidden size of 1024 or more is trained with a tenth of the learning rate of a small encoder.
 
     data        the data to train on: pairs as JSONL, CSV or Parquet (pairs.parquet?query=title&positive=body),
                 FlagEmbedding JSONL, a BEIR folder, Eedi's CSVs, or hf://owner/name?split=train
@@ -75,9 +75,11 @@ def retriever(
                 after reranking by `teacher`). Empty: none
     queries_per_document  number of queries that the generator writes for each of these documents
     bm25        whether to rank with BM25 too, and fuse it with the models, in additional rows. The fusion weights are
-                chosen on the held-out queries. BM25 holds all documents in memory, about 3 KB each
+                chosen on the held-out queries. BM25 holds all documents in memory, about 3 KB each. none: yes for up
+                to a million documents
     knn         whether to rank the documents of the nearest training queries too, and fuse them likewise. This helps
-                most where many queries have the same positives, such as labels. none: yes if iterations > 0
+                most where many queries have the same positives, such as labels. none: yes if iterations > 0, for up to
+                a million documents
     predict     new queries without labels. The last models rank documents for them; the best documents are written to
                 predictions.csv, .jsonl and .trec (settings: write_predictions.top and .columns)
     split_by    queries that stay in one split: those of a question (question), those that share a positive (document:
@@ -109,6 +111,13 @@ def retriever(
         "seed": seed,
         "needs_negatives": mining != "each",
     }
+    many = has_many_documents(datasets)
+    notes = []
+    if many:
+        notes.append(
+            f"{data}: more than a million documents: batches of 512 queries, and no rows of BM25 and of nearest"
+            " training queries unless bm25=true and knn=true"
+        )
     summaries = []
     for fold in range(folds):
         folder = f"fold{fold}/" if folds > 1 else ""
@@ -130,8 +139,9 @@ def retriever(
             new_queries=prepare_new_queries(predict, "predict", datasets["reading"])
             if predict
             else None,
-            bm25=bm25,
-            knn=iterations > 0 if knn is None else knn,
+            bm25=not many if bm25 is None else bm25,
+            knn=iterations > 0 and not many if knn is None else knn,
+            many_documents=many,
             seed=seed,
             folder=folder,
         )
@@ -145,4 +155,4 @@ def retriever(
         summaries.append(one.build_summary(miner, iterations))
     if folds > 1:
         return average(summaries)
-    return summaries[0]
+    return replace(summaries[0], notes=notes)

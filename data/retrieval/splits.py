@@ -37,6 +37,7 @@ def split_queries(
     folds: int = 1,
     fold: int = 0,
     least_valid: int = LEAST_VALID,
+    most: int | None = None,
 ) -> Splits:
     """Split queries into train, and into valid and test unless their fraction is 0. The order of the queries is kept.
 
@@ -45,8 +46,9 @@ def split_queries(
     `question` (`Query.group`), a `query`, or with `document` all queries that share positives, also indirectly. With
     `document` or several folds, fractions are of the queries, and a group is drawn if it brings the split nearer to its
     fraction. With several folds, test is part `fold` of `folds` parts of about the same size, which together hold each
-    query once. Raises DataError, naming `source`, if a split would be empty, or the source assigns a split that the
-    settings exclude."""
+    query once. most: maximum size of valid, and of test. Raises DataError, naming `source`, if a split would be empty,
+    or the source assigns a split that the settings exclude."""
+    most = most or len(queries)
     splits: Splits = {"train": []}
     if validation_fraction:
         splits["valid"] = []
@@ -74,13 +76,14 @@ def split_queries(
     if folds > 1:
         tests = _draw_fold(order, weights, folds, fold)
     elif "test" not in assigned:
-        tests = _draw(order, weights, round(sum(weights) * test_fraction))
+        tests = _draw(order, weights, min(most, round(sum(weights) * test_fraction)))
     tested = set(tests)
     rest = [group for group in order if group not in tested]
     valid = []
     if "valid" not in assigned:
         left = sum(weights[group] for group in rest)
-        valid = _draw(rest, weights, count_valid(left, validation_fraction, least_valid))
+        size = count_valid(left, validation_fraction, least_valid)
+        valid = _draw(rest, weights, min(most, size))
     drawn: dict[str, str] = {}
     for name, chosen in (("test", tests), ("valid", valid)):
         for group in chosen:

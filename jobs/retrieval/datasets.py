@@ -2,18 +2,19 @@
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from ratchet.data.retrieval import POOL
+from ratchet.data.retrieval import LARGE, POOL
 from ratchet.errors import DataError, InputError
 from ratchet.extras import require_extra
 from ratchet.models.model_files import is_hub_reachable
 from ratchet.orchestrator.job_interface import Source
 
 HUB = "hf://"
+MANY = 1_000_000
 
 
 def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
@@ -38,6 +39,24 @@ def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
     values["pools"] = tuple(pools.values())
     values["reading"] = tuple(reading) if any(reading) else ()
     return values
+
+
+def has_many_documents(datasets: Mapping[str, Any]) -> bool:
+    """Return whether large files have more than a million documents, by an estimate. datasets: of `find_datasets`."""
+    from ratchet.jobs.retrieval.prepare import Config, Inputs
+    from ratchet.jobs.retrieval.splits import load_data
+
+    paths = {}
+    size = 0
+    for name in ("data", "valid", "test"):
+        paths[name] = tuple(source.path for source in datasets[name])
+        for path in paths[name]:
+            files = path.rglob("*") if path.is_dir() else [path]
+            size += sum(file.stat().st_size for file in files if file.is_file())
+    if size <= LARGE:
+        return False
+    config = Config(reading=datasets["reading"])
+    return load_data(config, Inputs(**paths), sampled=True).num_documents > MANY
 
 
 def find_queries(given: str, parameter: str, readings: Sequence[str]) -> dict[str, Any]:

@@ -47,6 +47,9 @@ class Config:
     validation_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.1
     """Fraction of the rest in the valid split, which selects checkpoints and settings; at least 8 groups of queries, if
     that leaves two thirds of the rest for training. 0: no valid split."""
+    max_held_out: Annotated[PositiveInt, Unit("queries")] = 5000
+    """Maximum number of queries (of questions with split_by=question) that are drawn for `valid`, and for `test`: more
+    make the intervals of metrics little narrower."""
     unseen_fraction: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Minimum fraction of `valid` without a positive of a training query. Set it to the fraction that is expected in
     use, so that models that only memorize labels are not selected. To reach it, the training queries of some positives
@@ -116,6 +119,10 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     for name, found in splits.items():
         counts[f"{name}/queries"] = round(len(found) / data.share)
     notes = [describe(data, splits)]
+    for name, fraction in (("test", config.test_fraction), ("valid", config.validation_fraction)):
+        wanted = fraction * len(data.queries) / data.share
+        if counts.get(f"{name}/queries", wanted) < wanted / 2:
+            notes.append(f"{name} has only {config.max_held_out:,} queries (prepare.max_held_out)")
     groups = len({query.group for query in splits.get("valid", ())})
     if data.share == 1 and 0 < groups < MIN_VALID_GROUPS:
         notes.append(

@@ -55,9 +55,10 @@ def split_data(data: RetrievalData, config: "Config") -> Splits:
         if query.where:
             source = query.where.rpartition(":")[0]
             break
-    options = {}
+    options = {"most": config.max_held_out}
     if data.share != 1:
-        options["least_valid"] = 0  # the counts of a sample are multiplied
+        # The counts of a sample are multiplied.
+        options = {"least_valid": 0, "most": max(1, round(config.max_held_out * data.share))}
     splits = split_queries(
         data.queries,
         config.test_fraction,

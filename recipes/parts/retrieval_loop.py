@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ratchet.errors import InputError
+from ratchet.jobs.model_checks import read_size
 from ratchet.jobs.retrieval import finetune_embedder, finetune_reranker, merge, mine
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Output, Row, Source, Step, Summary, step
@@ -24,7 +25,11 @@ from ratchet.recipes.parts.rows import make_row
 from ratchet.recipes.parts.teachers import Teacher
 
 LEARNING_RATES = {"lora": 1e-3, "full": 2e-4}
-"""Method -> learning rate for small encoders."""
+"""Method -> learning rate for small encoders. That of large models is a tenth."""
+LARGE_HIDDEN_SIZE = 1024
+"""Hidden size of models of 0.3B parameters and more."""
+LARGE_BATCH = 512
+"""Queries of a batch for more than a million documents: 64 on each of 8 GPUs."""
 
 EPOCHS_OF_NEW_HEAD = 3
 """Training epochs of a reranker that does not start from a finetuned reranker."""
@@ -59,7 +64,7 @@ class RetrievalLoop(Evaluations):
 
     The table shows metrics on test; without test, on valid; without both, losses. Without valid, every finetuning step
     keeps the model of its last epoch, and no reranker is a teacher unless its gate is open. The defaults suit small
-    encoders such as MiniLM. A large model needs a learning rate of 1e-4 or less."""
+    encoders such as MiniLM; a model with a large hidden size is trained with a tenth of the learning rate."""
 
     embedder: Source | Output
     """The base model of the embedder in all iterations."""
@@ -85,6 +90,8 @@ class RetrievalLoop(Evaluations):
     depth: int = 25
     """Number of documents per query that are reranked."""
     seed: int = 42
+    many_documents: bool = False
+    """Whether there are more than a million documents, for which batches are larger."""
     reranker_settings: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of `finetune_reranker`, such as num_negatives."""
     new_queries: Step | None = None
@@ -94,7 +101,7 @@ class RetrievalLoop(Evaluations):
         """Build the steps of all iterations. `bootstrap`, the zero-shot baseline, mines in the first one."""
         self._check_teacher()
         last = LoopState(f"{self.folder}zero_shot", bootstrap, self.teacher)
-        for split in self.splits:
+        for split in self._compared_splits:
             last.evaluations[split] = self.evaluate(last.name, bootstrap, split)
         zero_shot = dict(list(last.evaluations.items())[:1])
         rows = self._make_baselines(last)
@@ -115,6 +122,13 @@ class RetrievalLoop(Evaluations):
             return Summary(rows, best=best)
         ranking, _ = fuse_rankings(self._rank_new_queries(last, iterations), self.valid)
         return Summary(rows, files=write_files(ranking, self.prepared["corpus"]), best=best)
+
+    @property
+    def _compared_splits(self) -> list[str]:
+        """The splits to evaluate embedders on: valid only if something else than a training step uses it."""
+        if self.bm25 or self.knn or self.reranker or self.new_queries:
+            return self.splits
+        return self.splits[:1]
 
     def _check_teacher(self) -> None:
         """Raise InputError for a teacher that is not used."""
@@ -164,7 +178,7 @@ class RetrievalLoop(Evaluations):
             epochs=4,
             num_negatives=num_negatives,
             temperature=0.05,
-            **self._training_values(last.teacher, i),
+            **self._training_values(self.embedder, last.teacher, i),
         )
         chosen = choose_checkpoint(f"{name}/choose_embedder", finetuned)
         last.adapter, last.miner = self.take_model(
@@ -172,7 +186,7 @@ class RetrievalLoop(Evaluations):
         )
         last.name = name
         last.evaluations = {}
-        for split in self.splits:
+        for split in self._compared_splits:
             before = zero_shot.get(split)
             last.evaluations[split] = self.evaluate(name, last.miner, split, before=before)
         made = _find_output(last.miner)
@@ -188,7 +202,7 @@ class RetrievalLoop(Evaluations):
                 base = self.reranker
         last.reranker_base = base
         hard = self.mine(f"{name}/mine_hard", name, last.miner, self.reranker_window, i)
-        values = self._training_values(last.teacher, i) | {"label_smoothing": 0.2}
+        values = self._training_values(base, last.teacher, i) | {"label_smoothing": 0.2}
         finetuned = step(
             f"{name}/finetune_reranker",
             finetune_reranker.JOB,
@@ -223,9 +237,16 @@ class RetrievalLoop(Evaluations):
         made = _find_output(last.reranker)
         return make_row(f"iteration {i}, reranked", final, finetuned, hard, made, chosen)
 
-    def _training_values(self, teacher: Teacher | None, i: int) -> dict[str, Any]:
+    def _training_values(
+        self, base: Source | Output, teacher: Teacher | None, i: int
+    ) -> dict[str, Any]:
         """Return the settings and inputs that both finetuning steps of an iteration have."""
-        return {
+        values: dict[str, Any] = {"learning_rate": LEARNING_RATES[self.method]}
+        if isinstance(base, Source) and read_size(base.path, "hidden_size") >= LARGE_HIDDEN_SIZE:
+            values["learning_rate"] /= 10
+        if self.many_documents:
+            values["batch_size"] = LARGE_BATCH
+        return values | {
             "corpus": self.prepared["corpus"],
             "valid": self.valid,
             "start_from": "current_best",
@@ -233,7 +254,6 @@ class RetrievalLoop(Evaluations):
             "seed": self.seed + i,
             "method": self.method,
             "keep": self.keep,
-            "learning_rate": LEARNING_RATES[self.method],
         }
 
     def _rank_new_queries(self, last: LoopState, iterations: int) -> Systems:

@@ -214,3 +214,13 @@ def test_folds_keep_the_valid_split_of_the_data() -> None:
     for fold in range(3):
         sides = split_queries(queries, 0.2, 0.1, 1, folds=3, fold=fold)
         assert [query.id for query in sides["valid"]] == ["q"]
+
+
+@pytest.mark.parametrize("split_by", ["question", "query"])
+def test_held_out_queries_are_capped(split_by: str) -> None:
+    """Those of a fraction that is smaller are not."""
+    queries = [Query(f"q{n}", f"text {n}", (f"d{n}",), (1,), group=f"q{n}") for n in range(1000)]
+    for most, test, valid in ((50, 50, 50), (150, 150, 85), (None, 200, 80)):
+        splits = split_queries(queries, 0.2, 0.1, 0, split_by=split_by, most=most)
+        assert (len(splits["test"]), len(splits["valid"])) == (test, valid)
+        assert len(splits["train"]) == 1000 - test - valid
