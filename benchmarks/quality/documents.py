@@ -88,7 +88,7 @@ class Articles:
     """The files that the benchmark gives to the runs: an article per Markdown file, questions, and a test in BEIR's
     format with the questions of every third article."""
 
-    def __init__(self, path: Path, folder: Path) -> None:
+    def __init__(self, path: Path, folder: Path, most: int | None) -> None:
         self.documents = folder / "documents"
         self.questions = folder / "questions.jsonl"
         self.test = folder / "test"
@@ -100,7 +100,7 @@ class Articles:
         queries: list[dict[str, str]] = []
         labels = ["query-id\tcorpus-id\tscore"]
         rows = []
-        for number, article in enumerate(json.loads(path.read_text())["data"]):
+        for number, article in enumerate(json.loads(path.read_text())["data"][:most]):
             parts = [f"# {article['title'].replace('_', ' ')}"]
             for paragraph in article["paragraphs"]:
                 text = " ".join(paragraph["context"].split())
@@ -130,9 +130,10 @@ def write_lines(path: Path, rows: list[dict[str, str]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("squad", type=Path)
+    parser.add_argument("--articles", type=int, help="number of articles (default: all)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
-        articles = Articles(arguments.squad, Path(work))
+        articles = Articles(arguments.squad, Path(work), arguments.articles)
         writer = Writer(articles.writer)
         models = ["sentence-transformers/all-MiniLM-L6-v2"]
         with serve(writer) as url:
