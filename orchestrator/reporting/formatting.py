@@ -173,7 +173,10 @@ def build_table(
     """Build a table of rows (column -> value); without rows, it has no columns. directions: column -> direction, for
     the columns whose best values are marked."""
     columns = []
-    for name in collect_columns(rows):
+    names = collect_columns(rows)
+    if names[:1] == ["k"]:
+        directions = {}  # more documents find more
+    for name in names:
         values = [row.get(name) for row in rows]
         texts = [format_value(value, name) for value in values]
         numeric = all(value is None or is_number(value) for value in values)
@@ -183,12 +186,12 @@ def build_table(
 
 
 def find_best(values: Sequence[Any], direction: int) -> set[int]:
-    """Return the positions of the best value; empty if there is no direction or all values are equal."""
+    """Return the positions of the best value; empty if there is no direction or most values are equal to it."""
     known = {i: direction * value for i, value in enumerate(values) if is_finite(value)}
-    best = max(known.values(), default=0)
-    if not direction or best == min(known.values(), default=0):
+    best = {i for i, value in known.items() if value == max(known.values())}
+    if not direction or 3 * len(best) > 2 * len(known):
         return set()
-    return {i for i, value in known.items() if value == best}
+    return best
 
 
 def is_finite(value: Any) -> bool:
