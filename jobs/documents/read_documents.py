@@ -1,10 +1,9 @@
 """read_documents: read documents from the rows of a table, or from retrieval data, and write them as shards."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from ratchet.data import retrieval
 from ratchet.errors import DataError
@@ -32,44 +31,23 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     path = inputs.documents
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected documents; check the path")
-    rows = read_document_rows(path, config.reading)
-    if path.stat().st_size > retrieval.LARGE:
-        rows = islice(rows, retrieval.SAMPLE)
-    counts = Counts()
-    for _ in counts.pass_on(rows):
-        pass
-    return counts.make_result(path)
+    most = None if path.stat().st_size <= retrieval.LARGE else retrieval.SAMPLE
+    rows = list(islice(read_document_rows(path, config.reading), most))
+    if not rows:
+        raise DataError(f"{path}: there are no documents; expected at least one; check the path")
+    return Result({"documents": len(rows), "longest_text": max(len(row["text"]) for row in rows)})
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
+    import pyarrow.compute as pc
+
     from ratchet.data.formats.document_rows import read_document_rows
-    from ratchet.data.tables import DOCUMENTS, write_shards
+    from ratchet.data.tables import DOCUMENTS, read_shards, write_shards
 
-    counts = Counts()
-    rows = counts.pass_on(read_document_rows(inputs.documents, config.reading))
+    rows = read_document_rows(inputs.documents, config.reading)
     write_shards(context.out, rows, DOCUMENTS, config.shard_rows)
-    return counts.make_result(inputs.documents)
-
-
-class Counts:
-    """The number of rows, and the characters of the longest text."""
-
-    def __init__(self) -> None:
-        self.rows = self.longest = 0
-
-    def pass_on(self, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        for row in rows:
-            self.rows += 1
-            self.longest = max(self.longest, len(row["text"]))
-            yield row
-
-    def make_result(self, path: Path) -> Result:
-        """Return the metrics. Raises DataError if there were no rows."""
-        if not self.rows:
-            raise DataError(
-                f"{path}: there are no documents; expected at least one; check the path"
-            )
-        return Result({"documents": self.rows, "longest_text": self.longest})
+    lengths = pc.utf8_length(read_shards(context.out, ["text"])["text"])
+    return Result({"documents": len(lengths), "longest_text": pc.max(lengths).as_py()})
 
 
 JOB = Job(
