@@ -1,12 +1,16 @@
 """Reading of text files that users give, whatever is found at their path.
 
 Every reader of user files passes through here. None waits for a pipe, and none reads more than `MAX_LINE_BYTES` of a
-line or `MAX_FILE_BYTES` of a whole file. Errors have the class that the caller names, and name file and line.
+line or `MAX_FILE_BYTES` of a whole file. A file that gzip compressed is read as its content. Errors have the class that
+the caller names, and name file and line.
 """
 
+import gzip
 import os
 import stat
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 
@@ -30,7 +34,6 @@ SIGNATURES = {
     b"\0\0\xfe\xff": ("UTF-32", "convert the file (iconv -f utf-32 -t utf-8)"),
     b"\xff\xfe": ("UTF-16", "convert the file (iconv -f utf-16 -t utf-8)"),
     b"\xfe\xff": ("UTF-16", "convert the file (iconv -f utf-16 -t utf-8)"),
-    b"\x1f\x8b": ("gzip", "decompress the file (gunzip)"),
     b"\x28\xb5\x2f\xfd": ("zstd", "decompress the file (unzstd)"),
     b"\xfd7zXZ": ("xz", "decompress the file (unxz)"),
     b"PK\x03\x04": ("a ZIP archive", "unpack it; export a spreadsheet as CSV"),
@@ -65,12 +68,34 @@ def open_regular(path: Path, error: type[InputError] = DataError) -> BufferedRea
     return file
 
 
+@contextmanager
+def open_text(
+    path: Path, error: type[InputError] = DataError
+) -> Iterator[BufferedReader | gzip.GzipFile]:
+    """Open a file, or the content of one that gzip compressed. Raises `error` as `open_regular` does, and in the body
+    for a damaged archive."""
+    with open_regular(path, error) as file:
+        try:
+            yield decompress(file)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as failure:
+            raise error(
+                f"{path}: damaged gzip ({failure}); expected a complete file; copy it again"
+            ) from None
+
+
+def decompress(file: BufferedReader) -> BufferedReader | gzip.GzipFile:
+    """Return the content of a file that gzip compressed, or else the file itself."""
+    if file.peek(2).startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=file)
+    return file
+
+
 def iterate_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line with its line end). Raises DataError for a file without any text, for a line of more
     than MAX_LINE_BYTES (which is not read to its end), and as `decode` does."""
     number = 0
     blank = True
-    with open_regular(path) as file:
+    with open_text(path) as file:
         while raw := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             if len(raw) > MAX_LINE_BYTES:
@@ -90,7 +115,7 @@ def read_text(
 ) -> str:
     """Read a file as text. Raises `error` for a file without any text, for one of more than `max_bytes`, and as
     `decode` does."""
-    with open_regular(path, error) as file:
+    with open_text(path, error) as file:
         raw = file.read(max_bytes + 1)
     if len(raw) > max_bytes:
         raise error(

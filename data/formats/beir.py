@@ -1,6 +1,7 @@
 """BEIR folders: `corpus.jsonl`, `queries.jsonl` and `qrels/{train,dev,test}.tsv` (or `.jsonl`).
 
-Or the folders `corpus`, `queries` and `qrels` with Parquet files, as NanoBEIR has them on the hub."""
+Or the folders `corpus`, `queries` and `qrels` with Parquet files, as NanoBEIR has them on the hub; or MS MARCO's files
+`collection.tsv`, `queries.train.tsv` and `qrels.train.tsv`, without headers. Text files may be compressed (`.gz`)."""
 
 import math
 import re
@@ -18,6 +19,7 @@ from ratchet.data.formats.table_files import estimate_rows, read_table
 from ratchet.data.formats.text_files import (
     BLANK,
     Rows,
+    get_suffix,
     read_field,
     read_filled,
     read_json_objects,
@@ -36,6 +38,11 @@ FIELDS = {
     "qrels": ("query-id", "corpus-id", "score"),
 }
 """Part of a data set -> the fields that are read."""
+FILES = {
+    "corpus": ("corpus.jsonl", "corpus.jsonl.gz", "collection.tsv", "collection.tsv.gz"),
+    "queries": ("queries.jsonl", "queries.jsonl.gz", "queries*.tsv", "queries*.tsv.gz"),
+}
+"""Part of a data set -> its text files, of which the first that exist are read."""
 MAX_GRADE = 10**9
 ABSENT = "labels of documents that are not in the corpus, left out"
 
@@ -47,13 +54,15 @@ def read(folder: Path, *, labelled: bool = True, sampled: bool = False) -> Retri
 
     The name of a qrels file, without a suffix such as `-00000-of-00001`, is the split (dev is valid). The queries of
     all.tsv, of train.tsv alone, and of Parquet files with other names have no split."""
-    known = {}
+    known: dict[str, Query] = {}
     places: dict[str, str] = {}
     unread: set[str] = set()
     for where, row in _read_rows(folder, "queries", unread):
         name = _read_id(where, row, "_id")
-        refuse_repeated(places, name, where, "query id")
         text = read_field(where, row, "text", str)
+        if name in known and known[name].text == text:  # a small split is a part of another one
+            continue
+        refuse_repeated(places, name, where, "query id")
         group = read_name(where, row, ["group"], "group")
         known[name] = Query(name, text, (), (), group=group or name, where=where)
     if not labelled:
@@ -63,8 +72,10 @@ def read(folder: Path, *, labelled: bool = True, sampled: bool = False) -> Retri
     documents = None
     if estimate is None:
         documents = {document.id for document in corpus}
+        if get_suffix(_list_files(folder, "corpus")[0]) == ".tsv":
+            notes["rows read as MS MARCO's documents"] = len(corpus)
         notes["documents without text"] = sum(not document.text for document in corpus)
-    files = _find_qrels(folder / "qrels")
+    files = _find_qrels(folder)
     queries = []
     labelled_ids = set()
     for name, paths in files.items():
@@ -87,7 +98,7 @@ def read(folder: Path, *, labelled: bool = True, sampled: bool = False) -> Retri
             )
     if not queries:
         raise DataError(
-            f"{folder / 'qrels'}: no query has a document of the corpus with a score of 1 or more; expected some; check"
+            f"{folder}: no query has a document of the corpus with a score of 1 or more in qrels; expected some; check"
             " the second and third column"
         )
     notes["queries without a label, left out"] = len(known) - len(labelled_ids)
@@ -122,25 +133,46 @@ def _read_corpus(
 
 def is_folder(path: Path) -> bool:
     """Whether a path is a folder with data in this format, labelled or not."""
-    parts = ("corpus", "queries", "corpus.jsonl", "queries.jsonl")
-    return any((path / name).exists() for name in parts)
+    parts = ["corpus", "queries"]
+    for names in FILES.values():
+        parts += names
+    return any(next(path.glob(name), None) for name in parts)
 
 
 def _list_files(folder: Path, name: str) -> list[Path]:
-    """List the files of the corpus or the queries: Parquet files of a folder, or else one of JSON Lines."""
+    """List the files of the corpus or the queries: Parquet files of a folder, or else text files."""
     tables = sorted((folder / name).glob("[!.]*.parquet"))
     refuse_missing_shards(tables)
-    return tables or [folder / f"{name}.jsonl"]
+    if tables:
+        return tables
+    for pattern in FILES[name]:
+        files = sorted(folder.glob(pattern))
+        if files:
+            return files
+    return [folder / f"{name}.jsonl"]
 
 
 def _read_rows(folder: Path, name: str, unread: set[str]) -> Rows:
     """Yield (place, row) of each row of the corpus or the queries. Fields with other content are added to `unread`."""
     for file in _list_files(folder, name):
-        for where, row in (
-            read_table(file) if file.suffix == ".parquet" else read_json_objects(file)
-        ):
+        for where, row in _read_file(file):
             _find_unread(row, FIELDS[name], unread)
             yield where, row
+
+
+def _read_file(file: Path) -> Rows:
+    """Yield (place, row) of a table, of JSON Lines, or of MS MARCO's lines with an id and a text."""
+    suffix = get_suffix(file)
+    if suffix == ".parquet":
+        yield from read_table(file)
+    elif suffix != ".tsv":
+        yield from read_json_objects(file)
+    else:
+        for number, line in iterate_lines(file):
+            name, *texts = line.rstrip("\r\n").split("\t")
+            if len(texts) == 3:  # a document: address, title, text
+                texts = texts[1:]
+            yield f"{file}:{number}", {"_id": name, "text": "\n".join(texts).strip()}
 
 
 def _find_unread(row: Mapping[str, Any], fields: Container[str], unread: set[str]) -> None:
@@ -154,11 +186,16 @@ def _find_qrels(folder: Path) -> dict[str, list[Path]]:
     """Return name of a split (see SPLITS) -> its qrels files. Raises DataError for a name that is no split. Other files
     than .tsv may have any name and are then read as `all`, since each folder on the hub must have a split name."""
     found: dict[str, list[Path]] = {}
-    for path in sorted(folder.glob("[!.]*")):
-        name = path.stem
-        if path.suffix in (".parquet", ".jsonl"):
+    own = folder / "qrels"
+    paths = sorted(own.glob("[!.]*"))
+    if not own.exists():
+        paths = sorted(folder.glob("qrels*"))
+    for path in paths:
+        name = path.name.removesuffix(".gz").removesuffix(".tsv")
+        suffix = get_suffix(path)
+        if suffix in (".parquet", ".jsonl") or path.parent == folder:
             name = find_word(path) or "all"
-        elif path.suffix != ".tsv":
+        elif suffix != ".tsv":
             continue
         if name not in SPLITS:
             raise DataError(
@@ -169,7 +206,7 @@ def _find_qrels(folder: Path) -> dict[str, list[Path]]:
         refuse_missing_shards(paths)
     if not found:
         raise DataError(
-            f"{folder}: no .tsv file in it; expected train.tsv, and dev.tsv and test.tsv if there are; add them"
+            f"{own}: no .tsv file in it; expected train.tsv, and dev.tsv and test.tsv if there are; add them"
         )
     return found
 
@@ -205,10 +242,8 @@ def _read_qrels(
 
 def _read_labels(path: Path, unread: set[str]) -> Rows:
     """Yield (place, row) of each row with the fields of qrels."""
-    if path.suffix != ".tsv":
-        for where, row in (
-            read_table(path) if path.suffix == ".parquet" else read_json_objects(path)
-        ):
+    if get_suffix(path) != ".tsv":
+        for where, row in _read_file(path):
             _find_unread(row, FIELDS["qrels"], unread)
             yield where, row
         return
@@ -219,6 +254,8 @@ def _read_labels(path: Path, unread: set[str]) -> Rows:
         if is_header or not line.strip(BLANK):
             continue
         where = f"{path}:{number}"
+        if len(fields) == 4:  # the second of TREC's four is always 0
+            del fields[1]
         if len(fields) != 3:
             raise DataError(
                 f"{where}: {show(line.rstrip())} given; expected query-id, corpus-id and an integer score, separated by"

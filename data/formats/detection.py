@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ratchet.data.formats import beir, eedi, pairs
+from ratchet.data.formats.columns import COLUMNS, Options, parse_options
 from ratchet.data.formats.table_files import list_tables
+from ratchet.data.formats.text_files import get_suffix
 from ratchet.data.retrieval import POOL, Query, RetrievalData
 from ratchet.data.retrieval.checks import check_data, check_queries
 from ratchet.errors import DataError
@@ -15,7 +17,7 @@ def load_retrieval(
 ) -> RetrievalData:
     """Load and check data of any known format. options: as after a path, such as `query=title&positive=body`. sampled:
     only the first rows of large files. Raises DataError naming file and line, also for fewer than `least` documents."""
-    found = _read(path, pairs.parse_options(options, str(path)), labelled=True, sampled=sampled)
+    found = _read(path, parse_options(options, str(path)), labelled=True, sampled=sampled)
     return check_data(found, str(path), least)
 
 
@@ -23,7 +25,7 @@ def load_queries(path: Path, options: str = "") -> Sequence[Query]:
     """Load queries that need no labels: data of any known format, a folder or file with Eedi's `test.csv`, a BEIR
     folder without qrels, JSON Lines, CSV or Parquet with `query` or `text`, or a text file with a query per line.
     Labels are not read. options: as for `load_retrieval`. Raises DataError naming file and line."""
-    given = pairs.parse_options(options, str(path))
+    given = parse_options(options, str(path))
     queries = _read(path, given, labelled=False).queries
     check_queries(queries, str(path))
     if "instruction" in given:
@@ -31,9 +33,7 @@ def load_queries(path: Path, options: str = "") -> Sequence[Query]:
     return queries
 
 
-def _read(
-    path: Path, options: pairs.Options, *, labelled: bool, sampled: bool = False
-) -> RetrievalData:
+def _read(path: Path, options: Options, *, labelled: bool, sampled: bool = False) -> RetrievalData:
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected data; check the path")
     if eedi.is_known(path, labelled=labelled):
@@ -46,7 +46,7 @@ def _read(
     tables = list_tables(path, options)
     files = []
     for file in sorted(path.glob("[!.]*")):
-        if file.suffix in (".jsonl", ".csv") and file.name != POOL:
+        if get_suffix(file) in (".jsonl", ".csv", ".tsv", ".xlsx") and file.name != POOL:
             files.append(file)
     if len(files) > 1 or (files and tables):
         names = ", ".join(file.name for file in (*files, *tables)[:4])
@@ -56,7 +56,7 @@ def _read(
         )
     if files:
         path = files[0]
-    if not tables and path.suffix not in (
+    if not tables and get_suffix(path) not in (
         pairs.SUFFIXES if labelled else (*pairs.SUFFIXES, ".txt")
     ):
         raise DataError(
@@ -72,9 +72,9 @@ def _read(
     return pairs.read(path, options, labelled=labelled, sampled=sampled)
 
 
-def _refuse_options(path: Path, options: pairs.Options, kind: str, allowed: Sequence[str]) -> None:
+def _refuse_options(path: Path, options: Options, kind: str, allowed: Sequence[str]) -> None:
     """Raise DataError for an option that says how columns are read, where the columns have fixed names."""
-    for name in (*pairs.COLUMNS, "template", "ignore", "split"):
+    for name in (*COLUMNS, "template", "ignore", "min_score", "split"):
         if name in options and name not in allowed:
             raise DataError(
                 f"{path}: '?{name}=' given; expected no columns for {kind}; leave it out"

@@ -1,14 +1,14 @@
 """Documents as rows of a table, with all their columns, or as the corpus of retrieval data."""
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ratchet.data.formats import beir, eedi
+from ratchet.data.formats.columns import COLUMNS, parse_options
 from ratchet.data.formats.detection import load_retrieval
-from ratchet.data.formats.pairs import COLUMNS, parse_options, read_name, read_objects
+from ratchet.data.formats.pairs import read_name, read_objects
 from ratchet.data.formats.text_files import fill_template, read_filled
 from ratchet.data.retrieval.checks import refuse_repeated
 from ratchet.errors import DataError
@@ -24,8 +24,8 @@ def read_document_rows(path: Path, options: str) -> Iterator[dict[str, Any]]:
     given = parse_options(options, str(path))
     places: dict[str, str] = {}
     is_folder = beir.is_folder(path) or eedi.is_known(path, labelled=True)
-    for number, (where, row, _) in enumerate(
-        () if is_folder else read_objects(path, given, False, Counter())
+    for number, (where, row, _, _) in enumerate(
+        () if is_folder else read_objects(path, given, False)
     ):
         named = [*given.get("query", ()), *given.get("template", ())]
         if not named and _find(row, COLUMNS["query"]) and _find(row, COLUMNS["positive"]):

@@ -3,92 +3,40 @@
 FlagEmbedding's training files are among them: `query`, `pos`, `neg`, and optionally `pos_scores`, `neg_scores`,
 `prompt`, `reranker_prompt`, `type`, and files of further texts (`read_pools`)."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 
 from ratchet.data import retrieval
+from ratchet.data.formats.columns import (
+    COLUMNS,
+    Options,
+    describe_columns,
+    find_columns,
+    read_label,
+)
 from ratchet.data.formats.signatures import RETRIEVAL, convert
 from ratchet.data.formats.split_names import SPLITS, find_splits
-from ratchet.data.formats.table_files import estimate_rows, list_tables, read_table
+from ratchet.data.formats.table_files import estimate_rows, list_tables, read_rows
 from ratchet.data.formats.text_files import (
-    BLANK,
-    FIELD,
     fill_template,
-    read_csv,
+    get_suffix,
     read_field,
     read_filled,
     read_json_objects,
-    read_json_values,
     refuse_list,
     show,
 )
 from ratchet.data.retrieval import Document, Query, RetrievalData
 from ratchet.errors import DataError
-from ratchet.files import iterate_lines
 
-COLUMNS: Mapping[str, Sequence[str]] = {
-    "query": ("query", "anchor", "question", "text"),
-    "positive": ("positive", "pos", "answer", "document", "positives"),
-    "negative": (
-        "negative",
-        "neg",
-        "negatives",
-        "negs",
-        "hard_negative",
-        "hard_negatives",
-        "neg_docs",
-    ),
-    "task": ("task", "prompt"),
-    "prompt": ("reranker_prompt",),
-    "group": ("group",),
-    "id": ("id", "_id"),
-}
-"""Option -> default names of its column, of which the first that exists is read; of `negative` all, also `negative_1`,
-... A column that an option names has no other role."""
-LABELS = ("label", "labels", "relevance", "relevant", "is_relevant", "is_duplicate")
-"""Columns that other libraries read as `is a pair`: rows with another value than 1 are refused."""
-RATINGS = ("score", "scores", "similarity", "similarity_score", "rating", "ratings", "weight")
-"""Columns that other libraries read as the rating or the weight of a pair: they are refused."""
-NEGATIVE = re.compile(r"(hard_)?neg(ative)?_?\d+")
-"""Other names of columns of negatives."""
-SCORES = ("pos_scores", "neg_scores")
-"""Columns of a teacher's scores, one for each positive and for each negative."""
 MAX_SCORE = 3e38
 """Bound on the absolute value of scores, which are stored as float32."""
-OTHERS = ("ignore", "instruction", "name", "split", "template")
-"""Options of any format. ignore: columns that are not read, separated by commas; instruction: task of all queries;
-name: prefix of ids; split: which files of a folder, or rows of the column `split`; template: query text from several
-columns."""
-WRITTEN = "rows as "
-"""Beginning of the notes on rows that another library wrote."""
-SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
-
-Options = Mapping[str, Sequence[str]]
-
-
-def parse_options(text: str, where: str) -> Options:
-    """Parse the query string behind a path, such as `query=title&positive=body`. Raises DataError, beginning with
-    `where`, for unknown options, those without a value or with several, and two that exclude each other."""
-    given = parse_qs(text, keep_blank_values=True)
-    if "text" in given:  # what documents have in the place of a query
-        given["query"] = [*given.get("query", []), *given.pop("text")]
-    for key, values in given.items():
-        several = len(values) > 1 and key != "negative"
-        if key not in (*COLUMNS, *OTHERS) or "" in values or several:
-            raise DataError(
-                f"{where}: '{key}={'&'.join(values)}' given behind the path; expected some of"
-                f" {', '.join((*COLUMNS, *OTHERS))}, each with one value; correct it"
-            )
-    if "query" in given and "template" in given:
-        raise DataError(
-            f"{where}: query and template given behind the path; expected one of the two; leave one out"
-        )
-    return given
+SAID = ("rows read", "queries with negatives")
+"""Beginnings of the notes that the plan shows."""
+SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".xlsx", ".parquet", ".arrow")
 
 
 def read(
@@ -103,13 +51,13 @@ def read(
     Scores become the `teacher` of the queries. Queries about the same question (`Question: ...` up to `Hint:`) form a
     group, if the rows name none."""
     unread: set[str] = set()
-    writers: Counter[str] = Counter()
+    notes: Counter[str] = Counter()
     files = list_tables(path, options) or [path]
-    rows: Iterator[Query] = _read_rows(path, options, labelled, unread, writers)
+    rows: Iterator[Query] = _read_rows(path, options, labelled, unread, notes)
     share = 1.0
     if (
         sampled
-        and path.suffix != ".json"
+        and get_suffix(path) not in (".json", ".xlsx")
         and sum(file.stat().st_size for file in files) > retrieval.LARGE
     ):
         first = list(islice(rows, retrieval.SAMPLE))
@@ -130,13 +78,21 @@ def read(
     queries: list[Query] = []
     for own in found.values():
         queries.append(_merge_rows(own, f"q{len(queries)}"))
-    notes = {"rows that repeat a query, put together": count - len(queries)}
-    for writer in filter(None, writers):
-        notes[f"{WRITTEN}{writer} writes them"] = writers[writer]
+    notes["rows that repeat a query, put together"] = count - len(queries)
+    if labelled:
+        positive = [query for query in queries if query.positives]
+        if queries and not positive:
+            raise DataError(
+                f"{path}: no row is a pair by its label; expected some; check the column, or add ?ignore=NAME behind"
+                " the path if it means something else"
+            )
+        if len(positive) < len(queries):
+            notes["queries with negatives alone, left out"] = len(queries) - len(positive)
+        queries = positive
     return RetrievalData(
         corpus,
         queries,
-        notes,
+        dict(notes),
         numbered=not any(own[0].id for own in found.values()),
         share=share,
         estimate=round(len(corpus) / share) if share < 1 else None,
@@ -196,19 +152,26 @@ def _merge_rows(rows: Sequence[Query], name: str) -> Query:
 
 
 def _read_rows(
-    path: Path, options: Options, labelled: bool, unread: set[str], writers: Counter[str]
+    path: Path, options: Options, labelled: bool, unread: set[str], notes: Counter[str]
 ) -> Iterator[Query]:
-    """Yield a query per row, with texts in the place of the ids of documents."""
+    """Yield a query per row, with texts in the place of the ids of documents. notes: counts the rows by how they are
+    read."""
     seen = {}
+    described = {}
     first_with: dict[bool, str] = {}
     """Whether a row has scores -> the place of the first such row."""
     template = options.get("template")
-    for where, row, split in read_objects(path, options, labelled, writers):
+    for where, row, kind, split in read_objects(path, options, labelled):
         names = tuple(row)
         if names not in seen:
-            seen[names] = _find_columns(where, names, options, labelled)
+            seen[names] = find_columns(where, row, options, labelled)
             unread.update(seen[names]["unread"])
+            described[names] = describe_columns(seen[names])
         columns = seen[names]
+        if kind:
+            notes[f"rows read as {kind}"] += 1
+        elif described[names]:
+            notes[f"rows read with {described[names]}"] += 1
         for name in columns["split"]:
             given = str(row[name] or "").lower()
             if given and given not in SPLITS:
@@ -217,26 +180,27 @@ def _read_rows(
                     " ?ignore=split behind the path if the column means something else"
                 )
             split = SPLITS.get(given, split)
-        for name in columns["label"]:
-            if row[name] not in (1, "1", "1.0", "true", "True"):
-                raise DataError(
-                    f"{where}: {name} {show(row[name])} given; expected 1, since each row is a query with its positive;"
-                    f" put the text of other rows into a column `negative` and remove them, or add ?ignore={name}"
-                    " behind the path if the column means something else"
-                )
         if template:
             text = fill_template(where, template[0], row)
         else:
             text = read_field(where, row, columns["query"][0], str)
         positives = _read_texts(where, row, columns["positive"], "positive")
         negatives = _read_texts(where, row, columns["negative"], "negative")
+        labels = [read_label(where, name, row[name], options) for name in columns["label"]]
+        if None in labels:
+            notes["rows read as neutral by their label, left out"] += 1
+            continue
+        if False in labels:
+            notes["rows read as negatives by their label"] += 1
+            negatives += positives
+            positives = []
         both = set(positives).intersection(negatives)
         if both:
             raise DataError(
                 f"{where}: query {show(text)} has {show(min(both))} as a positive and as a negative; expected one of"
                 " the two; remove it from the negatives"
             )
-        if path.suffix == ".csv":
+        if get_suffix(path) in (".csv", ".tsv", ".xlsx"):
             for text_read in (*positives, *negatives):
                 refuse_list(where, text_read)
         teacher = None
@@ -267,81 +231,21 @@ def _read_rows(
 
 
 def read_objects(
-    path: Path, options: Options, labelled: bool, writers: Counter[str]
-) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield (place, row, split of its file) of each row. writers: counts the rows that another library wrote."""
-    if path.suffix == ".txt":
-        for number, line in iterate_lines(path):
-            if line.strip(BLANK):
-                yield f"{path}:{number}", {"query": line.strip(BLANK)}, ""
-    elif path.suffix == ".csv":
-        for where, row in read_csv(path, ()):
-            yield where, row, ""
-    elif path.suffix in (".jsonl", ".json"):
-        # Options name the columns as they are.
-        known = () if COLUMNS.keys() & options.keys() else RETRIEVAL
-        for where, value in read_json_values(path):
-            row, writer = convert(where, value, known)
-            writers[writer] += 1
-            yield where, row, ""
-    tables = list_tables(path, options)
+    path: Path, options: Options, labelled: bool
+) -> Iterator[tuple[str, dict[str, Any], str, str]]:
+    """Yield (place, row, what it is read as, split of its file) of each row."""
+    known = RETRIEVAL
+    if COLUMNS.keys() & options.keys():  # options name the columns as they are
+        known = ()
+    files = list_tables(path, options)
     splits: dict[Path, str] = {}
     if labelled and path.is_dir() and "split" not in options:
-        splits = find_splits(tables, path)
-    for file in tables:
-        for where, row in read_table(file):
-            yield where, row, splits.get(file, "")
-
-
-def _find_columns(
-    where: str, names: Sequence[str], options: Options, labelled: bool
-) -> dict[str, Sequence[str]]:
-    """Return the columns of each role among `names`, also of the roles `split`, `label`, `scores` and `unread`. Raises
-    DataError for missing columns, and for ratings of pairs."""
-    taken = set(options.get("ignore", ("",))[0].split(","))
-    for role in COLUMNS:
-        taken.update(options.get(role, ()))
-    free = [name for name in names if name not in taken]
-    found: dict[str, Sequence[str]] = {}
-    for role, defaults in COLUMNS.items():
-        given = options.get(role, ())
-        if role == "query" and "template" in options:
-            given = FIELD.findall(options["template"][0])
-        if not labelled and role in ("positive", "negative"):
-            own = []
-        elif given:
-            own = [name for name in given if name in names]
-        elif role == "negative":
-            own = [name for name in free if name in defaults or NEGATIVE.fullmatch(name)]
-        else:
-            own = [name for name in defaults if name in free][:1]
-        needed = role == "query" or (role == "positive" and labelled)
-        if len(own) < max(len(given), needed):
-            raise DataError(
-                f"{where}: no column for the {role}; found {show(', '.join(names))}; expected"
-                f" {' or '.join(given or defaults)}; rename one, or name it behind the path as '?{role}=NAME'"
-            )
-        found[role] = own
-    others: dict[str, list[str]] = {"split": [], "label": [], "scores": [], "unread": []}
-    for name in free if labelled else ():
-        folded = name.strip().lower()
-        if any(name in own for own in found.values()) or folded == "type":  # of FlagEmbedding
-            continue
-        if folded in RATINGS:
-            raise DataError(
-                f"{where}: column {name} given; expected pairs without ratings, which are not read; leave it out, use"
-                f" FlagEmbedding's pos_scores and neg_scores for a teacher's scores, or add ?ignore={name} behind the"
-                " path"
-            )
-        if folded == "split" and "split" not in options:
-            others["split"].append(name)
-        elif folded in LABELS:
-            others["label"].append(name)
-        elif folded in SCORES:
-            others["scores"].append(name)
-        else:
-            others["unread"].append(name)
-    return found | others
+        splits = find_splits(files, path)
+    for file in files or [path]:
+        for where, value in read_rows(file):
+            rows, kind = convert(where, value, known)
+            for row in rows:
+                yield where, row, kind, splits.get(file, "")
 
 
 def _read_texts(where: str, row: Mapping[str, Any], columns: Sequence[str], role: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Parquet and Arrow files of users: finding them in a folder, counting and reading their rows."""
+"""Files of users with rows: Parquet, Arrow and sheets, and by `read_rows` any kind; files of a folder, their counts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,11 +11,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.data.formats.split_names import matches_split, refuse_missing_shards
-from ratchet.data.formats.text_files import Rows, refuse_twice
+from ratchet.data.formats.text_files import (
+    BLANK,
+    TEXTS,
+    Rows,
+    get_suffix,
+    read_csv,
+    read_json_values,
+    refuse_twice,
+)
 from ratchet.errors import DataError
-from ratchet.files import open_regular
+from ratchet.extras import require_extra
+from ratchet.files import decompress, iterate_lines, open_regular
 
 SUFFIXES = (".parquet", ".arrow")
+Kinds = type[Exception] | tuple[type[Exception], ...]
+DAMAGE: Kinds = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
 
 
 def list_tables(path: Path, options: Mapping[str, Sequence[str]]) -> list[Path]:
@@ -41,6 +52,44 @@ def list_tables(path: Path, options: Mapping[str, Sequence[str]]) -> list[Path]:
     return chosen
 
 
+def read_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield (place, row) of each row of a file of any kind: a JSON value, or the fields of a row by their names. Lists,
+    and rows of files without names, are the field `texts`; a line of a `.txt` file is the field `query`."""
+    suffix = get_suffix(path)
+    if suffix == ".txt":
+        for number, line in iterate_lines(path):
+            if line.strip(BLANK):
+                yield f"{path}:{number}", {"query": line.strip(BLANK)}
+    elif suffix in (".csv", ".tsv"):
+        yield from read_csv(path)
+    elif suffix == ".xlsx":
+        yield from _read_sheet(path)
+    elif suffix in SUFFIXES:
+        yield from read_table(path)
+    else:
+        for where, value in read_json_values(path):
+            if isinstance(value, list):
+                value = {TEXTS: value}
+            yield where, value
+
+
+def _read_sheet(path: Path) -> Rows:
+    """Yield (`file: row N`, row with texts) of the first sheet of a workbook, whose first row has the names of the
+    columns. Raises DataError for a damaged file."""
+    require_extra(f"{path}: a workbook given", "office", "openpyxl")
+    import openpyxl
+
+    with open_regular(path) as opened, _name_damage(path, Exception):  # of XML and ZIP libraries
+        book = openpyxl.load_workbook(opened, read_only=True, data_only=True)
+        rows = list(book.worksheets[0].iter_rows(values_only=True))
+    header = [str(name or "").strip() for name in rows[0]] if rows else []
+    refuse_twice(str(path), header)
+    for number, row in enumerate(rows[1:], start=2):
+        texts = [None if value is None else str(value) for value in row]
+        if any(texts):
+            yield f"{path}: row {number}", dict(zip(header, texts, strict=False))
+
+
 def read_table(path: Path) -> Rows:
     """Yield (`file: row N`, row) of a Parquet file, or of an Arrow stream (`.arrow`) as `datasets` writes it. Raises
     DataError for a damaged file."""
@@ -63,11 +112,12 @@ def read_table(path: Path) -> Rows:
 
 
 @contextmanager
-def _name_damage(path: Path) -> Iterator[None]:
-    """Raise DataError for a damaged page, which is an error of Arrow, of the system or of the decoder."""
+def _name_damage(path: Path, kinds: Kinds = DAMAGE) -> Iterator[None]:
+    """Raise DataError for a damaged page, which is an error of Arrow, of the system or of the decoder; or for other
+    kinds of errors instead."""
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+    except kinds as error:
         said = " ".join(str(error).split())[:200]
         raise DataError(
             f"{path}: cannot be read ({said}); expected a complete table; copy the file again"
@@ -79,9 +129,10 @@ def estimate_rows(files: Sequence[Path], first: Sequence[Any]) -> int:
     if files[0].suffix in SUFFIXES:
         return sum(map(_count_rows, files))
     lines = int(first[-1].where.rpartition(":")[2])
-    with files[0].open("rb") as opened:
-        read = sum(map(len, islice(opened, lines)))
-    share = read / files[0].stat().st_size
+    with open_regular(files[0]) as opened:
+        for _ in islice(decompress(opened), lines):
+            pass
+        share = opened.tell() / files[0].stat().st_size
     return max(len(first), round(len(first) / share))
 
 

@@ -1,22 +1,27 @@
-"""Readers of user-provided text files (CSV, JSON, JSON Lines). Every error names the file and the line."""
+"""Readers of user-provided text files (CSV, TSV, JSON, JSON Lines). Every error names the file and the line."""
 
 import csv
 import json
 import re
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ratchet.errors import DataError
-from ratchet.files import MAX_LINE_BYTES, iterate_lines, open_regular, read_text
+from ratchet.files import MAX_LINE_BYTES, iterate_lines, read_text
 
+QUOTED = re.compile(r'"([^"]|"")*"(\t|\r?\n|$)')
+"""A field in quotes, with those in its text doubled."""
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 BLANK = " \t\r\n"
 """White space of JSON. Other characters that Python strips are errors."""
 
 Rows = Iterator[tuple[str, dict[str, Any]]]
 """(`file:line`, row) of each row of a file."""
+TEXTS = "texts"
+"""Field of a row whose texts have no names: a line of a file without a header, or a list."""
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 60
@@ -44,6 +49,11 @@ def fill_template(where: str, template: str, row: Mapping[str, Any]) -> str:
     return FIELD.sub(lambda found: texts[found[1]], template.replace("\\n", "\n"))
 
 
+def get_suffix(path: Path) -> str:
+    """Return the suffix of a path, without `.gz`."""
+    return Path(path.name.removesuffix(".gz")).suffix
+
+
 def show(value: Any) -> str:
     """Return the repr of a value from a file, shortened to fit into a message."""
     return _REPR.repr(value)
@@ -58,46 +68,67 @@ def refuse_list(where: str, text: str) -> None:
         )
 
 
-def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield (`file:line`, row) of each record. columns: required columns; empty: none. Raises DataError for a missing
-    column, one that is given twice, a header with another separator, and for a row of another length."""
+def read_csv(path: Path, columns: Sequence[str] = ()) -> Rows:
+    """Yield (`file:line`, row) of each record. columns: required columns. The separator is that of the header: comma,
+    semicolon, tab or bar; in `.tsv` files a tab. Two or three columns of a file without a header are the field `texts`.
+    Raises DataError for a missing column, one that is given twice, and for a row of another length."""
     # The default limit of a field is 131,072 characters. It is the module's, not the reader's.
     csv.field_size_limit(MAX_LINE_BYTES)
-    reader = csv.reader((line for _, line in iterate_lines(path)), strict=True)
-    header: list[str] = []
-    where = f"{path}:1"
+    lines = (line for _, line in iterate_lines(path))
+    first = ""
+    skipped = -1
+    while not first.strip(BLANK):
+        first = next(lines)
+        skipped += 1
+    where = f"{path}:{skipped + 1}"
     try:
+        separator = "\t"
+        if get_suffix(path) != ".tsv":
+            # The first of those that make the most columns.
+            separator = max(",;\t|", key=lambda one: len(next(csv.reader([first], delimiter=one))))
+        is_quoted = separator != "\t" or bool(QUOTED.match(first))
+        reader = csv.reader(
+            chain([first], lines),
+            delimiter=separator,
+            quoting=csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE,
+            strict=True,
+        )
+        header = next(reader)
+        missing = set(columns).difference(header)
+        if missing:
+            raise DataError(
+                f"{where}: no column {', '.join(sorted(missing))}; found {show(', '.join(header))}; add it"
+            )
+        is_named = separator != "\t" or _is_header(header)
+        if is_named:
+            refuse_twice(where, header)
+        else:
+            yield where, {TEXTS: header}
+        where = f"{path}:{skipped + reader.line_num + 1}"
         for row in reader:
-            if not header and "".join(row).strip(BLANK):
-                header = row
-                missing = set(columns).difference(header)
-                if missing:
-                    raise DataError(
-                        f"{where}: no column {', '.join(sorted(missing))}; found {show(', '.join(header))}; add it"
-                    )
-                _refuse_other_separator(where, header)
-                refuse_twice(where, header)
-            elif header and row:
-                if len(row) != len(header):
-                    raise DataError(
-                        f"{where}: {len(row)} fields; expected {len(header)} as in the header; check the quotes"
-                    )
+            if row and len(row) != len(header):
+                raise DataError(
+                    f"{where}: {len(row)} fields; expected {len(header)} as in the first row; check the quotes"
+                )
+            if not is_quoted:
+                # Other quotes than those around a field are part of its text.
+                for number, field in enumerate(row):
+                    if QUOTED.fullmatch(field):
+                        row[number] = field[1:-1].replace('""', '"')
+            if row and is_named:
                 yield where, dict(zip(header, row, strict=True))
-            where = f"{path}:{reader.line_num + 1}"
+            elif row:
+                yield where, {TEXTS: row}
+            where = f"{path}:{skipped + reader.line_num + 1}"
     except csv.Error as error:
         raise DataError(
             f"{where}: {error}; expected CSV; check the quotes from this line on"
         ) from None
 
 
-def _refuse_other_separator(where: str, header: Sequence[str]) -> None:
-    """Raise DataError for a header of one column that contains another separator."""
-    for separator, name in {";": "semicolons", "\t": "tabs", "|": "bars"}.items():
-        if len(header) == 1 and separator in header[0]:
-            raise DataError(
-                f"{where}: the header {show(header[0])} is separated by {name}; expected commas; write the file again"
-                " with commas"
-            )
+def _is_header(row: Sequence[str]) -> bool:
+    """Return whether a first row has names of columns: it is no pair or triplet, or has no text of four words."""
+    return len(row) not in (2, 3) or max(len(field.split()) for field in row) < 4
 
 
 def refuse_twice(where: str, header: Sequence[str]) -> None:
@@ -138,8 +169,9 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_
 
 
 def read_json_values(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (`file:line`, value) of each line that is not blank. A `.json` file may be one array of values instead."""
-    items = _read_array(path) if path.suffix == ".json" else None
+    """Yield (`file:line`, value) of each line that is not blank. A `.json` file may be one array of values instead, or
+    an object with an array as `data`."""
+    items = _read_array(path) if get_suffix(path) == ".json" else None
     if items is not None:
         yield from ((f"{path}: item {number}", item) for number, item in enumerate(items))
         return
@@ -150,15 +182,16 @@ def read_json_values(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _read_array(path: Path) -> list[Any] | None:
-    """Read a file that is one JSON array; None for others, such as lines that begin with a bracket too."""
-    with open_regular(path) as opened:
-        if opened.read(64).lstrip()[:1] != b"[":
-            return None
+    """Read a file that is one JSON array, or an object with one as `data`; None for others, such as lines of JSON."""
     try:
         value = parse_json(str(path), read_text(path))
     except DataError:
         return None
-    return value if isinstance(value, list) else None
+    if isinstance(value, dict):
+        value = value.get("data")
+    if isinstance(value, list):
+        return value
+    return None
 
 
 def read_json_objects(path: Path) -> Rows:

@@ -9,7 +9,7 @@ from ratchet.data.retrieval.checks import check_data
 
 Part = tuple[str, RetrievalData, str, Mapping[str, Sequence[str]]]
 """The path of a data set, what was read, the split that all its queries are for (valid, test or empty), and its options
-(see `ratchet.data.formats.pairs.parse_options`)."""
+(see `ratchet.data.formats.columns.parse_options`)."""
 
 
 def unite(parts: Sequence[Part]) -> RetrievalData:

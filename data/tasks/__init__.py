@@ -63,10 +63,11 @@ def _show(source: Mapping[str, str]) -> str:
 
 def read_samples(task: Task, path: Path) -> Iterator[Sample]:
     """Yield the verified samples of a file, or of the only file in a folder. Raises DataError with file and line."""
-    yield from verify_samples(task, task.read(_find_file(path)))
+    yield from verify_samples(task, task.read(find_file(path)))
 
 
-def _find_file(path: Path) -> Path:
+def find_file(path: Path) -> Path:
+    """Return a file, or the only data file of a folder. Raises DataError for several."""
     if not path.is_dir():
         return path
     found: list[Path] = []

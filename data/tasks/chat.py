@@ -1,11 +1,11 @@
-"""Chats of any kind: JSON Lines with `messages`, and a verifier by name, from the user's file, or none.
+"""Chats of any kind: rows with `messages`, and a verifier by name, from the user's file, or none.
 
     {"messages": [{"role": "system", "content": "..."}, {"role": "user", ...}, {"role": "assistant", ...}, ...]}
 
-Rows of Alpaca, ShareGPT and TRL are converted (`formats.signatures`). The system message is optional; the assistant's
-messages are the targets. Optional fields: `id`, `group` (rows that a split keeps together) and `answer` (the gold of
-the verifier, any JSON; the last message where it is missing). Fields that would change what is asked or trained on,
-such as `weight` and `reasoning_content` of a message, are refused.
+Rows of other libraries are converted (`formats.signatures`). The system message is optional; the assistant's messages
+are the targets. Optional fields: `id`, `group` (rows that a split keeps together) and `answer` (the gold of the
+verifier, any JSON; the last message where it is missing). Fields that would change what is asked or trained on, such as
+`weight` and `reasoning_content` of a message, are refused.
 
 Verifiers are `exact`, `math` (the package math-verify) and functions `verify(gold, answers)` in a user's file. They get
 the answers of all turns, and return a bool, a number in [0, 1] (1 is correct) or a label (`correct` or a failure).
@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.data.formats.signatures import CHAT, convert
-from ratchet.data.formats.text_files import read_field, read_filled, read_json_values, show
+from ratchet.data.formats.table_files import read_rows
+from ratchet.data.formats.text_files import read_field, read_filled, show
 from ratchet.data.retrieval.checks import refuse_repeated
 from ratchet.data.tasks.task import CORRECT, Sample, Task, Verification
 from ratchet.errors import DataError, InputError
@@ -43,8 +44,7 @@ def read(path: Path) -> Iterator[Sample]:
     """Yield the samples of a file. Rows with the same questions are in one group, unless they have a `group`."""
     places: dict[str, str] = {}
     groups: dict[str, str] = {}
-    for number, (where, value) in enumerate(read_json_values(path)):
-        row, _ = convert(where, value, CHAT)
+    for number, (where, row) in enumerate(_read_rows(path)):
         name = str(number if row.get("id") is None else row["id"])
         refuse_repeated(places, name, where, "id")
         for field in OTHER_FIELDS:
@@ -59,6 +59,21 @@ def read(path: Path) -> Iterator[Sample]:
         if row.get("group") is not None:
             group = str(row["group"])
         yield replace(sample, group=group)
+
+
+def _read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for where, value in read_rows(path):
+        for row in convert(where, value, CHAT)[0]:
+            yield where, row
+
+
+def describe_format(path: Path) -> str:
+    """Return what the first row of a file is read as; empty if it has messages."""
+    where, value = next(read_rows(path))
+    _, kind = convert(where, value, CHAT)
+    if kind:
+        return f"rows read as {kind}"
+    return ""
 
 
 def _read_messages(where: str, messages: list[Any]) -> list[str]:

@@ -75,8 +75,6 @@ class Inputs:
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read, verify and split all samples, so that a bad row is an error before the run starts."""
-    from ratchet.data.tasks.splits import describe_repeated
-
     split = describe_split(config, inputs)
     theirs = parents.get("trained", Result()).metrics.get("split", split)
     if theirs != split:
@@ -101,7 +99,18 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     for groups in splits.groups.values():
         samples += chain.from_iterable(groups)
     known |= {"train": sum(map(len, splits.groups["train"])), **describe_samples(samples)}
-    return Result(known, note=describe_repeated(splits))
+    return Result(known, note=describe(config, inputs, splits))
+
+
+def describe(config: Config, inputs: Inputs, splits: "Splits") -> str:
+    """Return a note on rows that another library wrote, and on repeated questions."""
+    from ratchet.data.tasks import chat, find_file
+    from ratchet.data.tasks.splits import describe_repeated
+
+    notes = [describe_repeated(splits)]
+    if config.task == "chat":
+        notes.insert(0, chat.describe_format(find_file(inputs.data)))
+    return "; ".join(filter(None, notes))
 
 
 def describe_split(config: Config, inputs: Inputs) -> str:
@@ -168,7 +177,6 @@ def split_samples(config: Config, inputs: Inputs) -> "Splits":
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tables import write_shards
-    from ratchet.data.tasks.splits import describe_repeated
     from ratchet.data.tasks.task import SAMPLES, sample_to_row, write_task_name
 
     splits = split_samples(config, inputs)
@@ -187,7 +195,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         table.append(_summarize(name, len(groups), samples))
         everything += samples
     metrics |= {"also_in_test": splits.also_in_test, **chat, **describe_samples(everything)}
-    return Result(metrics, {"splits": table}, note=describe_repeated(splits))
+    return Result(metrics, {"splits": table}, note=describe(config, inputs, splits))
 
 
 def _summarize(name: str, groups: int, samples: "list[Sample]") -> dict[str, Any]:

@@ -5,7 +5,6 @@ these are split; synthetic ones are for training.
 """
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +46,7 @@ def read_real_queries(path: Path) -> list[tuple[str, str, str]]:
     from ratchet.data.formats.text_files import read_filled
 
     found = []
-    for where, row, _ in read_objects(path, {}, False, Counter()):
+    for where, row, _, _ in read_objects(path, {}, False):
         name = "document" if "document" in row else "positive"
         found.append((where, read_filled(where, row, "query"), read_filled(where, row, name)))
     if not found:

@@ -4,9 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ratchet.data.formats.columns import parse_options
 from ratchet.data.formats.detection import load_retrieval
-from ratchet.data.formats.example_questions import read_example_questions
-from ratchet.data.formats.pairs import WRITTEN, parse_options, read_pools
+from ratchet.data.formats.examples import read_example_questions
+from ratchet.data.formats.pairs import SAID, read_pools
 from ratchet.data.retrieval import RetrievalData
 from ratchet.data.retrieval.checks import check_data
 from ratchet.data.retrieval.mixtures import unite
@@ -90,7 +91,7 @@ def describe(data: RetrievalData, splits: Splits) -> str:
     """Return a note on what may surprise: columns that are not read, and training queries that are test queries too."""
     notes = []
     for name, count in data.notes.items():
-        if name.startswith(WRITTEN):
+        if name.startswith(SAID):
             notes.append(f"{count:,} {name}")
     if data.unread:
         notes.append(f"columns not read: {', '.join(data.unread)}")

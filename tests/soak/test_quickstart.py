@@ -129,7 +129,7 @@ def test_a_decoder_learns_countdown_from_nothing(tmp_path: Path) -> None:
 
 def test_theorems_rank_all_held_out_statements(tmp_path: Path) -> None:
     """Takes minutes: MiniLM learns what questions about the same mistake share. A mistake is a paper."""
-    from ratchet.data.formats.example_questions import read_example_questions
+    from ratchet.data.formats.examples import read_example_questions
 
     of_rule: dict[str, list[str]] = {}
     for query in read_example_questions(120).queries:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ratchet.data.formats.table_files import read_rows
 from ratchet.data.tasks.chat import make_task
 from ratchet.errors import InputError
 from ratchet.jobs.answers import generate, sft, teacher_logprobs
@@ -48,6 +49,9 @@ USES: dict[tuple[str, str], Callable[[], Any]] = {
     ("grpo", "distill: given, without trl"): partial(check, distill),
     ("grpo", "grpo: given, without trl"): partial(check, grpo),
     ("math", "verifier: math given, without math_verify"): partial(make_task, "math"),
+    ("office", "x.xlsx: a workbook given, without openpyxl"): (
+        lambda: next(read_rows(Path("x.xlsx")))
+    ),
     ("datasets", "data: hf://a/b given, without datasets"): partial(find_datasets, "hf://a/b"),
 }
 

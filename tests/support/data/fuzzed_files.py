@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 from ratchet.data.formats import eedi, papers
+from ratchet.data.formats.columns import COLUMNS
 from ratchet.data.formats.detection import load_queries, load_retrieval
-from ratchet.data.formats.pairs import COLUMNS
 from ratchet.data.retrieval import Document, Query
 from ratchet.data.tasks import get_task, read_samples
 from ratchet.errors import InputError

@@ -66,7 +66,7 @@ JSON = [
     flag("single quotes", "{'query': 'q'}", r"not JSON \(.*property name.*\)"),
     flag("a trailing comma", '{"query": "q",}', r"not JSON \(.*\)"),
     flag("two objects on a line", '{"a": 1} {"b": 2}', r"not JSON \(Extra data.*\)"),
-    flag("a list", ["q"], r"list given"),
+    flag("a list", ["q"], r"not as for texts without names: .*"),
     flag("a number", "7", r"int given"),
     flag("null", "null", r"NoneType given"),
     flag("a text", '"q"', r"str given"),
@@ -177,17 +177,17 @@ BEIRS = [
     beir("no qrels", r"b/qrels: no \.tsv file in it", train_tsv=None),
     beir(
         "header only",
-        r"b/qrels: no query has a document of the corpus with a score of 1 or more",
+        r"b: no query has a document of the corpus with a score of 1 or more in qrels",
         train_tsv="query-id\tcorpus-id\tscore\n",
     ),
     beir(
         "scores of 0",
-        r"b/qrels: no query has a document of the corpus with a score of 1 or more",
+        r"b: no query has a document of the corpus with a score of 1 or more in qrels",
         train_tsv="q0\td0\t0\n",
     ),
     beir(
         "scores below 0",
-        r"b/qrels: no query has a document of the corpus with a score of 1 or more",
+        r"b: no query has a document of the corpus with a score of 1 or more in qrels",
         train_tsv="q0\td0\t-1\n",
     ),
     beir("only dev", r"b/qrels/dev\.tsv: only queries for valid", train_tsv=None, dev_tsv=ROW),
@@ -214,11 +214,11 @@ BEIRS = [
     ),
     beir(
         "unknown document",
-        r"b/qrels: no query has a document of the corpus with a score of 1 or more",
+        r"b: no query has a document of the corpus with a score of 1 or more in qrels",
         train_tsv="q0\tx\t1\n",
     ),
     beir("a column too few", r"b/qrels/train\.tsv:2: 'q1\\td0' given", train_tsv=f"{ROW}q1\td0"),
-    beir("a column too many", r"b/qrels/train\.tsv:2: .* given", train_tsv=f"{ROW}q1\t0\td0\t1"),
+    beir("a column too many", r"b/qrels/train\.tsv:2: .* given", train_tsv=f"{ROW}q1\t0\td0\t1\t1"),
     beir("spaces for tabs", r"b/qrels/train\.tsv:2: 'q1 d0 1' given", train_tsv=f"{ROW}q1 d0 1\n"),
     beir(
         "score is a fraction",
@@ -384,9 +384,9 @@ EEDIS = [
         mapping="0,Forgets\n1,\n",
     ),
     eedi(
-        "semicolons",
+        "other columns",
         r"e/misconception_mapping\.csv:1: no column .*",
-        mapping="MisconceptionId;MisconceptionName\n0;a\n",
+        mapping="MisconceptionId;Name\n0;a\n",
     ),
     eedi("one question", r"e/train\.csv: 2 queries in 1 groups leave none for .*"),
 ]

@@ -41,7 +41,7 @@ SENTENCES = [
     whole(
         "plan retriever --set data=pairs.jsonl",
         "pairs.jsonl:41: no column for the positive; found 'query, answr'; expected positive or pos or answer or"
-        " document or positives; rename one, or name it behind the path as '?positive=NAME'",
+        " document or positives; rename one, or name it behind the path as '?query=query&positive=answr'",
         pairs__jsonl=PAIRS + '{"query": "q", "answr": "a"}\n',
     ),
     whole(

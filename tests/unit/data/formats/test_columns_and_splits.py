@@ -59,16 +59,56 @@ def test_unknown_flag_embedding_fields(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["label", "labels"])
-@pytest.mark.parametrize("value", [0, "0", 0.3, None, False])
-def test_a_label_that_says_no_is_refused(tmp_path: Path, name: str, value: Any) -> None:
+@pytest.mark.parametrize("value", [0.3, None, 2, "maybe"])
+def test_a_label_that_says_neither_is_refused(tmp_path: Path, name: str, value: Any) -> None:
     rows = [{**row, name: 1} for row in ROWS]
     path = write_rows(tmp_path / "x.jsonl", rows)
     assert len(load_retrieval(path).queries) == 6
     rows[3][name] = value
     write_rows(path, rows)
-    with pytest.raises(DataError, match=rf"x\.jsonl:4: {name} .* given; expected 1"):
+    with pytest.raises(DataError, match=rf"x\.jsonl:4: {name} .* given; expected 1 for a pair"):
         load_retrieval(path)
     assert len(load_retrieval(path, f"ignore={name}").queries) == 6
+
+
+@pytest.mark.parametrize("value", [0, "0", False, "contradiction"])
+def test_a_label_that_says_no_makes_a_negative(tmp_path: Path, value: Any) -> None:
+    rows = [{**row, "label": 1} for row in ROWS]
+    rows.append({"query": "q 0", "positive": "wrong", "label": value})
+    rows.append({"query": "alone", "positive": "wrong too", "label": value})
+    rows.append({"query": "alone", "positive": "nothing", "label": "neutral"})
+    data = load_retrieval(write_rows(tmp_path / "x.jsonl", rows))
+    texts = {document.id: document.text for document in data.corpus}
+    negatives = {query.text: [texts[one] for one in query.negatives] for query in data.queries}
+    assert negatives == {**{f"q {n}": [] for n in range(6)}, "q 0": ["wrong"]}
+    assert "wrong too" in texts.values()
+    assert "nothing" not in texts.values()
+    assert data.notes == {
+        "rows read with label as label of the pair": 9,
+        "rows read as negatives by their label": 2,
+        "rows read as neutral by their label, left out": 1,
+        "rows that repeat a query, put together": 1,
+        "queries with negatives alone, left out": 1,
+    }
+
+
+def test_an_id_of_a_labelled_row_is_not_that_of_its_query(tmp_path: Path) -> None:
+    rows = [{"id": n, "query": "q", "positive": f"p {n}", "label": int(n > 1)} for n in range(4)]
+    data = load_retrieval(write_rows(tmp_path / "x.jsonl", rows))
+    assert [(len(one.positives), len(one.negatives)) for one in data.queries] == [(2, 2)]
+    assert data.unread == ["id"]
+
+
+@pytest.mark.parametrize("name", ["score", "label"])
+def test_ratings_are_labels_from_a_number_on(tmp_path: Path, name: str) -> None:
+    rows = [{**row, name: number} for row, number in zip(ROWS, [5, 4.5, 4, 3.9, 1, 0], strict=True)]
+    path = write_rows(tmp_path / "x.jsonl", rows)
+    data = load_retrieval(path, "min_score=4")
+    assert [one.text for one in data.queries] == ["q 0", "q 1", "q 2"]
+    assert len(data.corpus) == 6
+    write_rows(path, [{**rows[0], name: "high"}])
+    with pytest.raises(DataError, match=rf"{name} 'high' given, with \?min_score=4; expected numb"):
+        load_retrieval(path, "min_score=4")
 
 
 @pytest.mark.parametrize("name", ["score", "scores", "similarity", "weight"])
@@ -173,13 +213,9 @@ def test_what_datasets_saves_is_read_as_it_was_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        (
-            "a.csv",
-            "query;positive\nq;p\n",
-            "a.csv:1: the header 'query;positive' is separated by semicolons",
-        ),
-        ("a.csv", "query\tpositive\nq\tp\n", "is separated by tabs; expected commas"),
-        ("a.tsv", "query\tpositive\nq\tp\n", "a.tsv: no known format; expected"),
+        ("a.csv", "query;positive\nq;p;r\n", "a.csv:2: 3 fields; expected 2 as in the first row"),
+        ("a.xls", "query\tpositive\nq\tp\n", "a.xls: no known format; expected"),
+        ("a.xlsx", "query\tpositive\nq\tp\n", "a.xlsx: cannot be read (File is not a zip file)"),
         ("a.json", '[{"query": "q", "positive": 3}]', "a.json: item 0: positive 3 given"),
         ("a.json", '[\n {"query": "q",\n "positive": "p"}\n', "expected one JSON object per line"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ratchet.data.formats.example_questions import FILE, QUESTIONS, read_example_questions
+from ratchet.data.formats.examples import FILE, QUESTIONS, read_example_questions
 
 
 def test_the_file_holds_the_questions_and_is_small() -> None:

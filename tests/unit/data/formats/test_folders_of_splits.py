@@ -146,7 +146,7 @@ def test_flag_embedding_has_columns_of_pairs(tmp_path: Path) -> None:
     assert found.unread == []
     assert not any(query.negatives for query in load_retrieval(path, "ignore=neg").queries)
     for column, says in {
-        "label": r"x\.jsonl:1: label 0 given; expected 1",
+        "label": r"x\.jsonl: no row is a pair by its label",
         "score": "column score given",
     }.items():
         write_flag(path, **{column: 0})
@@ -159,7 +159,7 @@ def test_flag_embedding_has_columns_of_pairs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("column", ["Label", " label", "relevance", "is_duplicate", "is_relevant"])
 def test_labels_are_known_by_all_their_names(tmp_path: Path, column: str) -> None:
     path = write_files(tmp_path, ["x.csv"], **{column: "0"}) / "x.csv"
-    with pytest.raises(DataError, match=rf"x\.csv:2: {column} '0' given; expected 1"):
+    with pytest.raises(DataError, match=r"x\.csv: no row is a pair by its label"):
         load_retrieval(path)
 
 

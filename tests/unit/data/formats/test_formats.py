@@ -186,7 +186,7 @@ BROKEN: list[tuple[Callable[[Path], Path], str, Callable[[Path], object], str]] 
         lambda p: edit(
             p, '{"query": "q 0", "pos": ["p 0"], "neg": ["p 1"], "prompt": "find"}', "[1]"
         ),
-        r"train\.jsonl:1: list given",
+        r"train\.jsonl:1: not as for texts",
     ),
     (
         flag,

@@ -260,7 +260,7 @@ TABLES: list[tuple[Rows, str]] = [
     ([{"query": 1, "positive": "x"}], r": row 1: field 'query' is int; expected str"),
     (
         [{"title": "a", "positive": "x"}],
-        r": row 1: no column for the query; found 'title, positive'; .* '\?query=NAME'",
+        r": row 1: no column for the query; found 'title, positive'; .* '\?query=title&positive=positive'",
     ),
 ]
 

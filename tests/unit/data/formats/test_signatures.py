@@ -11,6 +11,7 @@ import pytest
 from ratchet.data.formats.detection import load_queries, load_retrieval
 from ratchet.data.tasks import chat
 from ratchet.errors import DataError
+from ratchet.jobs.answers.prepare_tasks import Config, Inputs, check
 
 PAIR = ("how far", "T\nten miles", ["two days"])
 """(query, positive, negatives) of the first row."""
@@ -31,6 +32,20 @@ ROWS: dict[str, Any] = {
         "negative_ctxs": [],
         "hard_negative_ctxs": [{"title": "", "text": "two days"}],
     },
+    "texts": {"texts": ["how far", "T\nten miles"], "label": 1},
+    "MS MARCO": {
+        "query_id": 7,
+        "query": "how far",
+        "passages": {"is_selected": [0, 1], "passage_text": ["two days", "T\nten miles"]},
+        "answers": ["ten"],
+    },
+    "SQuAD": {
+        "id": "7",
+        "question": "how far",
+        "context": "T\nten miles",
+        "answers": {"text": ["ten"], "answer_start": [2]},
+    },
+    "NLI": {"premise": "how far", "hypothesis": "T\nten miles", "label": 0},
     "Tevatron": {
         "query_id": 7,
         "query": "how far",
@@ -43,6 +58,13 @@ ROWS: dict[str, Any] = {
         "negative_messages": [user("two days")],
     },
 }
+TEXTS = "texts without names"
+KINDS = {
+    "list of two": TEXTS,
+    "list of three": TEXTS,
+    "texts": TEXTS,
+    "set": "sentence-transformers",
+}
 OTHER = {"query": "who", "positive": "she"}
 
 
@@ -50,7 +72,11 @@ OTHER = {"query": "who", "positive": "she"}
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_are_pairs(name: str, suffix: str, tmp_path: Path) -> None:
     file = tmp_path / f"train{suffix}"
-    rows = [ROWS[name], OTHER]
+    rows = [ROWS[name], *[OTHER] * (name != "NLI")]
+    if name == "NLI":
+        rows += [
+            {**rows[0], "hypothesis": text, "label": n} for n, text in ((1, "x"), (2, "two days"))
+        ]
     file.write_text(
         json.dumps(rows) if suffix == ".json" else "".join(f"{json.dumps(r)}\n" for r in rows)
     )
@@ -59,12 +85,15 @@ def test_rows_are_pairs(name: str, suffix: str, tmp_path: Path) -> None:
     query = next(one for one in data.queries if one.text == "how far")
     (positive,) = query.positives
     negatives = [texts[one] for one in query.negatives]
-    expected = [] if name in ("list of two", "set") else PAIR[2]
+    alone = ("list of two", "set", "texts", "SQuAD")
+    expected = [] if name in alone else PAIR[2]
     assert (query.text, texts[positive], negatives) == (PAIR[0], PAIR[1], expected)
     assert query.task == ("Find it." if name == "ms-swift" else "")
-    assert query.id == ("7" if name == "Tevatron" else query.id)
-    assert [count for note, count in data.notes.items() if note.startswith("rows as ")] == [1]
-    assert list(data.unread) == (["answers"] if name == "DPR" else [])
+    named = ("Tevatron", "MS MARCO", "SQuAD")
+    assert query.id == ("7" if name in named else query.id)
+    read = [note for note in data.notes if note.startswith("rows read as ")]
+    assert f"rows read as {KINDS.get(name, name)}" in "; ".join(read)
+    assert list(data.unread) == (["answers"] if name in ("DPR", "MS MARCO") else [])
     assert "how far" in {one.text for one in load_queries(file)}
 
 
@@ -80,11 +109,11 @@ def test_options_name_the_columns_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"set": []}, r":2: not as sentence-transformers writes it \(ValueError"),
-        ({"question": "q", "positive_ctxs": [{"title": "T"}]}, r":2: not as DPR .*'text'"),
-        ({"messages": [], "positive_messages": []}, r":2: not as ms-swift .*IndexError"),
-        (["a"], r":2: list given; expected an object, or two or three texts"),
-        (["a", "b", "c", "d"], ":2: list given"),
+        ({"set": []}, r":2: not as for sentence-transformers \(ValueError"),
+        ({"question": "q", "context": "c", "answers": 3}, r":2: not as for SQuAD.*TypeError"),
+        ({"question": "q", "positive_ctxs": [{"title": "T"}]}, r":2: not as for DPR .*'text'"),
+        ({"messages": [], "positive_messages": []}, r":2: not as for ms-swift .*IndexError"),
+        (["a"], r":2: not as for texts without names: query, positive, negatives \(ValueError"),
         (["a", 3], ":2: positive 3 given; expected a text"),
         (3, ":2: int given"),
     ],
@@ -98,6 +127,7 @@ def test_what_only_seems_so_is_an_error_with_its_line(
         load_retrieval(file)
 
 
+ANSWER = {"role": "assistant", "content": "3"}
 CHATS: dict[str, Any] = {
     "Alpaca": {"instruction": "Add", "input": "1 and 2", "output": "3", "system": "Be short."},
     "ShareGPT": {
@@ -108,6 +138,19 @@ CHATS: dict[str, Any] = {
         ]
     },
     "TRL": {"prompt": "Add\n\n1 and 2", "completion": "3"},
+    "TRL's messages": {"prompt": user("Add\n\n1 and 2"), "completion": [ANSWER]},
+    "preferences": {"prompt": "Add\n\n1 and 2", "chosen": "3", "rejected": "4"},
+    "preferences' messages": {
+        "chosen": [*user("Add\n\n1 and 2"), ANSWER],
+        "rejected": [*user("Add\n\n1 and 2"), {**ANSWER, "content": "4"}],
+    },
+    "preferences' answers": {"prompt": "Add\n\n1 and 2", "chosen": [ANSWER], "rejected": []},
+    "KTO": {"prompt": "Add\n\n1 and 2", "completion": "3", "label": True},
+    "Dolly": {"instruction": "Add", "context": "1 and 2", "response": "3", "system": "Be short."},
+    "roles": {"conversations": [*user("Add\n\n1 and 2"), ANSWER], "system": "Be short."},
+    "ms-swift": {"query": "Add\n\n1 and 2", "response": "3", "history": []},
+    "question and answer": {"question": "Add\n\n1 and 2", "answer": "3"},
+    "a list": [*user("Add\n\n1 and 2"), ANSWER],
 }
 
 
@@ -117,11 +160,34 @@ def test_rows_are_chats(name: str, tmp_path: Path) -> None:
     file.write_text(json.dumps(CHATS[name]))
     (sample,) = chat.read(file)
     assert sample.turns == (("Add\n\n1 and 2", "3"),)
-    assert sample.system == ("" if name == "TRL" else "Be short.")
+    has_system = name in ("Alpaca", "ShareGPT", "Dolly", "roles")
+    assert sample.system == ("Be short." if has_system else "")
+
+
+def test_turns_before_the_question_are_trained_on_too(tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_text('{"query": "and 2?", "response": "3", "history": [["Add 1", "to what?"]]}')
+    (sample,) = chat.read(file)
+    assert sample.turns == (("Add 1", "to what?"), ("and 2?", "3"))
+
+
+def test_completions_with_a_false_label_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    rows = [{"prompt": f"{n}", "completion": f"is {n}", "label": n % 2 == 0} for n in range(4)]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert [sample.turns[0][1] for sample in chat.read(file)] == ["is 0", "is 2"]
+
+
+def test_the_plan_says_that_rejected_answers_are_not_used(tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    rows = [{"prompt": f"{n}?", "chosen": f"is {n}", "rejected": "no"} for n in range(40)]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    said = check(Config(task="chat"), Inputs(data=file), {})
+    assert said.note == ("rows read as preferences: `chosen` is trained on, `rejected` is not used")
 
 
 def test_a_role_that_nobody_has_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
     file.write_text(json.dumps({"conversations": [{"from": "tool", "value": "x"}]}))
-    with pytest.raises(DataError, match=r":1: not as ShareGPT writes it \(KeyError: 'tool'\)"):
+    with pytest.raises(DataError, match=r":1: not as for ShareGPT \(KeyError: 'tool'\)"):
         list(chat.read(file))

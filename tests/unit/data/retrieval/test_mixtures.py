@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ratchet.data.formats.pairs import parse_options
+from ratchet.data.formats.columns import parse_options
 from ratchet.data.retrieval import Document, Query, RetrievalData
 from ratchet.data.retrieval.mixtures import Part, unite
 from ratchet.data.retrieval.splits import split_queries

@@ -364,7 +364,11 @@ def test_large_corpus_has_the_bytes_of_a_small_one(
             r"corpus\.jsonl:41: document id 'd3' is also at .*corpus\.jsonl:4; expected unique ids",
         ),
         ({"_id": 7.5}, "d1", r"corpus\.jsonl:41: field '_id' is float; expected str"),
-        ({}, "nowhere", r"qrels: no query has a document of the corpus with a score of 1 or more"),
+        (
+            {},
+            "nowhere",
+            r"no query has a document of the corpus with a score of 1 or more in qrels",
+        ),
     ],
 )
 def test_all_of_a_large_corpus_is_checked_while_it_is_copied(
