@@ -161,6 +161,7 @@ def _read_rows(
     first_with: dict[bool, str] = {}
     """Whether a row has scores -> the place of the first such row."""
     template = options.get("template")
+    has_cells = get_suffix(path) in (".csv", ".tsv", ".xlsx")
     for where, row, kind, split in read_objects(path, options, labelled):
         names = tuple(row)
         if names not in seen:
@@ -200,7 +201,7 @@ def _read_rows(
                 f"{where}: query {show(text)} has {show(min(both))} as a positive and as a negative; expected one of"
                 " the two; remove it from the negatives"
             )
-        if get_suffix(path) in (".csv", ".tsv", ".xlsx"):
+        if has_cells:
             for text_read in (*positives, *negatives):
                 refuse_list(where, text_read)
         teacher = None
