@@ -1,6 +1,11 @@
 """Published models as inputs of steps."""
 
-from ratchet.models.model_files import UNUSED_FILES, resolve
+import os
+from pathlib import Path
+
+from ratchet.errors import ModelError
+from ratchet.models.model_files import ADAPTER_CONFIG, UNUSED_FILES, resolve
+from ratchet.models.model_kind import read_object
 from ratchet.models.presets import find_preset
 from ratchet.orchestrator.job_interface import Source
 
@@ -17,3 +22,18 @@ def pretrained(name: str) -> Source:
         if preset is not None:
             families.append(preset.family)
     return Source(folder, label=name, ignored=UNUSED_FILES, told_by_name=",".join(families))
+
+
+def find_base(name: str) -> str | None:
+    """Return the base of a folder with an adapter of PEFT and no model, by its adapter_config.json; None for others.
+    Raises ModelError for an adapter that names no base."""
+    folder = Path(os.path.expanduser(name))
+    file = folder / ADAPTER_CONFIG
+    if not os.path.isfile(file) or (folder / "config.json").is_file():
+        return None
+    base = read_object(file).get("base_model_name_or_path")
+    if not base:
+        raise ModelError(
+            f"{file}: no base_model_name_or_path; expected the folder or the hub id of the adapter's base; add it"
+        )
+    return str(base)

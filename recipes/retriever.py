@@ -90,7 +90,9 @@ def retriever(
     seed        seed of the split, mining and training"""
     datasets = find_datasets(data, valid, test)
     model = choose_model(base)
-    miner = choose_model(bootstrap or base)
+    miner = model
+    if bootstrap not in ("", base):
+        miner = choose_model(bootstrap)
     if generator and mining != "each":
         raise InputError(
             f"generator: {generator} given, with mining={mining}; expected mining=each, since generated queries have no"

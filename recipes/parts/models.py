@@ -1,12 +1,14 @@
 """Models as parameters of recipes."""
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ratchet.errors import InputError
 from ratchet.jobs.comparison import choose_checkpoint as choose
 from ratchet.jobs.export import export_model
-from ratchet.jobs.pretrained import pretrained
+from ratchet.jobs.pretrained import find_base, pretrained
 from ratchet.orchestrator.finished_run import find_model_input, find_model_output, find_run_model
 from ratchet.orchestrator.step import Output, Source, Step, step
 
@@ -49,11 +51,17 @@ def choose_checkpoint(name: str, training: Step) -> Step:
 
 
 def choose_model(name: str) -> Source | Output:
-    """Return a model given by the user: a folder, a hub id, or a model of a run (`ratchet models` lists them).
+    """Return a model given by the user: a folder, a hub id, or a model of a run (`ratchet models` lists them). A folder
+    with an adapter of PEFT is merged into the base that it names, by a step.
 
     A hub id is read from the hub's cache, or downloaded. Raises ModelError if neither works, and InputError for an
     unknown model of a run."""
-    return find_model_output(name) or pretrained(name)
+    base = find_base(name)
+    if base is None:
+        return find_model_output(name) or pretrained(name)
+    place = re.sub(r"[^\w.=-]", "_", f"merge_{Path(name).name}")
+    merged = step(place, export_model.JOB, model=pretrained(base), adapter=Source.find(name))
+    return merged["model"]
 
 
 def make_export(name: str, model: str, *, adapter: bool = False, **settings: Any) -> Step:
