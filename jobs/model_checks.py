@@ -232,8 +232,8 @@ def _check_embedder(
         )
     TextTokenizer(encoder.load_tokenizer(folder, encoding_config), encoding_config)
     if encoding_config.projection:
-        layer = projection.find(encoding_config.projection, config_folder, folder)
-        projection.load(layer, config.get_text_config().hidden_size)
+        width = config.get_text_config().hidden_size
+        projection.load_layers(encoding_config.projection, width, config_folder, folder)
 
 
 def _check_padding(folder: Path, config: Any, tokenizer: Any) -> None:

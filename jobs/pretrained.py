@@ -14,8 +14,15 @@ def pretrained(name: str) -> Source:
     """Return the model folder of a path or hub id. The fingerprint contains all its files except `UNUSED_FILES`, and
     the presets that its name selects.
 
-    A hub id is read from the hub's cache, or downloaded. Raises ModelError if neither works."""
+    A hub id is read from the hub's cache, or downloaded. Raises ModelError if neither works, and for a model without a
+    transformer."""
     folder = resolve(name)
+    modules = folder / "modules.json"
+    if modules.is_file() and "StaticEmbedding" in modules.read_text(errors="replace"):
+        raise ModelError(
+            f"model {name}: a StaticEmbedding, a table with one vector per token; expected a transformer, since"
+            " adapters, pooling and prompts are those of its layers; give another model"
+        )
     families = []
     for kind in ("embedder", "reranker"):
         preset = find_preset(folder, kind)

@@ -40,6 +40,12 @@ ICL = {
     "example_template": ICL_TEMPLATE + "{answer}",
     "query_max_length": 512,
 }
+GEMMA = {
+    "query_template": "task: {task} | query: {text}",
+    "passage_template": "title: none | text: {text}",
+    "task": "search result",
+    "max_length": 2048,
+}
 QWEN3_QUERY = {"query_template": "Instruct: {task}\nQuery:{text}", "add_eos": False}
 
 EMBEDDERS = (
@@ -54,6 +60,8 @@ EMBEDDERS = (
     Preset("bge-m3", "bge-m3", CLS | {"max_length": 8192}),
     # Model card and FlagEmbedding's icl.py: </s> ends every text.
     Preset("bge-en-icl", "bge-en-icl", LAST | ICL | {"task": WEB_SEARCH + "."}),
+    # Model card. Attention is bidirectional by its config.json.
+    Preset("embeddinggemma", "embeddinggemma-300m(-.*)?", MEAN | GEMMA),
     # FlagEmbedding (pooling); mteb gte_models.py (lengths).
     Preset("gte", "gte-(small|base|large)", MEAN),
     Preset("gte-zh", "gte-(small|base|large)-zh", CLS),

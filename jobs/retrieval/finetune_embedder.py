@@ -90,7 +90,8 @@ def check_base(job: str, config: Config, inputs: Inputs) -> None:
         size = read_size(inputs.base, "hidden_size")
         projection = read_encoding_config(inputs.base).projection
         if projection:
-            size = read_object(inputs.base / projection / "config.json")["out_features"]
+            last = projection.rpartition(",")[2]
+            size = read_object(inputs.base / last / "config.json")["out_features"]
         if list(dims) != sorted(set(dims)) or dims[-1] >= size:
             raise InputError(
                 f"{job}.matryoshka_dims: {','.join(map(str, dims))} given; expected rising numbers below the {size}"

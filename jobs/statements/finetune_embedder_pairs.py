@@ -75,7 +75,8 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
             job, config, [("projection_bias", not (folder and config.projection_bias), kept)]
         )
         if config.projection is not None and folder:
-            dim = read_object(inputs.base / folder / "config.json")["out_features"]
+            last = folder.rpartition(",")[2]
+            dim = read_object(inputs.base / last / "config.json")["out_features"]
             if dim != config.projection:
                 raise InputError(
                     f"{job}.projection: {config.projection} given; the base already projects to {dim} dimensions;"

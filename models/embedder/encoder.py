@@ -199,8 +199,9 @@ def _assemble(
     tokenizer = load_tokenizer(base, encoding_config)
     layer = None
     if encoding_config.projection:
-        found = projection.find(encoding_config.projection, folder, base)
-        layer = projection.load(found, model.config.hidden_size).to(device, dtype)
+        width = model.config.hidden_size
+        layer = projection.load_layers(encoding_config.projection, width, folder, base)
+        layer = layer.to(device, dtype)
     return Encoder(model, tokenizer, encoding_config, layer)
 
 

@@ -74,7 +74,8 @@ class EncodingConfig:
     example_answer_max_length: int = 128
     """Largest number of tokens of an example's answer."""
     projection: str = ""
-    """Folder, beside this file, of a linear layer after the pooling (`embedder.projection`). Empty: none."""
+    """Folder, beside this file, of a linear layer after the pooling (`embedder.projection`), or folders of several,
+    separated by commas. Empty: none."""
 
     def __post_init__(self) -> None:
         own = [self.query_max_length, self.passage_max_length]
@@ -166,12 +167,12 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
         modules.append((str(one["type"]).rsplit(".", 1)[-1], one["path"]))
     names = [name for name, _ in modules]
     paths = dict(modules)
-    if names != [
-        name for name in ("Transformer", "Pooling", "Dense", "Normalize") if name in paths
-    ]:
+    if not re.fullmatch(
+        r"(Transformer,)?(Pooling,)?(Dense,)*(Normalize,)?", ",".join([*names, ""])
+    ):
         raise ModelError(
-            f"model {folder}: has the layers {', '.join(names)}; expected Transformer, Pooling, Dense and Normalize,"
-            " each at most once and in this order; other layers are not supported"
+            f"model {folder}: has the layers {', '.join(names)}; expected Transformer, Pooling, Dense and Normalize, in"
+            " this order, and only Dense more than once; other layers are not supported"
         )
     own = paths.get("Transformer", "")
     if own not in ("", "."):
@@ -189,7 +190,7 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
     about |= {
         "pooling": _pooling(folder, pooling) if pooling else "mean",
         "normalize": "Normalize" in paths or _compares_by_cosine(folder, values),
-        "projection": paths.get("Dense", ""),
+        "projection": ",".join(path for name, path in modules if name == "Dense"),
     }
     if query:
         # A prompt of the preset's form is read as the preset's template with another task, which can be replaced.

@@ -58,6 +58,20 @@ def find(name: str, *folders: Path) -> Path:
     )
 
 
+def load_layers(names: str, in_features: int, *folders: Path) -> nn.Linear:
+    """Load the projection that an encoding config names, each folder from the first of `folders` that has it (`find`).
+    Linear layers one after another are one layer, their product. Raises ModelError as `load` does."""
+    first, *others = names.split(",")
+    layer = load(find(first, *folders), in_features)
+    for name in others:
+        following = load(find(name, *folders), layer.out_features)
+        product = nn.Linear(in_features, following.out_features).requires_grad_(False)
+        product.weight.copy_(following.weight @ layer.weight)
+        product.bias.copy_(following(layer(torch.zeros(in_features))))
+        layer = product
+    return layer
+
+
 def load(folder: Path, in_features: int) -> nn.Linear:
     """Load a projection, frozen, in float32: a folder, or a file of `torch.save` with the state dict of a linear layer.
     Raises ModelError for unreadable weights, an activation function or another input dimension."""

@@ -131,6 +131,7 @@ def copy(folder: Path, target: Path, **config: Any) -> Path:
         ("bge-small-zh", "bge-zh"),
         ("models--Alibaba-NLP--gte-Qwen2-1.5B-instruct/snapshots/abc", "gte-qwen"),
         ("GTE-Large", "gte"),
+        ("google_embeddinggemma-300m", "embeddinggemma"),
         ("qwen3-embedding-8b", "qwen3-embedding"),
         ("e5-base-v2-finetuned", None),
         ("bge-reranker-v2-m3", None),
