@@ -48,11 +48,11 @@ def retriever(
 
     A model with a hidden size of 1024 or more is trained with a tenth of the learning rate of a small encoder.
 
-    data        the data to train on: pairs as JSONL, CSV or Parquet (pairs.parquet?query=title&positive=body),
-                FlagEmbedding JSONL, a BEIR folder, Eedi's CSVs, or hf://owner/name?split=train
+    data        the data to train on: pairs as JSONL, CSV, Parquet or a workbook (pairs.csv?query=title&positive=body),
+                files of other libraries, a BEIR or MS MARCO folder, Eedi's CSVs, or hf://owner/name?split=train
     valid       data that selects checkpoints, in any of these formats; empty: a part of data
     test        data that is only evaluated, in any of these formats; empty: a part of data
-    base        the embedder to finetune: a folder or a hub id
+    base        the embedder to finetune: a folder (of a model, or of an adapter in PEFT's format) or a hub id
     bootstrap   the model that mines negatives in the first iteration; empty: the base
     reranker    none, or the model to finetune as a reranker: a decoder (answers Yes or No), an encoder (becomes a
                 cross-encoder), or `embedder` (the embedder of the first iteration). A reranker helps most where the

@@ -25,8 +25,6 @@ from ratchet.extras import require_extra
 from ratchet.files import decompress, iterate_lines, open_regular
 
 SUFFIXES = (".parquet", ".arrow")
-Kinds = type[Exception] | tuple[type[Exception], ...]
-DAMAGE: Kinds = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
 
 
 def list_tables(path: Path, options: Mapping[str, Sequence[str]]) -> list[Path]:
@@ -79,7 +77,7 @@ def _read_sheet(path: Path) -> Rows:
     require_extra(f"{path}: a workbook given", "office", "openpyxl")
     import openpyxl
 
-    with open_regular(path) as opened, _name_damage(path, Exception):  # of XML and ZIP libraries
+    with open_regular(path) as opened, _name_damage(path):
         book = openpyxl.load_workbook(opened, read_only=True, data_only=True)
         rows = list(book.worksheets[0].iter_rows(values_only=True))
     header = [str(name or "").strip() for name in rows[0]] if rows else []
@@ -112,12 +110,13 @@ def read_table(path: Path) -> Rows:
 
 
 @contextmanager
-def _name_damage(path: Path, kinds: Kinds = DAMAGE) -> Iterator[None]:
-    """Raise DataError for a damaged page, which is an error of Arrow, of the system or of the decoder; or for other
-    kinds of errors instead."""
+def _name_damage(path: Path) -> Iterator[None]:
+    """Raise DataError for a damaged page or sheet: errors of Arrow, of the system, of decoders, of ZIP and of XML."""
     try:
         yield
-    except kinds as error:
+    except DataError:
+        raise
+    except Exception as error:
         said = " ".join(str(error).split())[:200]
         raise DataError(
             f"{path}: cannot be read ({said}); expected a complete table; copy the file again"

@@ -76,7 +76,7 @@ class Config:
 @dataclass(frozen=True)
 class Inputs:
     data: tuple[Path, ...] = ()
-    """Eedi CSVs, FlagEmbedding JSONL, BEIR folders, or pairs as JSONL, CSV or Parquet. Empty: example questions."""
+    """Eedi CSVs, BEIR folders, or pairs as JSONL, CSV, Parquet or workbooks. Empty: example questions."""
     valid: tuple[Path, ...] = ()
     """Data for `valid` only, instead of a part of `data`."""
     test: tuple[Path, ...] = ()

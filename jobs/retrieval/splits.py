@@ -92,7 +92,7 @@ def describe(data: RetrievalData, splits: Splits) -> str:
     notes = []
     for name, count in data.notes.items():
         if name.startswith(SAID):
-            notes.append(f"{count:,} {name}")
+            notes.append(f"{round(count / data.share):,} {name}")
     if data.unread:
         notes.append(f"columns not read: {', '.join(data.unread)}")
     known = {query.text for query in splits.get("test", ())}
