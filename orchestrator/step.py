@@ -19,6 +19,10 @@ from ratchet.orchestrator.job_interface.job import Job, Names, Resources, Source
 from ratchet.orchestrator.job_interface.placement import Machine, resolve_resources
 from ratchet.orchestrator.job_interface.settings import (
     STEP_NAME,
+    Fraction,
+    FractionBelowOne,
+    NonNegativeInt,
+    PositiveInt,
     Seed,
     describe_value,
     expect_one_of,
@@ -29,9 +33,13 @@ from ratchet.orchestrator.job_interface.settings import (
 )
 
 __all__ = [
+    "Fraction",
+    "FractionBelowOne",
     "Job",
     "Metric",
+    "NonNegativeInt",
     "Output",
+    "PositiveInt",
     "Resources",
     "Row",
     "Seed",
@@ -176,20 +184,11 @@ class Row:
     def __post_init__(self) -> None:
         require(isinstance(self.label, str), "Row: label", self.label, "a text")
         where = f"Row '{self.label}'"
-        require(
-            isinstance(self.columns, Mapping),
-            f"{where}: columns",
-            self.columns,
-            '{"title": step.metric("name")}',
-        )
-        for title, cell in self.columns.items():
-            for metric in cell if isinstance(cell, list | tuple) else [cell]:
-                require(
-                    isinstance(metric, Metric),
-                    f"{where}, column '{title}'",
-                    metric,
-                    'step.metric("name")',
-                )
+        expected = '{"title": step.metric("name")}'
+        require(isinstance(self.columns, Mapping), f"{where}: columns", self.columns, expected)
+        for title, metric in self.metrics:
+            place = f"{where}, column '{title}'"
+            require(isinstance(metric, Metric), place, metric, 'step.metric("name")')
         require_items(self.steps, Step, f"{where}: steps", "step(...)")
         require(
             isinstance(self.model, Output | None), f"{where}: model", self.model, 'step["model"]'
@@ -198,9 +197,9 @@ class Row:
     @property
     def metrics(self) -> list[tuple[str, Metric]]:
         """(title of the column, metric) of all metrics in the row."""
-        found = []
+        found: list[tuple[str, Any]] = []
         for title, cell in self.columns.items():
-            for metric in [cell] if isinstance(cell, Metric) else cell:
+            for metric in cell if isinstance(cell, list | tuple) else [cell]:
                 found.append((title, metric))
         return found
 

@@ -1,11 +1,9 @@
 """Your own chats: finetune on the assistant's messages, and compare verified answers or the loss before and after."""
 
-from typing import Annotated, Any, Literal
-
-from annotated_types import Ge
+from typing import Any, Literal
 
 from ratchet.jobs.answers import sft
-from ratchet.orchestrator.step import Row, Seed, Source, Summary, step
+from ratchet.orchestrator.step import PositiveInt, Row, Seed, Source, Summary, step
 from ratchet.recipes.parts.answering import finetune_and_compare, prepare_samples, take_result
 from ratchet.recipes.parts.models import choose_model
 
@@ -16,10 +14,10 @@ def chat(
     data: str,
     test: str = "",
     verifier: str = "none",
-    max_train: Annotated[int, Ge(1)] | None = None,
-    max_test: Annotated[int, Ge(1)] | None = None,
+    max_train: PositiveInt | None = None,
+    max_test: PositiveInt | None = None,
     method: Literal["lora", "full"] = "lora",
-    num_completions: Annotated[int, Ge(1)] = 1,
+    num_completions: PositiveInt = 1,
     seed: Seed = 42,
 ) -> Summary:
     """Finetune on chats, with the loss on the assistant's messages only, and compare the model before and after.

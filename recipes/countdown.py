@@ -1,11 +1,17 @@
 """Countdown: train on solutions or distill a teacher; pass@k and failure labels of every checkpoint."""
 
-from typing import Annotated, Literal
-
-from annotated_types import Ge, Interval
+from typing import Literal
 
 from ratchet.jobs.synthetic import init_decoder, make_countdown
-from ratchet.orchestrator.step import Output, Seed, Summary, step
+from ratchet.orchestrator.step import (
+    Fraction,
+    NonNegativeInt,
+    Output,
+    PositiveInt,
+    Seed,
+    Summary,
+    step,
+)
 from ratchet.recipes.parts.answering import finetune_and_compare, prepare_samples
 from ratchet.recipes.parts.models import choose_model
 
@@ -15,17 +21,17 @@ def countdown(
     base: str = "",
     data: str = "",
     test: str = "",
-    max_test: Annotated[int, Ge(1)] = 1024,
-    checkpoints: tuple[Annotated[int, Ge(1)], ...] = (500, 1000, 1500, 2000, 3000),
+    max_test: PositiveInt = 1024,
+    checkpoints: tuple[PositiveInt, ...] = (500, 1000, 1500, 2000, 3000),
     method: Literal["lora", "full"] = "lora",
-    num_completions: Annotated[int, Ge(1)] = 4,
+    num_completions: PositiveInt = 4,
     teacher: str = "",
-    teacher_completions: Annotated[int, Ge(0)] = 0,
-    ce_weight: Annotated[float, Interval(ge=0, le=1)] = 0.5,
+    teacher_completions: NonNegativeInt = 0,
+    ce_weight: Fraction = 0.5,
     baselines: tuple[str, ...] = (),
-    distill_steps: tuple[Annotated[int, Ge(1)], ...] = (),
-    lmbda: Annotated[float, Interval(ge=0, le=1)] = 0.5,
-    grpo_steps: tuple[Annotated[int, Ge(1)], ...] = (),
+    distill_steps: tuple[PositiveInt, ...] = (),
+    lmbda: Fraction = 0.5,
+    grpo_steps: tuple[PositiveInt, ...] = (),
     seed: Seed = 42,
 ) -> Summary:
     """Make or read Countdown tasks, finetune on their solutions (or a teacher's), and verify each checkpoint's answers.

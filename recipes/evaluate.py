@@ -2,11 +2,11 @@
 
 from typing import Annotated, Any
 
-from annotated_types import Ge, MinLen
+from annotated_types import MinLen
 
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval import evaluate_retrieval
-from ratchet.orchestrator.step import Row, Step, Summary, step
+from ratchet.orchestrator.step import PositiveInt, Row, Step, Summary, step
 from ratchet.recipes.parts.comparison import (
     compare_with_first,
     evaluate_embedder,
@@ -24,7 +24,7 @@ def evaluate(
     models: Annotated[tuple[str, ...], MinLen(1)],
     data: str,
     reranker: str = "",
-    depth: Annotated[int, Ge(1)] = 25,
+    depth: PositiveInt = 25,
 ) -> Summary:
     """Rank a corpus with several models: exact metrics, and paired differences from the first model with intervals.
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Interval, MinLen
+from annotated_types import MinLen
 
-from ratchet.orchestrator.step import Output, Seed, Summary
+from ratchet.orchestrator.step import Fraction, NonNegativeInt, Output, PositiveInt, Seed, Summary
 from ratchet.recipes.parts.answering import finetune_and_compare, prepare_samples
 from ratchet.recipes.parts.models import choose_model
 
@@ -19,16 +19,16 @@ def gsm8k(
     evaluate_as: Annotated[tuple[Literal["same", "gsm8k", "gsm8k-boxed"], ...], MinLen(1)] = (
         "same",
     ),
-    max_train: Annotated[int, Ge(1)] | None = None,
-    max_test: Annotated[int, Ge(1)] | None = None,
+    max_train: PositiveInt | None = None,
+    max_test: PositiveInt | None = None,
     method: Literal["lora", "full"] = "lora",
-    num_completions: Annotated[int, Ge(1)] = 1,
+    num_completions: PositiveInt = 1,
     teacher: str = "",
-    teacher_completions: Annotated[int, Ge(0)] = 0,
-    ce_weight: Annotated[float, Interval(ge=0, le=1)] = 0.5,
-    distill_steps: tuple[Annotated[int, Ge(1)], ...] = (),
-    lmbda: Annotated[float, Interval(ge=0, le=1)] = 0.5,
-    grpo_steps: tuple[Annotated[int, Ge(1)], ...] = (),
+    teacher_completions: NonNegativeInt = 0,
+    ce_weight: Fraction = 0.5,
+    distill_steps: tuple[PositiveInt, ...] = (),
+    lmbda: Fraction = 0.5,
+    grpo_steps: tuple[PositiveInt, ...] = (),
     seed: Seed = 42,
 ) -> Summary:
     """Finetune on GSM8K's solutions, with the loss on the answers only, and verify answers before and after training.

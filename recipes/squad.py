@@ -4,10 +4,10 @@ import itertools
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, MinLen
+from annotated_types import MinLen
 
 from ratchet.jobs.answers import sft
-from ratchet.orchestrator.step import Output, Row, Seed, Source, Step, Summary, step
+from ratchet.orchestrator.step import Output, PositiveInt, Row, Seed, Source, Step, Summary, step
 from ratchet.recipes.parts.answering import (
     evaluate_model,
     prepare_samples,
@@ -43,8 +43,8 @@ def squad(
         "batch",
         "sequential",
     ),
-    max_train: tuple[Annotated[int, Ge(1)], ...] | None = (1000,),
-    max_test: Annotated[int, Ge(1)] = 100,
+    max_train: tuple[PositiveInt, ...] | None = (1000,),
+    max_test: PositiveInt = 100,
     method: Literal["lora", "full"] = "lora",
     seed: Seed = 42,
 ) -> Summary:

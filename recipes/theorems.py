@@ -4,12 +4,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge, Lt
+from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval import embed, merge
 from ratchet.jobs.statements import evaluate_papers, finetune_embedder_pairs, prepare_papers
-from ratchet.orchestrator.step import Output, Row, Seed, Source, Step, Summary, step
+from ratchet.orchestrator.step import (
+    FractionBelowOne,
+    Output,
+    Row,
+    Seed,
+    Source,
+    Step,
+    Summary,
+    step,
+)
 from ratchet.recipes.parts.models import Adapted, Model, choose_model, list_inputs
 
 
@@ -18,7 +27,7 @@ def theorems(
     data: str,
     valid: str = "",
     test: str = "",
-    validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.02,
+    validation_fraction: FractionBelowOne = 0.02,
     base: str = "sentence-transformers/all-MiniLM-L6-v2",
     adapter: str = "",
     projection: str = "",

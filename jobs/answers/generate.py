@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from annotated_types import Interval
-
 from ratchet.errors import InputError
 from ratchet.extras import require_extra
 from ratchet.jobs import needs
@@ -34,6 +32,7 @@ from ratchet.orchestrator.job_interface import (
     NonNegativeFloat,
     NonNegativeInt,
     Parents,
+    PositiveFraction,
     PositiveInt,
     Result,
     Seed,
@@ -54,7 +53,7 @@ class Config(InferenceConfig):
     """Completions per question."""
     temperature: NonNegativeFloat = 0.0
     """Sampling temperature. 0: greedy decoding."""
-    top_p: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    top_p: PositiveFraction = 1.0
     """Sample only from the most likely tokens, up to this total probability. 1: from all tokens."""
     top_k: NonNegativeInt = 0
     """Sample only from this number of most likely tokens. 0: from all tokens."""

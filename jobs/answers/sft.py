@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Interval
+from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
@@ -21,6 +21,7 @@ from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
 from ratchet.orchestrator.job_interface import (
     Context,
+    Fraction,
     Job,
     Needs,
     NonNegativeInt,
@@ -53,7 +54,7 @@ class Config(training.FinetuneConfig):
     (metrics `too_long` and `valid/too_long`). None: 2048, or as many as the model has positions."""
     checkpoints: tuple[PositiveInt, ...] = ()
     """Training steps after which the model is evaluated and saved, besides the best model. Empty: see `eval_steps`."""
-    ce_weight: Annotated[float, Interval(ge=0, le=1)] = 1.0
+    ce_weight: Fraction = 1.0
     """Weight of the cross-entropy (CE) on the targets against the KL divergence from the teacher's distributions. The
     loss is ce_weight * CE + (1 - ce_weight) * KL. Values below 1 need the input `teacher`."""
     teacher_temperature: PositiveFloat = 1.0

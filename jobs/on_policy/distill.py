@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Interval
+from annotated_types import Ge
 
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat, check_verifier
@@ -23,10 +23,12 @@ from ratchet.jobs.on_policy.options import check_training, check_turns, fill_opt
 from ratchet.jobs.training import config as training
 from ratchet.orchestrator.job_interface import (
     Context,
+    Fraction,
     Job,
     Needs,
     Parents,
     PositiveFloat,
+    PositiveFraction,
     PositiveInt,
     Result,
     Tokens,
@@ -48,15 +50,15 @@ class Config(training.OptimizerConfig):
     """Training steps after which the model is evaluated and saved. It is always evaluated after the last step."""
     batch_size: Annotated[PositiveInt, Unit("samples")] = 16
     """Number of samples per training step, over all workers."""
-    lmbda: Annotated[float, Interval(ge=0, le=1)] = 0.5
+    lmbda: Fraction = 0.5
     """Probability that a training step takes the student's own answers instead of the targets (lambda in the paper)."""
-    beta: Annotated[float, Interval(ge=0, le=1)] = 0.5
+    beta: Fraction = 0.5
     """Weight of the teacher in the mixture of the divergence. 0: forward KL divergence. 1: reverse KL divergence."""
     teacher_temperature: PositiveFloat = 1.0
     """Temperature of the divergence: divides the logits of teacher and student."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature of the student's answers."""
-    top_p: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    top_p: PositiveFraction = 1.0
     """Sample only from the most likely tokens, up to this total probability. 1: from all tokens."""
     max_new_tokens: Tokens = 512
     """Maximum length of an answer of the student, in training and at evaluations."""

@@ -15,6 +15,8 @@ from annotated_types import Interval
 from ratchet.errors import InputError
 from ratchet.orchestrator.job_interface import (
     Context,
+    Fraction,
+    FractionBelowOne,
     Job,
     NonNegativeInt,
     Parents,
@@ -41,16 +43,16 @@ class Config:
     """Queries that stay in one split. `question`: the queries of a question. `document`: queries that share a positive,
     directly or through other queries; no positive of `valid` and `test` is then a positive of a training query.
     `query`: each query is split on its own."""
-    test_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.2
+    test_fraction: FractionBelowOne = 0.2
     """Fraction of the questions (with split_by=document: of the queries) in the test split, which is only used for the
     final metrics. 0: no test split."""
-    validation_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.1
+    validation_fraction: FractionBelowOne = 0.1
     """Fraction of the rest in the valid split, which selects checkpoints and settings; at least 8 groups of queries, if
     that leaves two thirds of the rest for training. 0: no valid split."""
     max_held_out: Annotated[PositiveInt, Unit("queries")] = 5000
     """Maximum number of queries (of questions with split_by=question) that are drawn for `valid`, and for `test`: more
     make the intervals of metrics little narrower."""
-    unseen_fraction: Annotated[float, Interval(ge=0, le=1)] = 0.0
+    unseen_fraction: Fraction = 0.0
     """Minimum fraction of `valid` without a positive of a training query. Set it to the fraction that is expected in
     use, so that models that only memorize labels are not selected. To reach it, the training queries of some positives
     of `valid` are left out, those with the fewest training queries first."""

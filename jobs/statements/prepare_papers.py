@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Gt, Lt
 
 from ratchet.orchestrator.job_interface import (
     Context,
+    FractionBelowOne,
     Job,
     Parents,
     PositiveInt,
@@ -33,7 +34,7 @@ LEFT_OUT = ("blank_statements", "repeated_statements", "in_other_papers")
 class Config:
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.2
     """Fraction of the papers in the test split, used for the final metrics only. Ignored if `test` is given."""
-    validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.02
+    validation_fraction: FractionBelowOne = 0.02
     """Fraction of the remaining papers in the valid split, which selects checkpoints. Ignored if `valid` is given."""
     deduplicate: bool = True
     """Keep a text that occurs in several papers, or several times in one, only once."""

@@ -17,11 +17,13 @@ from ratchet.models.model_files import check_folder
 from ratchet.models.model_kind import read_object
 from ratchet.orchestrator.job_interface import (
     Division,
+    FractionBelowOne,
     Neutral,
     NonNegativeFloat,
     NonNegativeInt,
     Parents,
     PositiveFloat,
+    PositiveFraction,
     PositiveInt,
     Result,
     Seed,
@@ -51,7 +53,7 @@ class OptimizerConfig:
     """LoRA alpha: the adapter's update is scaled by lora_alpha / lora_r."""
     target_modules: str = "all-linear"
     """Modules that get LoRA layers: `all-linear`, or module names separated by commas."""
-    warmup_ratio: Annotated[float, Interval(ge=0, lt=1)] = 0.1
+    warmup_ratio: FractionBelowOne = 0.1
     """Fraction of all training steps in which the learning rate rises linearly to its peak."""
     warmup_steps: Annotated[NonNegativeInt, Unit("training steps")] | None = None
     """Number of warm-up steps, instead of warmup_ratio. None: warmup_ratio of all training steps."""
@@ -84,7 +86,7 @@ class FinetuneConfig(OptimizerConfig):
 
     epochs: PositiveInt = 4
     """Passes over the training data. The model of the evaluation with the best `metric` is kept."""
-    lora_dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    lora_dropout: FractionBelowOne = 0.0
     """Dropout on the inputs of LoRA layers. On CPUs it makes training up to a tenth slower."""
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
     """Maximum length of a text. Longer texts are truncated. Saved with the trained model. None: as in the base."""
@@ -144,7 +146,7 @@ class FinetuneConfig(OptimizerConfig):
 class RankFinetuneConfig(FinetuneConfig):
     """Settings of finetuning jobs that evaluate rankings of held-out rows."""
 
-    significance_level: Annotated[float, Interval(gt=0, le=1)] = 0.05
+    significance_level: PositiveFraction = 0.05
     """The best new model replaces the current best only if the p-value of its improvement is at most this. The test is
     paired over groups of held-out rows, and corrected for choosing the best of several evaluations. 1: any improvement
     is enough. If the metric changed for too few groups to reach this level, the test compares the held-out losses."""
@@ -158,9 +160,9 @@ class RetrievalFinetuneConfig(RankFinetuneConfig):
     """Maximum number of queries per training step, over all workers. All batches of an epoch are of similar size."""
     num_negatives: NonNegativeInt = 4
     """Maximum number of mined negatives per query in a training step, sampled anew in each epoch."""
-    eval_fraction: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    eval_fraction: PositiveFraction = 1.0
     """Fraction of the groups of `valid` that are evaluated during training, drawn at random."""
-    label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+    label_smoothing: FractionBelowOne = 0.0
     """Fraction of the target probability that is spread evenly over all passages. Applies to the loss on the labels
     only, not to the teacher's scores."""
     distillation: Distillation = "none"

@@ -16,10 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Interval, Unit
+from annotated_types import Interval, Unit
 
 from ratchet.errors import InputError
-from ratchet.orchestrator.job_interface.settings import check_job, require
+from ratchet.orchestrator.job_interface.settings import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Tokens,
+    check_job,
+    require,
+)
 from ratchet.orchestrator.job_interface.shared_files import SharedFiles
 
 
@@ -29,14 +37,14 @@ class Resources:
 
     workers: Annotated[int, Interval(ge=1, le=100_000)] | None = None
     """Number of workers. None: as many as fit on the GPUs of the cluster at its largest, or one without GPUs."""
-    min_workers: Annotated[int, Ge(1)] | None = None
+    min_workers: PositiveInt | None = None
     """Minimum number of workers to start with if not all fit. None: wait for all. In a map over shards, more workers
     join as machines come. A training run restarts from its last checkpoint as more workers when machines come, and as
     fewer when some are lost (with zero_stage=3 from the beginning)."""
-    cpus: Annotated[float, Gt(0)] | None = None
+    cpus: PositiveFloat | None = None
     """CPUs per worker. None: the largest number at which all workers fit on the machines. On machines with GPUs, at
     most the share of the worker's GPUs, or of one GPU, less one CPU for other steps."""
-    gpus: Annotated[float, Ge(0)] | None = None
+    gpus: NonNegativeFloat | None = None
     """GPUs per worker. None: 1 if the cluster has GPUs, else 0. With several, inference spreads a model over them."""
     memory: Annotated[float, Interval(ge=0, le=100_000), Unit("GB")] = 0.0
     """Host memory to reserve per worker. 0: no reservation."""
@@ -46,15 +54,15 @@ class Resources:
     """Node labels such as `market=on-demand`. Workers run on nodes that have all of them."""
     placement: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
     """Ray's placement strategy for the workers of a training run."""
-    batch_tokens: Annotated[int, Ge(1), Unit("tokens")] = 16_384
+    batch_tokens: Tokens = 16_384
     """Tokens per forward pass at inference, padding included."""
-    micro_batch_size: Annotated[int, Ge(1), Unit("rows")] | None = None
+    micro_batch_size: Annotated[PositiveInt, Unit("rows")] | None = None
     """Rows per forward and backward pass of training. None: chosen by the job. It does not change the result. Smaller
     micro batches need less memory; embedders then embed each text twice (gradient caching)."""
-    timeout: Annotated[float, Gt(0), Unit("seconds")] = 1800.0
+    timeout: Annotated[PositiveFloat, Unit("seconds")] = 1800.0
     """Time after which a training worker that does not answer counts as lost. All workers then restart from the last
     checkpoint."""
-    retries: Annotated[int, Ge(0)] = 3
+    retries: NonNegativeInt = 3
     """Number of retries of a step after transient errors, such as a lost worker. Invalid input is never retried."""
 
     @property
