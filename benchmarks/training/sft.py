@@ -105,7 +105,7 @@ def ours(given: argparse.Namespace) -> dict[str, float]:
             WorkerInfo(0, 1, "cpu"),
             Resources(1, cpus=float(given.threads), gpus=0.0),
         )
-        task = SftTask(worker, config, inputs, resources, folder / "lengths.json")
+        task = SftTask(worker, config, inputs, resources)
         return steps(task, tokens_of(folder, samples))
 
 

@@ -4,7 +4,6 @@ The model is evaluated on held-out samples during training: by the loss, and by 
 model is kept, and the models after the training steps in `checkpoints`.
 """
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -164,12 +163,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             f"sft.ce_weight: {config.ce_weight} given, without a teacher; expected 1; give the output of"
             " teacher_logprobs as teacher, or raise ce_weight"
         )
-    lengths = context.work / "lengths.json"
-    config = fill_defaults(config)
-    result, _ = run_finetuning(context, config, SftTask, inputs, lengths=lengths)
-    counts, tokens = json.loads(lengths.read_text())
-    tables = {**result.tables, "tokens per training sample": tokens}
-    return replace(result, metrics={**result.metrics, **counts}, tables=tables)
+    return run_finetuning(context, fill_defaults(config), SftTask, inputs)[0]
 
 
 JOB = Job(

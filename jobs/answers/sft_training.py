@@ -1,6 +1,5 @@
 """Training of a decoder on a task's answers: batches, loss and evaluation."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from ratchet.jobs.answers.lengths import SAMPLE
 from ratchet.jobs.answers.token_table import TokenTable
 from ratchet.jobs.training.evaluation import Evaluation
 from ratchet.jobs.training.task import Batch
-from ratchet.jobs.training.worker import WorkerInfo, gather_objects
+from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models.losses import causal_lm_loss
 from ratchet.models.losses.causal_lm_loss import TeacherLogprobs
 from ratchet.orchestrator.job_interface import Resources
@@ -46,14 +45,8 @@ class SftTask(AnswerTask):
     inputs: "Inputs"
 
     def __init__(
-        self,
-        worker: WorkerInfo,
-        config: "Config",
-        inputs: "Inputs",
-        resources: Resources,
-        lengths: Path,
+        self, worker: WorkerInfo, config: "Config", inputs: "Inputs", resources: Resources
     ) -> None:
-        """lengths: JSON file that the first worker writes: numbers of samples, and a table of their lengths."""
         super().__init__(worker, config, inputs, resources, config.dtype)
         self.decoder.conversations.check_labels()
         for folder in (inputs.train, inputs.valid):
@@ -64,20 +57,18 @@ class SftTask(AnswerTask):
         self.teacher: Teacher | None = None
         if inputs.teacher is not None:
             self.teacher = Teacher(inputs.teacher, self.train)
-        if worker.rank == 0:
-            size_N = self.train.size_N
-            counts = {
-                "samples": len(size_N),
-                "too_long": too_long,
-                "longest": int(size_N.max()),
-                "valid/too_long": left_out,
-            }
-            tokens = [
-                summarize_tokens("prompt", (size_N - self.train.labels_N).tolist()),
-                summarize_tokens("target", self.train.labels_N.tolist()),
-                summarize_tokens("sample", size_N.tolist()),
-            ]
-            lengths.write_text(json.dumps([counts, tokens]))
+        size_N = self.train.size_N
+        self.counts = {
+            "samples": len(size_N),
+            "too_long": too_long,
+            "longest": int(size_N.max()),
+            "valid/too_long": left_out,
+        }
+        self.tables["tokens per training sample"] = [
+            summarize_tokens("prompt", (size_N - self.train.labels_N).tolist()),
+            summarize_tokens("target", self.train.labels_N.tolist()),
+            summarize_tokens("sample", size_N.tolist()),
+        ]
         self.steps = self.count_steps(len(self.train), -(-len(self.train) // config.batch_size))
 
     def batch(self, epoch: int, step: int) -> Batch:
@@ -87,10 +78,8 @@ class SftTask(AnswerTask):
         size_n = self.train.size_N[samples]
         own = samples[distribute(size_n, self.worker.world_size)[self.worker.rank]]
         microbatches = []
-        for rows in self.make_passes(self.train.size_N[own]):
+        for rows in self.equalize(self.make_passes(self.train.size_N[own])):
             microbatches.append(Microbatch(own[rows].tolist(), labels))
-        missing = max(gather_objects(len(microbatches))) - len(microbatches)
-        microbatches += [Microbatch([], labels)] * missing
         return Batch(microbatches, int(self.train.size_N[own].sum()))
 
     def loss(self, microbatch: Microbatch) -> Tensor:

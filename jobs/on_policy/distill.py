@@ -7,7 +7,6 @@ go on after its own mistakes, which targets do not contain. Each worker loads th
 evaluation mode and without gradients.
 """
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -156,10 +155,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.jobs.training.finetuning import run_finetuning
 
     check_samples(inputs.train)  # at plan time they may not have existed
-    counts = context.work / "counts.json"
-    options = make_options(config)
-    result, _ = run_finetuning(context, options, DistillTask, inputs, counts=counts)
-    return replace(result, metrics={**result.metrics, **json.loads(counts.read_text())})
+    return run_finetuning(context, make_options(config), DistillTask, inputs)[0]
 
 
 JOB = Job(

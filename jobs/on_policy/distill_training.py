@@ -6,7 +6,6 @@ of Qwen2.5-1.5B and Qwen2.5-7B. GKDTrainer and GOLDTrainer sample answers that d
 workers, and have no place for another way to sample.
 """
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,14 +62,8 @@ class DistillTask(AnswerTask):
     inputs: "Inputs"
 
     def __init__(
-        self,
-        worker: WorkerInfo,
-        config: "Options",
-        inputs: "Inputs",
-        resources: Resources,
-        counts: Path,
+        self, worker: WorkerInfo, config: "Options", inputs: "Inputs", resources: Resources
     ) -> None:
-        """counts: JSON file that the first worker writes: numbers of samples, and of on-policy steps."""
         os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"  # GKDTrainer may change: setup.cfg pins TRL
         super().__init__(worker, config, inputs, resources, config.dtype)
         conversations = self.decoder.conversations
@@ -96,14 +89,12 @@ class DistillTask(AnswerTask):
         self.row_D = draw_order(len(self.train), draws, config.seed)
         """The row of the sample of each draw, int64 [D]. A training step takes `batch_size` draws."""
         self.is_on_policy = draw_on_policy(config.steps, config.lmbda, config.seed)
-        if worker.rank == 0:
-            found = {
-                "samples": len(self.train),
-                "too_long": too_long,
-                "valid/too_long": left_out,
-                "on_policy_steps": int(self.is_on_policy.sum()),
-            }
-            counts.write_text(json.dumps(found))
+        self.counts = {
+            "samples": len(self.train),
+            "too_long": too_long,
+            "valid/too_long": left_out,
+            "on_policy_steps": int(self.is_on_policy.sum()),
+        }
 
     def batch(self, epoch: int, step: int) -> Batch:
         """Return one microbatch per forward pass. All workers have equally many; some may be empty."""
@@ -118,10 +109,8 @@ class DistillTask(AnswerTask):
         sizes = np.array([len(one.student.ids) for one in rows])
         labels = sum(gather_objects(sum(one.student.labels for one in rows)))
         microbatches = []
-        for group in self.make_passes(sizes):
+        for group in self.equalize(self.make_passes(sizes)):
             microbatches.append(Microbatch([rows[i] for i in group], labels))
-        missing = max(gather_objects(len(microbatches))) - len(microbatches)
-        microbatches += [Microbatch([], labels)] * missing
         return Batch(microbatches, int(sizes.sum()))
 
     def loss(self, microbatch: Microbatch) -> Tensor:

@@ -9,7 +9,6 @@ the training step (Yu et al. 2025, "DAPO"). TRL's GRPOTrainer does the training 
 their questions.
 """
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -156,16 +155,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     while config.batch_size % workers:
         workers -= 1
     context = replace(context, resources=replace(context.resources, workers=workers))
-    counts = context.work / "counts.json"
-    options = make_options(config)
-    result, history = run_finetuning(context, options, GrpoTask, inputs, counts=counts)
+    result, history = run_finetuning(context, make_options(config), GrpoTask, inputs)
     last = history.others["reward"][-10:]
-    metrics = {
-        **result.metrics,
-        **json.loads(counts.read_text()),
-        "reward": round(sum(last) / len(last), 6),
-    }
-    return replace(result, metrics=metrics)
+    reward = round(sum(last) / len(last), 6)
+    return replace(result, metrics={**result.metrics, "reward": reward})
 
 
 JOB = Job(

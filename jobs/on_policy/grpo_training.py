@@ -8,7 +8,6 @@ Checkpoints have the layout of Trainer's and are also published atomically, but 
 questions; TRL compares the rewards of a question within a worker, and accelerate averages the gradients.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -136,15 +135,9 @@ class GrpoTask(AnswerTask):
     inputs: "Inputs"
 
     def __init__(
-        self,
-        worker: WorkerInfo,
-        config: "Options",
-        inputs: "Inputs",
-        resources: Resources,
-        counts: Path,
+        self, worker: WorkerInfo, config: "Options", inputs: "Inputs", resources: Resources
     ) -> None:
-        """counts: JSON file that the first worker writes: numbers of samples. Raises InputError for a number of workers
-        that does not divide `batch_size`."""
+        """Raises InputError for a number of workers that does not divide `batch_size`."""
         if config.batch_size % worker.world_size:
             raise InputError(
                 f"grpo.workers: {worker.world_size} given, for batch_size={config.batch_size}; expected a divisor,"
@@ -165,9 +158,7 @@ class GrpoTask(AnswerTask):
                 f"grpo.max_prompt_length: {limit} given, and all {len(size_N)} prompts of"
                 f" {inputs.train} are longer; expected some that fit; raise it"
             )
-        if worker.rank == 0:
-            found = {"samples": len(kept_N), "too_long": len(size_N) - len(kept_N)}
-            counts.write_text(json.dumps(found))
+        self.counts = {"samples": len(kept_N), "too_long": len(size_N) - len(kept_N)}
         self.row_D = kept_N[draw_order(len(kept_N), config.steps * config.batch_size, config.seed)]
         """The row of the sample of each draw, int64 [D]. A training step takes `batch_size` draws."""
         self.longest = int(size_N[self.row_D].max())

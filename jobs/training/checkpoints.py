@@ -165,21 +165,14 @@ class Checkpoints:
             shutil.rmtree(fresh / f"worker-{rank}")
         publish(fresh, target, everything)
         self.files.send(target)
-        self._send_small_files()
+        if self.context.logs is not None:
+            self.files.send(self.context.logs)
         known = []
         for one in list_checkpoints(self.context):
             if _attempt(one) <= self.context.attempt and one not in self.unfit:
                 known.append(one)
         for old in sorted(known, key=_attempt)[:-KEPT]:
             self.files.discard(old)
-
-    def _send_small_files(self) -> None:
-        """Send the event files, and what the task has written into the work folder."""
-        if self.context.logs is not None:
-            self.files.send(self.context.logs)
-        for path in self.context.work.iterdir():
-            if path.is_file():
-                self.files.send(path)
 
     def restore(self) -> TrainHistory:
         """Load the last intact checkpoint. Return its history, or a new one if there is no checkpoint. Collective.

@@ -164,6 +164,4 @@ class EmbeddingTask(FinetuneTask):
             groups = np.array_split(order, -(-len(order) // most))
         else:
             groups = []
-        wanted = max(gather_objects(len(groups)))
-        missing = wanted - len(groups)
-        return [*groups, *[np.zeros(0, np.int64)] * missing]
+        return self.equalize(groups)

@@ -114,6 +114,7 @@ def run_finetuning(
         "trainable_weights": trainable_weights,
         "weights": weights,
         "trainable_percent": round(100 * trainable_weights / weights, 4),
+        **history.counts,
     }
     tables = {f"{config.unit}s": _tabulate(config, history, numbers, kept)}
     curves = _draw_curves(history)
@@ -121,8 +122,8 @@ def run_finetuning(
         found = {"metric": config.metric, "tables": tables, "curves": curves}
         found["changed"] = metrics["changed"]
         (context.out / "history.json").write_text(json.dumps(found) + "\n")
-    result = Result(metrics, tables, curves, note="; ".join(filter(None, notes)))
-    return result, history
+    tables |= history.tables
+    return Result(metrics, tables, curves, note="; ".join(filter(None, notes))), history
 
 
 def number_evaluations(config: FinetuneConfig, history: TrainHistory) -> list[int]:

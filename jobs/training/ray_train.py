@@ -101,9 +101,6 @@ def train(
 
 def _find_finished(context: Context, config: FinetuneConfig) -> Path | None:
     """Return the last checkpoint if it is intact and the training is finished, else None."""
-    for name in context.files.list_sent(context.work):
-        if name.endswith(".json"):  # what the task has written
-            context.files.fetch(context.work / name)
     found = list_checkpoints(context)
     if not found:
         return None

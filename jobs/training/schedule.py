@@ -39,6 +39,10 @@ class TrainHistory:
     """Number of workers that wrote the checkpoint."""
     shard_stage: int = 0
     """ZeRO stage that wrote the checkpoint."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """`FinetuneTask.counts`."""
+    tables: dict[str, list[dict[str, float | int | str]]] = field(default_factory=dict)
+    """`FinetuneTask.tables`."""
     resumed: list[int] = field(default_factory=list)
     """Number of training steps done at each resume from a checkpoint."""
 

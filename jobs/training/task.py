@@ -21,7 +21,7 @@ from torch import Tensor
 from ratchet.errors import InputError
 from ratchet.jobs.training.config import find_start
 from ratchet.jobs.training.evaluation import Evaluation
-from ratchet.jobs.training.worker import WorkerInfo
+from ratchet.jobs.training.worker import WorkerInfo, gather_objects
 from ratchet.models.adapters import lora
 from ratchet.models.batching import find_overhead, group_by_length
 from ratchet.models.engine import load_partitioned
@@ -67,6 +67,10 @@ class FinetuneTask:
         self.multiple, self.pass_tokens = size_passes(
             self.device, resources.batch_tokens, training=True
         )
+        self.counts: dict[str, int] = {}
+        """Metrics of the result that are known before training, such as numbers of samples."""
+        self.tables: dict[str, list[dict[str, float | int | str]]] = {}
+        """Tables of the result that are known before training."""
         self._ahead: dict[tuple[int, int], Future[Any]] = {}
         self._thread = ThreadPoolExecutor(1)
 
@@ -198,6 +202,11 @@ class FinetuneTask:
         """Group rows of similar length into forward passes. Return the row indices of each pass."""
         overhead = find_overhead(self.device, self.model.config.get_text_config().hidden_size)
         return group_by_length(lengths, self.pass_tokens, self.multiple, overhead)
+
+    def equalize(self, passes: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return forward passes, with empty ones for a worker that has fewer than another. Collective."""
+        missing = max(gather_objects(len(passes))) - len(passes)
+        return [*passes, *[np.zeros(0, np.int64)] * missing]
 
     def split_rows(self, rows: int) -> np.ndarray:
         """Return the indices of the rows that this worker evaluates, a consecutive range of `rows`."""

@@ -122,6 +122,8 @@ class Trainer:
         history = self.history
         if not history.weights:
             history.weights = list(PeftModel.get_nb_trainable_parameters(self.task.model))
+            history.counts = self.task.counts
+            history.tables = self.task.tables
         if not history.start:
             self._report("evaluating the start")
             found = self.task.evaluate_start()

@@ -148,7 +148,6 @@ def test_a_teacher_teaches_by_distributions_and_by_answers(
         dataclasses.replace(FAST, ce_weight=0.5),
         inputs(made, teacher=said.out),
         Resources(1, 1.0, 0.0),
-        tmp_path / "lengths.json",
     )
     loss = one.loss(one.batch(0, 0).microbatches[0])
     assert torch.isfinite(loss)
@@ -158,7 +157,6 @@ def test_a_teacher_teaches_by_distributions_and_by_answers(
             FAST,
             dataclasses.replace(inputs(made, teacher=said.out), train=made / "prepared/test"),
             Resources(1, 1.0, 0.0),
-            tmp_path / "lengths.json",
         )
 
     # The correct answers of a teacher become samples, others do not.

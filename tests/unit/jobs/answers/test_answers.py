@@ -95,20 +95,14 @@ def test_a_wrong_target_is_named_before_anything_runs(tmp_path: Path) -> None:
 
 
 def gradient(
-    made: Path, tmp_path: Path, workers: int, micro_batch_size: int | None = None, **change: Any
+    made: Path, workers: int, micro_batch_size: int | None = None, **change: Any
 ) -> tuple[float, dict[str, Any]]:
     """(loss, gradients) of a step over workers that run one after the other, as their mean."""
     config = dataclasses.replace(FAST, **change)
     resources = Resources(workers, 1.0, 0.0, micro_batch_size=micro_batch_size)
     total, sums = 0.0, {}
     for rank in range(workers):
-        one = SftTask(
-            WorkerInfo(rank, workers, "cpu"),
-            config,
-            inputs(made),
-            resources,
-            tmp_path / "lengths.json",
-        )
+        one = SftTask(WorkerInfo(rank, workers, "cpu"), config, inputs(made), resources)
         for microbatch in one.batch(1, 2).microbatches:
             loss = one.loss(microbatch)
             loss.backward()
@@ -120,9 +114,9 @@ def gradient(
 
 
 @pytest.fixture(scope="module")
-def whole(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, dict[str, Any]]:
+def whole(made: Path) -> tuple[float, dict[str, Any]]:
     """(loss, gradients) of the same step on one worker."""
-    return gradient(made, tmp_path_factory.mktemp("whole"), 1)
+    return gradient(made, 1)
 
 
 @pytest.mark.parametrize(
@@ -131,10 +125,9 @@ def whole(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, 
     ids=["2", "4", "micro"],
 )
 def test_workers_and_micro_batches_change_nothing(
-    made: Path, whole: tuple[float, dict[str, Any]], tmp_path: Path, change: dict[str, Any]
+    made: Path, whole: tuple[float, dict[str, Any]], change: dict[str, Any]
 ) -> None:
-    check_equal(whole, gradient(made, tmp_path, **change))
-    assert json.loads((tmp_path / "lengths.json").read_text())[0]["samples"] == 97
+    check_equal(whole, gradient(made, **change))
 
 
 def test_a_teachers_rows_are_found_by_the_samples_ids(tmp_path: Path) -> None:
@@ -192,27 +185,16 @@ def check_equal(one: tuple[float, dict[str, Any]], other: tuple[float, dict[str,
         torch.testing.assert_close(others[name], value, rtol=1e-4, atol=1e-5 * scale, msg=name)
 
 
-def test_what_is_too_long_is_left_out_whole_and_counted(made: Path, tmp_path: Path) -> None:
-    plain = SftTask(
-        WorkerInfo(0, 1, "cpu"),
-        FAST,
-        inputs(made),
-        Resources(1, 1.0, 0.0),
-        tmp_path / "lengths.json",
-    )
+def test_what_is_too_long_is_left_out_whole_and_counted(made: Path) -> None:
+    plain = SftTask(WorkerInfo(0, 1, "cpu"), FAST, inputs(made), Resources(1, 1.0, 0.0))
+    assert plain.counts["samples"] == 97
     sizes, held_out = (sorted(table.size_N.tolist()) for table in (plain.train, plain.valid))
     limit = sizes[40]
     assert held_out[0] <= limit < held_out[-1]
     config = dataclasses.replace(FAST, max_length=limit)
-    SftTask(
-        WorkerInfo(0, 1, "cpu"),
-        config,
-        inputs(made),
-        Resources(1, 1.0, 0.0),
-        tmp_path / "lengths.json",
-    )
+    cut = SftTask(WorkerInfo(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0))
     fit = sum(size <= limit for size in sizes)
-    assert json.loads((tmp_path / "lengths.json").read_text())[0] == {
+    assert cut.counts == {
         "samples": fit,
         "too_long": 97 - fit,
         "valid/too_long": sum(size > limit for size in held_out),
@@ -220,13 +202,7 @@ def test_what_is_too_long_is_left_out_whole_and_counted(made: Path, tmp_path: Pa
     }
     config = dataclasses.replace(FAST, max_length=4)
     with pytest.raises(InputError, match=r"all 97 samples of .* are longer"):
-        SftTask(
-            WorkerInfo(0, 1, "cpu"),
-            config,
-            inputs(made),
-            Resources(1, 1.0, 0.0),
-            tmp_path / "lengths.json",
-        )
+        SftTask(WorkerInfo(0, 1, "cpu"), config, inputs(made), Resources(1, 1.0, 0.0))
 
 
 def test_a_ce_weight_below_one_needs_a_teacher(made: Path, context: MakeContext) -> None:
@@ -426,13 +402,7 @@ def test_current_best_over_the_trained_base(
 ) -> None:
     """The base is loaded once."""
     where, resources = (WorkerInfo(0, 1, "cpu"), Resources(1, 1.0, 0.0))
-    best = SftTask(
-        where,
-        dataclasses.replace(FAST, method="lora"),
-        inputs(made),
-        resources,
-        tmp_path / "l.json",
-    )
+    best = SftTask(where, dataclasses.replace(FAST, method="lora"), inputs(made), resources)
     with torch.no_grad():
         for name, weight in best.model.named_parameters():
             if "lora_B" in name:
@@ -448,7 +418,7 @@ def test_current_best_over_the_trained_base(
     )
     current = dataclasses.replace(inputs(made), current_best=tmp_path)
     config = dataclasses.replace(FAST, method="lora", lora_r=4)
-    task = SftTask(where, config, current, resources, tmp_path / "l.json")
+    task = SftTask(where, config, current, resources)
     own = task.evaluate().metrics
     assert task.evaluate_start().metrics == pytest.approx(expected, abs=1e-6)
     assert task.evaluate().metrics == own != expected

@@ -108,9 +108,7 @@ def test_all_jobs_ask_with_the_same_tokens(made: Path, tmp_path: Path) -> None:
     assert (ids.tolist(), parameters["stop"]) == (expected, ["</answer>", "\n\n\n"]), "of vLLM"
 
     inputs = sft.Inputs(model, samples, made / "asked/valid")
-    task = sft_training.SftTask(
-        WorkerInfo(0, 1, "cpu"), FAST, inputs, Resources(1, 1.0, 0.0), tmp_path / "lengths.json"
-    )
+    task = sft_training.SftTask(WorkerInfo(0, 1, "cpu"), FAST, inputs, Resources(1, 1.0, 0.0))
     own = task.train[0]
     assert own.ids[: own.trained.index(True)] == expected
     assert task.stop == ("</answer>", "\n\n\n")
@@ -282,13 +280,7 @@ def test_answers_with_the_end_of_an_answer_in_them_are_refused(made: Path, tmp_p
         sft.check(sft.Config(), given, {})
     one = Resources(workers=1, cpus=1.0, gpus=0.0)
     with pytest.raises(InputError, match=r"made/train: sample .*'<\|im_end\|>' in an answer"):
-        sft_training.SftTask(
-            WorkerInfo(0, 1, "cpu"),
-            sft.Config(learning_rate=1e-4),
-            given,
-            one,
-            tmp_path / "lengths.json",
-        )
+        sft_training.SftTask(WorkerInfo(0, 1, "cpu"), sft.Config(learning_rate=1e-4), given, one)
 
 
 def test_answers_whose_thoughts_the_template_drops_are_refused(made: Path, tmp_path: Path) -> None:

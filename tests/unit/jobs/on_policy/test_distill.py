@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,10 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> distill.Inputs:
     return make_distill_files(tmp_path_factory.mktemp("distill"))
 
 
-def make_task(
-    config: distill.Config, inputs: distill.Inputs, folder: Path, **resources: Any
-) -> DistillTask:
+def make_task(config: distill.Config, inputs: distill.Inputs, **resources: Any) -> DistillTask:
     options = distill.make_options(config)
     asked = Resources(workers=1, cpus=1.0, gpus=0.0, **resources)
-    return DistillTask(WorkerInfo(0, 1, "cpu"), options, inputs, asked, folder / "counts.json")
+    return DistillTask(WorkerInfo(0, 1, "cpu"), options, inputs, asked)
 
 
 def compute_divergence(
@@ -64,10 +61,10 @@ def compute_divergence(
 @pytest.mark.parametrize("beta", [0.0, 0.3, 0.5, 1.0])
 @pytest.mark.parametrize("lmbda", [0.0, 1.0])
 def test_a_training_step_is_that_of_the_paper(
-    inputs: distill.Inputs, tmp_path: Path, beta: float, lmbda: float, micro_batch_size: int | None
+    inputs: distill.Inputs, beta: float, lmbda: float, micro_batch_size: int | None
 ) -> None:
     config = dataclasses.replace(FAST, lmbda=lmbda, beta=beta, teacher_temperature=1.5)
-    task = make_task(config, inputs, tmp_path, micro_batch_size=micro_batch_size)
+    task = make_task(config, inputs, micro_batch_size=micro_batch_size)
     batch = task.batch(0, 1)
     rows = [row for part in batch.microbatches for row in part.rows]
     assert len(rows) == 4
@@ -93,9 +90,9 @@ def test_a_training_step_is_that_of_the_paper(
     assert not task.teacher.model.training
 
 
-def test_answers_are_the_students_or_the_targets(inputs: distill.Inputs, tmp_path: Path) -> None:
-    own = make_task(dataclasses.replace(FAST, lmbda=1.0), inputs, tmp_path)
-    given = make_task(dataclasses.replace(FAST, lmbda=0.0), inputs, tmp_path, micro_batch_size=1)
+def test_answers_are_the_students_or_the_targets(inputs: distill.Inputs) -> None:
+    own = make_task(dataclasses.replace(FAST, lmbda=1.0), inputs)
+    given = make_task(dataclasses.replace(FAST, lmbda=0.0), inputs, micro_batch_size=1)
     decode = own.decoder.conversations.decode
     texts: dict[str, list[str]] = {"own": [], "given": []}
     for name, task in (("own", own), ("given", given)):
@@ -110,16 +107,11 @@ def test_answers_are_the_students_or_the_targets(inputs: distill.Inputs, tmp_pat
     assert "so" not in texts["own"]
     assert len(set(texts["own"])) == 4
     # They depend on the seed and the draw alone.
-    again = make_task(dataclasses.replace(FAST, lmbda=1.0), inputs, tmp_path)
+    again = make_task(dataclasses.replace(FAST, lmbda=1.0), inputs)
     [part] = again.batch(0, 0).microbatches
     [before] = own.batch(0, 0).microbatches
     assert part == before
-    assert json.loads((tmp_path / "counts.json").read_text()) == {
-        "samples": 7,
-        "too_long": 0,
-        "valid/too_long": 0,
-        "on_policy_steps": 6,
-    }
+    assert own.counts == {"samples": 7, "too_long": 0, "valid/too_long": 0, "on_policy_steps": 6}
 
 
 def test_steps_are_on_policy_with_probability_lambda() -> None:
@@ -128,8 +120,8 @@ def test_steps_are_on_policy_with_probability_lambda() -> None:
     assert (draw_on_policy(50, 0.5, 3) == draw_on_policy(50, 0.5, 3)).all()
 
 
-def test_the_held_out_loss_is_that_of_the_targets(inputs: distill.Inputs, tmp_path: Path) -> None:
-    task = make_task(dataclasses.replace(FAST, lmbda=1.0, beta=0.0), inputs, tmp_path)
+def test_the_held_out_loss_is_that_of_the_targets(inputs: distill.Inputs) -> None:
+    task = make_task(dataclasses.replace(FAST, lmbda=1.0, beta=0.0), inputs)
     total, labels = 0.0, 0
     for number in range(4):
         prompt = task.valid_prompts[number].as_py()
@@ -153,7 +145,7 @@ def test_a_teacher_may_have_more_tokens_and_another_template(
 ) -> None:
     given = make_other_teacher(inputs, tmp_path / "teacher")
     distill.check(FAST, given, {})
-    task = make_task(dataclasses.replace(FAST, lmbda=1.0), given, tmp_path)
+    task = make_task(dataclasses.replace(FAST, lmbda=1.0), given)
     assert task.teacher.model.get_output_embeddings().out_features > len(task.shared_S)
     assert len(task.shared_S) == len(task.decoder.tokenizer)
     batch = task.batch(0, 0)

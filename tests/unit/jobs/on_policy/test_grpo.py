@@ -46,10 +46,10 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> grpo.Inputs:
     return make_grpo_files(tmp_path_factory.mktemp("grpo"))
 
 
-def make_task(config: grpo.Config, inputs: grpo.Inputs, folder: Path, **resources: Any) -> GrpoTask:
+def make_task(config: grpo.Config, inputs: grpo.Inputs, **resources: Any) -> GrpoTask:
     options = grpo.make_options(config)
     asked = Resources(workers=1, cpus=1.0, gpus=0.0, **resources)
-    return GrpoTask(WorkerInfo(0, 1, "cpu"), options, inputs, asked, folder / "counts.json")
+    return GrpoTask(WorkerInfo(0, 1, "cpu"), options, inputs, asked)
 
 
 def test_the_reward_is_what_the_verifier_accepts() -> None:
@@ -73,13 +73,13 @@ def test_all_questions_are_drawn_before_one_is_drawn_again() -> None:
 
 
 @pytest.mark.slow
-def test_samples_are_read_as_they_are_drawn(inputs: grpo.Inputs, tmp_path: Path) -> None:
+def test_samples_are_read_as_they_are_drawn(inputs: grpo.Inputs) -> None:
     def count() -> int:
         gc.collect()
         return sum(type(one) is Sample for one in gc.get_objects())
 
     before, config = count(), dataclasses.replace(FAST, valid_samples=1)
-    task = make_task(config, inputs, tmp_path)
+    task = make_task(config, inputs)
     assert count() - before == 1, "only held-out samples are kept in memory"
     rows = read_shards(inputs.train).to_pylist()
     order = draw_order(len(rows), config.steps * config.batch_size, config.seed)
@@ -101,7 +101,7 @@ def test_a_training_step_is_that_of_the_paper(
     config = dataclasses.replace(
         FAST, steps=1, batch_size=3, num_completions=4, temperature=0.8, max_grad_norm=0.0
     )
-    task = make_task(config, inputs, tmp_path, micro_batch_size=micro_batch_size)
+    task = make_task(config, inputs, micro_batch_size=micro_batch_size)
     rate, weights = 0.1, list(task.model.parameters())
     before = [weight.detach().clone() for weight in weights]
     optimizer = torch.optim.SGD(weights, lr=rate)
@@ -139,7 +139,7 @@ def test_a_training_step_is_that_of_the_paper(
 @pytest.mark.parametrize("quantization", ["none", "nf4"])
 def test_adapters_are_float32(inputs: grpo.Inputs, tmp_path: Path, quantization: Any) -> None:
     change = {"method": "lora", "dtype": "bfloat16", "quantization": quantization, "kl_weight": 0.1}
-    task = make_task(dataclasses.replace(FAST, steps=2, **change), inputs, tmp_path)
+    task = make_task(dataclasses.replace(FAST, steps=2, **change), inputs)
     trained = [weight for weight in task.model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-2)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
@@ -165,7 +165,7 @@ def test_adapter_is_continued_without_dropout(inputs: grpo.Inputs, tmp_path: Pat
         lora.attach(base, **shape, lora_dropout=0.1, seed=0, task="CAUSAL_LM"), tmp_path / "adapter"
     )
     given = dataclasses.replace(inputs, current_best=tmp_path / "adapter")
-    task = make_task(dataclasses.replace(FAST, steps=1, method="lora"), given, tmp_path)
+    task = make_task(dataclasses.replace(FAST, steps=1, method="lora"), given)
     optimizer = torch.optim.AdamW(
         [weight for weight in task.model.parameters() if weight.requires_grad]
     )
@@ -252,4 +252,4 @@ def test_samples_without_one_verified_answer_are_refused(
     ):
         grpo.check(FAST, inputs, {"current_best": Result()})
     with pytest.raises(InputError, match=r"all 7 prompts of .* are longer"):
-        make_task(dataclasses.replace(FAST, max_prompt_length=3), inputs, tmp_path)
+        make_task(dataclasses.replace(FAST, max_prompt_length=3), inputs)
