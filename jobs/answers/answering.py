@@ -39,7 +39,7 @@ class Worker:
         self.sampling = _make_sampling(config, inputs)
 
     def __call__(self, piece: Piece, target: Path, report: ReportProgress) -> dict[str, int]:
-        samples = read_samples(piece.source)[piece.first : piece.first + piece.rows]
+        samples: list[Sample] = piece.take(read_samples(piece.source))
         total = self.config.num_completions * sum(len(sample.turns) for sample in samples)
         done = tokens = 0
 

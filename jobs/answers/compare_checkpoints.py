@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import InputError
-from ratchet.jobs.directions import find_direction
 from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveInt, Result
 
 
@@ -175,12 +174,4 @@ def count_answers(
     return row | {"truncated": counts["truncated"]}
 
 
-JOB = Job(
-    "compare_checkpoints",
-    Config,
-    Inputs,
-    run,
-    resources=("retries",),
-    check=check,
-    direction=find_direction,
-)
+JOB = Job("compare_checkpoints", Config, Inputs, run, resources=("retries",), check=check)

@@ -11,7 +11,6 @@ from annotated_types import MinLen
 
 from ratchet.errors import ArtifactError
 from ratchet.jobs.answers.chat_options import check_verifier
-from ratchet.jobs.directions import find_direction
 from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveInt, Progress, Result
 
 if TYPE_CHECKING:
@@ -214,5 +213,4 @@ JOB = Job(
     check=check,
     resources=("retries",),
     metrics=list_metrics,
-    direction=find_direction,
 )

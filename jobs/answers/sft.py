@@ -14,7 +14,6 @@ from ratchet.errors import InputError
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat, check_verifier
 from ratchet.jobs.answers.lengths import SAMPLE
-from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
 from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
@@ -176,5 +175,4 @@ JOB = Job(
     divide=training.divide_batches,
     outputs=("adapter", "model", "checkpoint-*", "history.json"),
     metrics=list_metrics,
-    direction=find_direction,
 )

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.errors import InputError
-from ratchet.jobs.directions import find_direction
 from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveInt, Result
 
 
@@ -92,5 +91,4 @@ JOB = Job(
     check=check,
     resources=("retries",),
     outputs=("adapter", "model", "teacher_gate"),
-    direction=find_direction,
 )

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from annotated_types import MinLen
 
 from ratchet.errors import InputError
-from ratchet.jobs.directions import find_direction
 from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
 
 
@@ -85,5 +84,4 @@ JOB = Job(
     resources=("retries",),
     check=check,
     metrics=list_metrics,
-    direction=find_direction,
 )

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.data.tables import open_mapped_shard, write_mapped, write_table
+from ratchet.data.vectors import read_vectors
 from ratchet.errors import DISK_FULL, ArtifactError, InputError
 from ratchet.jobs.distributed.piece_size import choose_piece_rows
 from ratchet.orchestrator.job_interface import Context, link, make_folder, sync, write_atomically
@@ -43,13 +44,15 @@ class Piece:
         """Return the piece of all rows of a shard."""
         return cls(source, 0, pq.read_metadata(source).num_rows, target)
 
-    def take(self, shard: pa.Table) -> pa.Table:
-        """Return the rows of the piece. shard: the table of its shard."""
-        return shard.slice(self.first, self.rows)
-
-    def take_rows(self, shard: np.ndarray) -> np.ndarray:
-        """Return the rows of the piece. shard: an array with the rows of its shard."""
+    def take(self, shard: Any) -> Any:
+        """Return the rows of the piece. shard: a table, an array or a list with the rows of its shard."""
         return shard[self.first : self.first + self.rows]
+
+    def take_vectors(self, folder: Path, shard: pa.Table) -> np.ndarray:
+        """Return the embeddings of the rows of the piece, [n, D] float32. folder: with the embeddings of all shards.
+        shard: the table of its shard. Raises DataError as `read_vectors` does."""
+        path = folder / f"{self.source.stem}.arrow"
+        return self.take(read_vectors(path, shard["id"].combine_chunks()))
 
     def cut(self, rows: int | None) -> "list[Piece]":
         """Cut a whole shard into pieces of this many rows. None: it stays whole."""

@@ -47,6 +47,24 @@ def map_shards(
     return output.collect(out, total_rows)
 
 
+def map_queries(
+    context: Context,
+    worker: type,
+    config: Any,
+    inputs: Any,
+    queries: Path,
+    columns: Sequence[str],
+    out: Path,
+) -> dict[str, int]:
+    """Do the same as `map_shards` for the shards in the folder `queries`, which have these columns. worker: a class
+    with the arguments `config`, `inputs` and `device`, that searches a corpus."""
+    shards = list_shards(queries)
+    rows = count_rows(shards, columns)
+    device = "cuda" if context.resources.gpus else "cpu"
+    arguments = {"config": config, "inputs": inputs, "device": device}
+    return map_shards(context, shards, worker, arguments, out, total_rows=rows)
+
+
 @dataclass(frozen=True)
 class ModelMap:
     """A map with a worker that runs a model: what `map_model` needs to know."""

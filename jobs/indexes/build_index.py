@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import check_embedder_model
 from ratchet.models.embedder.encoding_config import read_encoding_config
 from ratchet.models.model_files import check_folder
@@ -157,5 +156,4 @@ JOB = Job(
     check=check,
     outputs=(INDEX, DOCUMENTS),
     metrics=lambda config: (f"recall@{config.k}", "documents", "dimensions", "megabytes"),
-    direction=find_direction,
 )

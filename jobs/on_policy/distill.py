@@ -16,7 +16,6 @@ from annotated_types import Ge
 from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat, check_verifier
 from ratchet.jobs.answers.lengths import DISTILLED
-from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
 from ratchet.jobs.on_policy.options import check_training, check_turns, fill_options
 from ratchet.jobs.training import config as training
@@ -174,5 +173,4 @@ JOB = Job(
         "valid/too_long",
         "on_policy_steps",
     ],
-    direction=find_direction,
 )

@@ -20,7 +20,6 @@ from ratchet.jobs import needs
 from ratchet.jobs.answers.chat_options import check_chat, check_verifier
 from ratchet.jobs.answers.lengths import GRPO_PROMPT
 from ratchet.jobs.answers.sft import LABELS
-from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
 from ratchet.jobs.on_policy.options import check_training, check_turns, fill_options
 from ratchet.jobs.training import config as training
@@ -189,5 +188,4 @@ JOB = Job(
         "too_long",
         "reward",
     ],
-    direction=find_direction,
 )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import MinLen
 
 from ratchet.errors import InputError
-from ratchet.jobs.directions import find_direction
 from ratchet.orchestrator.job_interface import (
     Context,
     Job,
@@ -183,5 +182,4 @@ JOB = Job(
     check=check,
     outputs=("ranking",),
     metrics=lambda config: (f"valid/map@{config.k}", "weight/*"),
-    direction=find_direction,
 )

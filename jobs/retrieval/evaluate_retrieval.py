@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from annotated_types import MinLen
 
 from ratchet.errors import InputError
-from ratchet.jobs.directions import find_direction
 from ratchet.jobs.distributed.piece_size import SEARCH_PIECES, count_pieces, divide_search
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
@@ -105,9 +104,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from ratchet.data.formats.trec import write_qrels, write_run
     from ratchet.data.significance import list_half_widths, number_groups
-    from ratchet.data.tables import list_shards, read_shards, write_table
-    from ratchet.jobs.distributed.pieces import count_rows
-    from ratchet.jobs.distributed.shard_map import map_shards
+    from ratchet.data.tables import read_shards, write_table
+    from ratchet.jobs.distributed.shard_map import map_queries
     from ratchet.jobs.retrieval import ranking as work
     from ratchet.models.search.rank_metrics import compute_rank_metrics
     from ratchet.models.search.ranks import Relevant
@@ -123,11 +121,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if config.system == "reranked":
         work.write_reranked(config, inputs, queries, ranking)
     else:
-        shards = list_shards(inputs.queries)
-        total = count_rows(shards, ["id", "text", "positives", "grades"])
-        device = "cuda" if context.resources.gpus else "cpu"
-        arguments = {"config": config, "inputs": inputs, "device": device}
-        counts = map_shards(context, shards, work.Worker, arguments, ranking, total_rows=total)
+        columns = ["id", "text", "positives", "grades"]
+        counts = map_queries(context, work.Worker, config, inputs, inputs.queries, columns, ranking)
         unscored = counts["unscored"]
 
     ranked = read_shards(ranking)
@@ -175,5 +170,4 @@ JOB = Job(
     check=check,
     outputs=("ranking", "run.trec", "qrels.trec", "per_query.parquet"),
     metrics=list_metrics,
-    direction=find_direction,
 )

@@ -8,7 +8,6 @@ from annotated_types import Ge
 
 from ratchet.errors import DataError, InputError
 from ratchet.jobs import needs
-from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import read_size
 from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, list_examples
 from ratchet.jobs.training import config as training
@@ -162,5 +161,4 @@ JOB = Job(
     divide=training.divide_batches,
     outputs=("adapter", "model", "checkpoint-*", "history.json"),
     metrics=lambda config: [*training.list_training_metrics(config), "valid/documents"],
-    direction=find_direction,
 )

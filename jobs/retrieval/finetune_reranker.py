@@ -10,7 +10,6 @@ from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.directions import find_direction
 from ratchet.jobs.model_checks import check_reranker_model, check_target_modules
 from ratchet.jobs.prompt_settings import RerankerSettings, describe_prompts, resolve_reranker_config
 from ratchet.jobs.training import config as training
@@ -123,5 +122,4 @@ JOB = Job(
     divide=training.divide_batches,
     outputs=("adapter", "model", "checkpoint-*", "history.json", "teacher_gate"),
     metrics=training.list_training_metrics,
-    direction=find_direction,
 )

@@ -67,19 +67,12 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.scored_lists import write_flag_embedding
-    from ratchet.data.tables import list_shards
-    from ratchet.jobs.distributed.pieces import count_rows
-    from ratchet.jobs.distributed.shard_map import map_shards
+    from ratchet.jobs.distributed.shard_map import map_queries
     from ratchet.jobs.retrieval.mining import Worker, average_scores, write_suspects
 
-    shards = list_shards(inputs.queries)
-    total = count_rows(shards, ["id", "text", "positives"])
-    arguments = {
-        "config": config,
-        "inputs": inputs,
-        "device": "cuda" if context.resources.gpus else "cpu",
-    }
-    counts = map_shards(context, shards, Worker, arguments, context.out, total_rows=total)
+    columns = ["id", "text", "positives"]
+    counts = map_queries(context, Worker, config, inputs, inputs.queries, columns, context.out)
+    total = counts["rows"]
     if not counts["negatives"]:
         raise InputError(
             f"step {context.step}: no query of {total:,} got a negative; expected documents that are no positives of a"

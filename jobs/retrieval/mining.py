@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from ratchet.data import tables
 from ratchet.data.negatives import ChosenNegatives, choose_negatives
 from ratchet.data.triplets import KnownPositives, find_corpus_rows, find_own_rows
-from ratchet.data.vectors import read_blocks, read_vectors
+from ratchet.data.vectors import read_blocks
 from ratchet.errors import InputError
 from ratchet.jobs.distributed.piece_runner import ReportProgress
 from ratchet.jobs.distributed.pieces import Piece
@@ -53,8 +53,7 @@ class Worker:
     def __call__(self, piece: Piece, target: Path, report: ReportProgress) -> dict[str, int]:
         source = piece.source
         whole = tables.read_queries(source)
-        vectors = self.inputs.query_embeddings / f"{source.stem}.arrow"
-        query_QD = piece.take_rows(read_vectors(vectors, whole["id"].combine_chunks()))
+        query_QD = piece.take_vectors(self.inputs.query_embeddings, whole)
         shard = piece.take(whole)
         positives = Relevant(
             *find_corpus_rows(shard, "positives", self.corpus, str(source), self.inputs.corpus)

@@ -28,7 +28,7 @@ from ratchet.data.tables import (
     write_table,
 )
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
-from ratchet.data.vectors import read_blocks, read_vectors
+from ratchet.data.vectors import read_blocks
 from ratchet.jobs.distributed.piece_runner import ReportProgress
 from ratchet.jobs.distributed.pieces import Piece
 from ratchet.models.search.nearest_queries import vote
@@ -84,7 +84,7 @@ class Worker:
         top = self.config.top
         if self.config.system == "dense":
             read = partial(read_blocks, self.inputs.corpus_embeddings, self.ids, mapped=True)
-            query_QD = self._read_queries(piece, whole)
+            query_QD = piece.take_vectors(self.inputs.query_embeddings, whole)
             ranks_R, scores_QK, rows_QK = rank_and_search(
                 query_QD, relevant, read, top, exclude_Q=own_Q, device=self.device
             )
@@ -107,10 +107,6 @@ class Worker:
             unscored = int((scores_QK.max(1, initial=0.0) <= 0).sum())
         return {"rows": len(shard), "unscored": unscored}
 
-    def _read_queries(self, piece: Piece, whole: pa.Table) -> np.ndarray:
-        vectors = self.inputs.query_embeddings / f"{piece.source.stem}.arrow"
-        return piece.take_rows(read_vectors(vectors, whole["id"].combine_chunks()))
-
     def _make_score(self, piece: Piece, whole: pa.Table) -> Callable[[slice], np.ndarray]:
         """Return the function that scores all documents, [Q, N], for some of the queries: by BM25, or by the votes of
         the nearest training queries."""
@@ -118,7 +114,7 @@ class Worker:
             texts = piece.take(whole)["text"].to_pylist()
             return lambda some: self.bm25.score(texts[some])
         blocks = read_blocks(self.inputs.train_embeddings, self.train_ids)
-        query_QD = self._read_queries(piece, whole)
+        query_QD = piece.take_vectors(self.inputs.query_embeddings, whole)
         nearest = top_k(query_QD, blocks, self.config.neighbors + 1, device=self.device)
         votes_QN = vote(*nearest, self.labels, len(self.ids))
         return lambda some: votes_QN[some].toarray()

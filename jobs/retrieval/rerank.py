@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.directions import find_direction
 from ratchet.jobs.distributed.piece_size import MODEL_PIECES, divide_input
 from ratchet.jobs.inference import (
     LOADED_MODEL,
@@ -187,5 +186,4 @@ JOB = Job(
     resources=(*MAP_RESOURCES, "batch_tokens"),
     check=check,
     needs=estimate_needs,
-    direction=find_direction,
 )

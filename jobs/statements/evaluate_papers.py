@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import MinLen
 
 from ratchet.errors import InputError
-from ratchet.jobs.directions import find_direction
 from ratchet.jobs.distributed.piece_size import SEARCH_PIECES, divide_input
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
@@ -65,9 +64,8 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     from ratchet.data.formats.papers import number_papers, other_statements
     from ratchet.data.significance import list_half_widths
-    from ratchet.data.tables import list_shards, read_shards
-    from ratchet.jobs.distributed.pieces import count_rows
-    from ratchet.jobs.distributed.shard_map import map_shards
+    from ratchet.data.tables import read_shards
+    from ratchet.jobs.distributed.shard_map import map_queries
     from ratchet.models.search.rank_metrics import compute_rank_metrics
     from ratchet.models.search.ranks import Relevant
 
@@ -75,22 +73,19 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         raise InputError(
             "evaluate_papers.embeddings: nothing given; expected those of the statements; give them or set system=bm25"
         )
-    shards = list_shards(inputs.statements)
-    total = count_rows(shards, ["id", "text", "paper"])
-    device = "cuda" if context.resources.gpus else "cpu"
-    arguments = {"config": config, "inputs": inputs, "device": device}
-    map_shards(context, shards, Worker, arguments, context.out / "ranks", total_rows=total)
-
+    folder = context.out / "ranks"
+    columns = ["id", "text", "paper"]
+    counts = map_queries(context, Worker, config, inputs, inputs.statements, columns, folder)
     paper_S = number_papers(read_shards(inputs.statements, ["paper"]))
     rows_Q = choose_queries(config, paper_S)
     relevant = Relevant(*other_statements(paper_S, rows_Q))
-    ranks_R = pc.list_flatten(read_shards(context.out / "ranks")["ranks"]).to_numpy()
+    ranks_R = pc.list_flatten(read_shards(folder)["ranks"]).to_numpy()
     metrics = compute_rank_metrics(ranks_R, relevant, sorted(config.k))
     names = list_metrics(config)
     shown = {name: round(metrics.values[name], 6) for name in names}
     shown |= list_half_widths(metrics.per_query, names, paper_S[rows_Q])
     count_P = np.bincount(paper_S)
-    shown |= {"papers": len(count_P), "statements": total, "queries": metrics.queries}
+    shown |= {"papers": len(count_P), "statements": counts["rows"], "queries": metrics.queries}
     by_cutoff = []
     for k in config.k:
         row = {"K": k, "Precision@K": shown[f"p@{k}"], "Recall@K": shown[f"r@{k}"]}
@@ -141,7 +136,7 @@ class Worker:
 
         from ratchet.data.formats.papers import other_statements
         from ratchet.data.tables import write_table
-        from ratchet.data.vectors import read_blocks, read_vectors
+        from ratchet.data.vectors import read_blocks
         from ratchet.models.search.ranks import Relevant, rank_in_blocks, rank_relevant
 
         whole = pq.read_table(piece.source, columns=["id"])
@@ -159,9 +154,7 @@ class Worker:
         else:
             folder = self.inputs.embeddings
             assert folder is not None
-            vectors = folder / f"{piece.source.stem}.arrow"
-            vector_SD = piece.take_rows(read_vectors(vectors, whole["id"].combine_chunks()))
-            query_QD = vector_SD[is_query_S]
+            query_QD = piece.take_vectors(folder, whole)[is_query_S]
             read = partial(read_blocks, folder, self.ids)
             ranks_R = rank_relevant(query_QD, relevant, read, exclude_Q=own_Q, device=self.device)
         lists = pa.ListArray.from_arrays(pa.array(relevant.indptr, pa.int32()), pa.array(ranks_R))
@@ -189,5 +182,4 @@ JOB = Job(
     resources=MAP_RESOURCES,
     outputs=("ranks",),
     metrics=lambda config: [*list_metrics(config), "papers", "statements", "queries", "*/interval"],
-    direction=find_direction,
 )

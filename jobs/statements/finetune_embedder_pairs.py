@@ -8,7 +8,6 @@ from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.directions import find_direction
 from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import read_encoding_config
@@ -121,5 +120,4 @@ JOB = Job(
     divide=training.divide_batches,
     outputs=("adapter", "checkpoint-*", "history.json"),
     metrics=training.list_training_metrics,
-    direction=find_direction,
 )

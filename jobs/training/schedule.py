@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ratchet.errors import InputError
-from ratchet.jobs.directions import find_direction
 from ratchet.jobs.training.config import FinetuneConfig, OptimizerConfig
+from ratchet.orchestrator.job_interface.directions import find_direction
 
 
 @dataclass

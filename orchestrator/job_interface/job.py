@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Interval, Unit
 
 from ratchet.errors import InputError
+from ratchet.orchestrator.job_interface.directions import find_direction
 from ratchet.orchestrator.job_interface.settings import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -271,9 +272,9 @@ class Job:
     Empty: any."""
     metrics: Names = ()
     """The metrics that a table may show, or glob patterns of them. Empty: any."""
-    direction: Callable[[str], int] = lambda metric: 0
+    direction: Callable[[str], int] = find_direction
     """`direction(metric)` returns 1 if a higher value of the metric is better, -1 if a lower one is, and else 0. Tables
-    mark the best value, and sweeps select by it. The default says nothing."""
+    mark the best value, and sweeps select by it. The default tells it by the name of the metric."""
 
     def __post_init__(self) -> None:
         check_job(self)

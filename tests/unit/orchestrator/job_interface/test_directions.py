@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.jobs.directions import find_direction
+from ratchet.orchestrator.job_interface.directions import find_direction
 
 
 @pytest.mark.parametrize(
