@@ -7,7 +7,7 @@ Lengths are the largest ones that the settings allow, so the memory is an upper 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import InputError
 from ratchet.models.pass_size import CPU_TOKENS, size_passes
@@ -144,33 +144,33 @@ class ModelStep:
 Estimate = Callable[..., Needs | None]
 
 
-def of_model(field: Literal["model", "base"]) -> Callable[[Estimate], Estimate]:
-    """Return a decorator that makes a function of a ModelStep the function `needs` of a job. field: the input with the
-    model, which `base` trains. Raises InputError for a number of GPUs that a worker cannot use. The needs are None if
-    the architecture is not known yet."""
+def of_model(estimate: Callable[[ModelStep], Needs | None]) -> Estimate:
+    """Make a function of a ModelStep the function `needs` of a job with the input `model`, or `base`, which is trained.
+    That raises InputError for a number of GPUs that a worker cannot use, and returns None if the architecture is not
+    known yet."""
 
-    def decorate(estimate: Estimate) -> Estimate:
-        def estimate_step(
-            config: Any, inputs: Any, resources: Resources, parents: Parents
-        ) -> Needs | None:
-            gpus = resources.gpus or 0.0
-            if field == "base" and gpus not in (0, 1):
-                raise InputError(
-                    f"gpus: {gpus:g} per worker given; expected 0 or 1, since a training worker uses one GPU; set"
-                    " gpus=1 and raise workers"
-                )
-            if gpus > 1 and not gpus.is_integer():
-                raise InputError(
-                    f"gpus: {gpus:g} per worker given; expected at most 1, or a whole number"
-                )
-            folder = find_model_folder(field, inputs, parents)
-            if folder is None:
-                return None
-            return estimate(ModelStep(config, inputs, resources, parents, folder))
+    def estimate_step(
+        config: Any, inputs: Any, resources: Resources, parents: Parents
+    ) -> Needs | None:
+        field = "base"
+        if hasattr(inputs, "model"):
+            field = "model"
+        gpus = resources.gpus or 0.0
+        if field == "base" and gpus not in (0, 1):
+            raise InputError(
+                f"gpus: {gpus:g} per worker given; expected 0 or 1, since a training worker uses one GPU; set gpus=1"
+                " and raise workers"
+            )
+        if gpus > 1 and not gpus.is_integer():
+            raise InputError(
+                f"gpus: {gpus:g} per worker given; expected at most 1, or a whole number"
+            )
+        folder = find_model_folder(field, inputs, parents)
+        if folder is None:
+            return None
+        return estimate(ModelStep(config, inputs, resources, parents, folder))
 
-        return estimate_step
-
-    return decorate
+    return estimate_step
 
 
 def _is_small(folder: Path, resources: Resources) -> bool:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import InputError
+from ratchet.jobs.model_checks import check_decoder_model, check_target_modules
+from ratchet.jobs.training import config as training
 from ratchet.orchestrator.job_interface import Parents
 
 if TYPE_CHECKING:  # they import torch, numpy and pyarrow
@@ -133,6 +135,26 @@ def check_verifier(samples: Path | None, verifier_file: Path | None) -> None:
         from ratchet.data.tasks import read_task
 
         read_task(samples, verifier_file)
+
+
+def check_decoder_training(
+    job: str, config: Any, options: training.FinetuneConfig, inputs: Any, parents: Parents
+) -> None:
+    """Check what all jobs that train a decoder on samples have in common. Raises InputError for settings that exclude
+    each other, and for an adapter as `current_best` with method=full. options: the config in the form that finetuning
+    jobs share."""
+    increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
+    training.require(job, config, [("checkpoints", increasing, "increasing training steps")])
+    if config.method == "full" and (inputs.current_best is not None or "current_best" in parents):
+        raise InputError(
+            f"{job}.current_best: an adapter given, with method=full; expected none, since the result is a whole model;"
+            " merge the adapter and give the merged model as base"
+        )
+    training.check_config(job, options, inputs, parents)
+    if inputs.base is not None:
+        check_decoder_model(inputs.base)
+        check_target_modules(job, inputs.base, "causal", config)
+    check_verifier(inputs.train, inputs.verifier_file)
 
 
 def check_chat(inputs: Any, parents: Parents, *, trains: bool = False) -> None:

@@ -150,7 +150,7 @@ def check_engine(config: Config, inputs: Inputs) -> None:
         )
 
 
-@needs.of_model("model")
+@needs.of_model
 def estimate_needs(step: needs.ModelStep) -> Needs | None:
     length = PROMPT.resolve(step.config, step.folder) + step.config.max_new_tokens
     kept = max(length, step.resources.batch_tokens)

@@ -12,9 +12,9 @@ from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.answers.chat_options import check_chat, check_verifier
+from ratchet.jobs.answers.chat_options import check_chat, check_decoder_training
 from ratchet.jobs.answers.lengths import SAMPLE
-from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
+from ratchet.jobs.model_checks import check_length
 from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
 from ratchet.orchestrator.job_interface import (
@@ -98,14 +98,12 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     can_answer = config.shard_stage < 3 or config.valid_samples is not None
     training.require("sft", config, [("valid_samples", can_answer, expected)])
     config = fill_defaults(config)
-    increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
     rules = [
         (
             "method",
             config.method == "lora" or config.start_from == "base",
             "lora to start from an adapter",
         ),
-        ("checkpoints", increasing, "increasing training steps"),
         (
             "checkpoints",
             not config.checkpoints or config.eval_steps is None,
@@ -118,17 +116,13 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         ),
     ]
     training.require("sft", config, rules)
-    training.check_no_adapter("sft", config.method, inputs, parents)
-    training.check_config("sft", config, inputs, parents)
+    check_decoder_training("sft", config, config, inputs, parents)
     if inputs.base is not None:
         from ratchet.models.decoder import decoder
 
-        check_decoder_model(inputs.base)
         decoder.check_head(inputs.base)
-        check_target_modules("sft", inputs.base, "causal", config)
         check_length("sft.max_length", inputs.base, SAMPLE.resolve(config, inputs.base))
     check_chat(inputs, parents, trains=True)
-    check_verifier(inputs.train, inputs.verifier_file)
     samples = needs.count(parents, "train", "train")
     if samples is not None:
         check_steps(config, -(-samples // config.batch_size) * config.epochs)
@@ -145,7 +139,7 @@ def list_metrics(config: Config) -> list[str]:
     ]
 
 
-@needs.of_model("base")
+@needs.of_model
 def estimate_needs(step: needs.ModelStep) -> Needs | None:
     length = SAMPLE.resolve(step.config, step.folder)
     tokens = step.graph_tokens(step.config.batch_size, length)
@@ -173,6 +167,6 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     divide=training.divide_batches,
-    outputs=("adapter", "model", "checkpoint-*", "history.json"),
+    outputs=training.OUTPUTS,
     metrics=list_metrics,
 )

@@ -70,7 +70,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return Result(note=SAMPLE.describe(config, inputs.model))
 
 
-@needs.of_model("model")
+@needs.of_model
 def estimate_needs(step: needs.ModelStep) -> Needs | None:
     return step.estimate_inference("causal", length=SAMPLE.resolve(step.config, step.folder))
 

@@ -14,10 +14,10 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from ratchet.jobs import needs
-from ratchet.jobs.answers.chat_options import check_chat, check_verifier
+from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.answers.lengths import DISTILLED
-from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
-from ratchet.jobs.on_policy.options import check_training, check_turns, fill_options
+from ratchet.jobs.model_checks import check_decoder_model, check_length
+from ratchet.jobs.on_policy.options import OnPolicyConfig, check_training, check_turns, fill_options
 from ratchet.jobs.training import config as training
 from ratchet.orchestrator.job_interface import (
     Context,
@@ -29,7 +29,6 @@ from ratchet.orchestrator.job_interface import (
     PositiveFraction,
     PositiveInt,
     Result,
-    Tokens,
     Unit,
 )
 
@@ -41,11 +40,7 @@ LEARNING_RATES = {"lora": 1e-4, "full": 1e-5}
 
 
 @dataclass(frozen=True)
-class Config(training.OptimizerConfig):
-    steps: Annotated[PositiveInt, Unit("training steps")] = 200
-    """Number of training steps. Samples are drawn without replacement until all were drawn, then again."""
-    checkpoints: tuple[PositiveInt, ...] = ()
-    """Training steps after which the model is evaluated and saved. It is always evaluated after the last step."""
+class Config(OnPolicyConfig):
     batch_size: Annotated[PositiveInt, Unit("samples")] = 16
     """Number of samples per training step, over all workers."""
     lmbda: Fraction = 0.5
@@ -54,26 +49,16 @@ class Config(training.OptimizerConfig):
     """Weight of the teacher in the mixture of the divergence. 0: forward KL divergence. 1: reverse KL divergence."""
     teacher_temperature: PositiveFloat = 1.0
     """Temperature of the divergence: divides the logits of teacher and student."""
-    temperature: PositiveFloat = 1.0
-    """Sampling temperature of the student's answers."""
     top_p: PositiveFraction = 1.0
     """Sample only from the most likely tokens, up to this total probability. 1: from all tokens."""
-    max_new_tokens: Tokens = 512
-    """Maximum length of an answer of the student, in training and at evaluations."""
     max_length: Annotated[int, Ge(4), Unit("tokens")] | None = None
     """Maximum length of a sample of `train` and `valid`. Longer samples are left out and counted (metrics `too_long`
     and `valid/too_long`). None: 2048, or as many as the model has positions beside max_new_tokens."""
     learning_rate: PositiveFloat | None = None  # type: ignore[assignment]
     """Peak learning rate, reached after the warm-up. None: 1e-4 with LoRA, and 1e-5 for all weights."""
-    lora_r: PositiveInt = 16
-    """LoRA rank of a new adapter."""
-    lora_alpha: PositiveFloat = 32.0
-    """LoRA alpha of a new adapter: its update is scaled by lora_alpha / lora_r."""
-    valid_samples: Annotated[PositiveInt, Unit("samples")] = 256
-    """Number of held-out samples that the model answers greedily at each evaluation, for the accuracy. The loss is
-    always computed on the targets of all held-out samples."""
     metric: Literal["accuracy", "eval_loss"] = "accuracy"
-    """Metric on `valid` that selects the best model."""
+    """Metric on `valid` that selects the best model. The loss is always computed on the targets of all held-out
+    samples."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +100,6 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the inputs at plan time. Raises InputError for an adapter as `current_best` with method=full, and
     ModelError for a teacher with another vocabulary."""
     check_training("distill", config, make_options(config), inputs, parents)
-    if inputs.base is not None:
-        check_target_modules("distill", inputs.base, "causal", config)
     length = DISTILLED.resolve(config, inputs.base) + config.max_new_tokens
     for folder in (inputs.base, inputs.teacher):
         if folder is not None:
@@ -132,11 +115,10 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     if inputs.train is not None:
         check_samples(inputs.train)
     check_chat(inputs, parents, trains=True)
-    check_verifier(inputs.train, inputs.verifier_file)
     return Result(note=DISTILLED.describe(config, inputs.base))
 
 
-@needs.of_model("base")
+@needs.of_model
 def estimate_needs(step: needs.ModelStep) -> Needs | None:
     config = step.config
     length = DISTILLED.resolve(config, step.folder) + config.max_new_tokens
@@ -165,7 +147,7 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     divide=training.divide_batches,
-    outputs=("adapter", "model", "checkpoint-*", "history.json"),
+    outputs=training.OUTPUTS,
     metrics=lambda own: [
         *training.list_training_metrics(make_options(own)),
         "samples",

@@ -17,11 +17,11 @@ from annotated_types import Ge
 
 from ratchet.errors import InputError
 from ratchet.jobs import needs
-from ratchet.jobs.answers.chat_options import check_chat, check_verifier
+from ratchet.jobs.answers.chat_options import check_chat
 from ratchet.jobs.answers.lengths import GRPO_PROMPT
 from ratchet.jobs.answers.sft import LABELS
-from ratchet.jobs.model_checks import check_decoder_model, check_length, check_target_modules
-from ratchet.jobs.on_policy.options import check_training, check_turns, fill_options
+from ratchet.jobs.model_checks import check_length
+from ratchet.jobs.on_policy.options import OnPolicyConfig, check_training, check_turns, fill_options
 from ratchet.jobs.training import config as training
 from ratchet.orchestrator.job_interface import (
     Context,
@@ -43,19 +43,11 @@ LEARNING_RATES = {"lora": 1e-5, "full": 1e-6}
 
 
 @dataclass(frozen=True)
-class Config(training.OptimizerConfig):
-    steps: Annotated[PositiveInt, Unit("training steps")] = 200
-    """Number of training steps. Questions are drawn without replacement until all were drawn, then again."""
-    checkpoints: tuple[PositiveInt, ...] = ()
-    """Training steps after which the model is evaluated and saved. It is always evaluated after the last step."""
+class Config(OnPolicyConfig):
     batch_size: Annotated[PositiveInt, Unit("questions")] = 16
     """Number of questions per training step. All workers answer equally many: of three workers, two train on 16."""
     num_completions: Annotated[int, Ge(2)] = 8
     """Completions per question, whose rewards are compared with each other (TRL's `num_generations`)."""
-    temperature: PositiveFloat = 1.0
-    """Sampling temperature of the completions."""
-    max_new_tokens: Tokens = 512
-    """Maximum length of a completion."""
     max_prompt_length: Tokens | None = None
     """Maximum length of a prompt. Samples with longer prompts are left out and counted (metric `too_long`). None: 1024,
     or as many as the model has positions beside max_new_tokens."""
@@ -64,16 +56,10 @@ class Config(training.OptimizerConfig):
     saves a forward pass, and with method=full a second copy of the model."""
     learning_rate: PositiveFloat | None = None  # type: ignore[assignment]
     """Peak learning rate, reached after the warm-up. None: 1e-5 with LoRA, and 1e-6 for all weights."""
-    lora_r: PositiveInt = 16
-    """LoRA rank of a new adapter."""
-    lora_alpha: PositiveFloat = 32.0
-    """LoRA alpha of a new adapter: its update is scaled by lora_alpha / lora_r."""
     lr_scheduler_type: Literal["cosine", "linear", "constant"] = "constant"
     """Decay of the learning rate after the warm-up."""
     weight_decay: NonNegativeFloat = 0.0
     """Weight decay of AdamW. Biases and the weights of norms are not decayed."""
-    valid_samples: Annotated[PositiveInt, Unit("samples")] = 256
-    """Number of held-out samples that the model answers greedily at each evaluation. The accuracy selects the model."""
     seed: Seed = 42
     """Random seed of a new adapter, the order of the questions and the completions."""
 
@@ -124,18 +110,15 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Check the inputs at plan time. Raises InputError for an adapter as `current_best` with method=full."""
     check_training("grpo", config, make_options(config), inputs, parents)
     if inputs.base is not None:
-        check_decoder_model(inputs.base)
-        check_target_modules("grpo", inputs.base, "causal", config)
         length = GRPO_PROMPT.resolve(config, inputs.base) + config.max_new_tokens
         check_length("grpo: max_prompt_length + max_new_tokens", inputs.base, length)
     if inputs.train is not None:
         check_samples(inputs.train)
     check_chat(inputs, parents)
-    check_verifier(inputs.train, inputs.verifier_file)
     return Result(note=GRPO_PROMPT.describe(config, inputs.base))
 
 
-@needs.of_model("base")
+@needs.of_model
 def estimate_needs(step: needs.ModelStep) -> Needs | None:
     config = step.config
     length = GRPO_PROMPT.resolve(config, step.folder) + config.max_new_tokens
@@ -181,7 +164,7 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     divide=lambda config, inputs: Division(most=config.batch_size),
-    outputs=("adapter", "model", "checkpoint-*", "history.json"),
+    outputs=training.OUTPUTS,
     metrics=lambda own: [
         *training.list_training_metrics(make_options(own)),
         "samples",

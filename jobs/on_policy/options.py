@@ -1,16 +1,37 @@
 """What trainings of a decoder on its own answers have in common before they start."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from ratchet.errors import InputError
 from ratchet.extras import require_extra
-from ratchet.jobs.answers.chat_options import count_turns
+from ratchet.jobs.answers.chat_options import check_decoder_training, count_turns
 from ratchet.jobs.training import config as training
 from ratchet.jobs.training.schedule import check_steps
-from ratchet.orchestrator.job_interface import Parents
+from ratchet.orchestrator.job_interface import Parents, PositiveFloat, PositiveInt, Tokens, Unit
+
+
+@dataclass(frozen=True)
+class OnPolicyConfig(training.OptimizerConfig):
+    """The settings that trainings on a model's own answers have in common."""
+
+    steps: Annotated[PositiveInt, Unit("training steps")] = 200
+    """Number of training steps. Samples are drawn without replacement until all were drawn, then again."""
+    checkpoints: tuple[PositiveInt, ...] = ()
+    """Training steps after which the model is evaluated and saved. It is always evaluated after the last step."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature of the answers."""
+    max_new_tokens: Tokens = 512
+    """Maximum length of an answer, in training and at evaluations."""
+    lora_r: PositiveInt = 16
+    """LoRA rank of a new adapter."""
+    lora_alpha: PositiveFloat = 32.0
+    """LoRA alpha of a new adapter: its update is scaled by lora_alpha / lora_r."""
+    valid_samples: Annotated[PositiveInt, Unit("samples")] = 256
+    """Number of held-out samples that the model answers greedily at each evaluation, for the accuracy."""
+
 
 Options = TypeVar("Options", bound=training.FinetuneConfig)
 
@@ -27,14 +48,11 @@ def fill_options(config: Any, kind: type[Options], rates: Mapping[str, float]) -
 def check_training(
     job: str, config: Any, options: training.FinetuneConfig, inputs: Any, parents: Parents
 ) -> None:
-    """Raise InputError for a missing extra, for settings that exclude each other, and for an adapter as `current_best`
-    with method=full. options: the config in the form of `fill_options`."""
+    """Raise InputError for a missing extra, and as `check_decoder_training` does. options: the config in the form of
+    `fill_options`."""
     require_extra(f"{job}: given", "grpo", "trl")
-    increasing = list(config.checkpoints) == sorted(set(config.checkpoints))
-    training.require(job, config, [("checkpoints", increasing, "increasing training steps")])
+    check_decoder_training(job, config, options, inputs, parents)
     check_steps(config, config.steps)
-    training.check_no_adapter(job, config.method, inputs, parents)
-    training.check_config(job, options, inputs, parents)
 
 
 def check_turns(job: str, train: Path, reason: str) -> None:

@@ -79,7 +79,7 @@ def find_encoding_config(
     )
 
 
-@needs.of_model("model")
+@needs.of_model
 def estimate_needs(step: needs.ModelStep) -> Needs | None:
     config = step.config
     length = config.max_length or read_encoding_config(step.folder).max_length

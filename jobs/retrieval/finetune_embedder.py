@@ -105,7 +105,7 @@ def check_base(job: str, config: Config, inputs: Inputs) -> None:
         )
 
 
-@needs.of_model("base")
+@needs.of_model
 def estimate_needs(step: needs.ModelStep) -> Needs | None:
     config = step.config
     folder = step.folder
@@ -159,6 +159,6 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     divide=training.divide_batches,
-    outputs=("adapter", "model", "checkpoint-*", "history.json"),
+    outputs=training.OUTPUTS,
     metrics=lambda config: [*training.list_training_metrics(config), "valid/documents"],
 )

@@ -52,7 +52,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return training.add_epochs(known, config)
 
 
-@needs.of_model("base")
+@needs.of_model
 def estimate_needs(step: needs.ModelStep) -> Needs | None:
     config = step.config
     resources = step.resources
@@ -120,6 +120,6 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     divide=training.divide_batches,
-    outputs=("adapter", "model", "checkpoint-*", "history.json", "teacher_gate"),
+    outputs=(*training.OUTPUTS, "teacher_gate"),
     metrics=training.list_training_metrics,
 )

@@ -65,7 +65,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return needs.add_architecture(Result(note=note), inputs, parents)
 
 
-@needs.of_model("base")
+@needs.of_model
 def estimate_needs(step: needs.ModelStep) -> Needs | None:
     size = sum(file.stat().st_size for file in step.folder.glob("*.safetensors"))
     memory = 0.0

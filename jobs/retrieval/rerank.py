@@ -81,7 +81,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return describe_prompts(config, inputs, parents)
 
 
-@needs.of_model("model")
+@needs.of_model
 def estimate_needs(step: needs.ModelStep) -> Needs | None:
     reranker_config = resolve_reranker_config(step.config, step.folder)
     length = step.bound_length(reranker_config.max_length, "corpus", texts=2)

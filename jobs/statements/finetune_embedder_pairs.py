@@ -94,7 +94,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return describe_prompts(config, inputs, parents, "passage")
 
 
-@needs.of_model("base")
+@needs.of_model
 def estimate_needs(step: needs.ModelStep) -> Needs | None:
     length = step.config.max_length or read_encoding_config(step.folder).max_length
     texts = 2 * step.config.batch_size

@@ -34,6 +34,8 @@ Distillation = Literal["none", "kl_div", "m3_kd_loss", "margin_mse"]
 """Loss on a teacher's scores; see `ratchet.models.losses.distillation`. `kl_div` and `m3_kd_loss`: as FlagEmbedding."""
 
 
+OUTPUTS = ("adapter", "model", "checkpoint-*", "history.json")
+"""What finetuning jobs write: the value of `Job.outputs`."""
 LEAST_STAGE = {"none": 0, "optimizer": 1, "parameters": 3}
 """Value of `offload` -> the least ZeRO stage that shards what is offloaded."""
 
@@ -319,15 +321,6 @@ def divide_batches(config: Any, inputs: Any) -> Division:
     """Divide batches: by default, every worker gets a row in every training step. Batches of an epoch have nearly equal
     size, so each holds at least half of `batch_size` rows."""
     return Division(default=max(1, config.batch_size // 2))
-
-
-def check_no_adapter(job: str, method: str, inputs: Any, parents: Parents) -> None:
-    """Raise InputError for an adapter as `current_best` with method=full."""
-    if method == "full" and (inputs.current_best is not None or "current_best" in parents):
-        raise InputError(
-            f"{job}.current_best: an adapter given, with method=full; expected none, since the result is a whole model;"
-            " merge the adapter and give the merged model as base"
-        )
 
 
 def list_training_metrics(config: FinetuneConfig) -> list[str]:

@@ -187,7 +187,9 @@ def test_several_turns_and_adapters_are_refused(inputs: distill.Inputs, tmp_path
     write_shards(tmp_path / "turns", [sample_to_row(two)], SAMPLES, 10)
     write_task_name(tmp_path / "turns", "chat", verifier="exact")
     with pytest.raises(InputError, match=r"distill\.train: conversations of up to 2 turns given"):
-        distill.check(FAST, dataclasses.replace(inputs, train=tmp_path / "turns"), {})
+        distill.check(
+            FAST, dataclasses.replace(inputs, train=tmp_path / "turns", verifier_file=None), {}
+        )
     with pytest.raises(InputError, match=r"distill\.current_best: an adapter given, with method=f"):
         distill.check(FAST, inputs, {"current_best": Result()})
 

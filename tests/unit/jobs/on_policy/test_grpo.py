@@ -243,10 +243,14 @@ def test_samples_without_one_verified_answer_are_refused(
     with pytest.raises(
         InputError, match=r"grpo\.train: conversations of up to 2 turns given .* expected one turn"
     ):
-        grpo.check(FAST, dataclasses.replace(inputs, train=tmp_path / "turns"), {})
+        grpo.check(
+            FAST, dataclasses.replace(inputs, train=tmp_path / "turns", verifier_file=None), {}
+        )
     write_task_name(tmp_path / "turns", "chat", verifier="none")
     with pytest.raises(InputError, match=r"grpo\.train: samples without a verifier given"):
-        grpo.check(FAST, dataclasses.replace(inputs, train=tmp_path / "turns"), {})
+        grpo.check(
+            FAST, dataclasses.replace(inputs, train=tmp_path / "turns", verifier_file=None), {}
+        )
     with pytest.raises(
         InputError, match=r"grpo\.current_best: an adapter given, with method=full; expected none"
     ):
