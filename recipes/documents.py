@@ -8,7 +8,7 @@ from annotated_types import Interval
 from ratchet.errors import InputError
 from ratchet.jobs.documents import chunk_documents, write_beir
 from ratchet.jobs.retrieval import prepare
-from ratchet.orchestrator.step import Seed, Source, Summary, step
+from ratchet.orchestrator.step import Fraction, Seed, Source, Summary, step
 from ratchet.recipes.parts.models import choose_model
 from ratchet.recipes.parts.retrieval_loop import RetrievalLoop
 from ratchet.recipes.parts.synthetic_queries import (
@@ -26,7 +26,7 @@ def documents(
     queries: str = "",
     base: str = "sentence-transformers/all-MiniLM-L6-v2",
     queries_per_document: Annotated[int, Interval(ge=1, le=1000)] = 2,
-    multi_hop: Annotated[float, Interval(ge=0, le=1)] = 0.0,
+    multi_hop: Fraction = 0.0,
     method: Literal["lora", "full"] = "lora",
     iterations: Annotated[int, Interval(ge=0, le=1000)] = 1,
     seed: Seed = 42,

@@ -9,7 +9,7 @@ from ratchet.errors import InputError
 from ratchet.jobs.retrieval import prepare
 from ratchet.jobs.retrieval.datasets import find_datasets, has_many_documents
 from ratchet.jobs.training.config import Distillation
-from ratchet.orchestrator.step import Output, Seed, Source, Summary, average, step
+from ratchet.orchestrator.step import FractionBelowOne, Output, Seed, Source, Summary, average, step
 from ratchet.recipes.parts.models import choose_model
 from ratchet.recipes.parts.predictions import prepare_new_queries
 from ratchet.recipes.parts.retrieval_loop import Mining, RetrievalLoop
@@ -40,8 +40,8 @@ def retriever(
     predict: str = "",
     split_by: prepare.SplitBy = "question",
     folds: Annotated[int, Interval(ge=1, le=100)] = 1,
-    test_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.2,
-    validation_fraction: Annotated[float, Interval(ge=0, lt=1)] = 0.1,
+    test_fraction: FractionBelowOne = 0.2,
+    validation_fraction: FractionBelowOne = 0.1,
     seed: Seed = 42,
 ) -> Summary:
     """Iterate mining and finetuning on your own data, with defaults for small encoders.

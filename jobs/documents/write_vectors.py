@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from ratchet.data.vector_tables import OWN_COLUMNS, Dtype, open_table, open_unchanged
 from ratchet.errors import DataError, InputError
-from ratchet.jobs.directions import find_direction
 from ratchet.orchestrator.job_interface import Context, Job, Parents, Progress, Result
 
 if TYPE_CHECKING:
@@ -139,5 +138,4 @@ JOB = Job(
     resources=("retries",),
     check=check,
     metrics=("written", "removed", RECALL),
-    direction=find_direction,
 )

@@ -10,13 +10,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Interval
-
 from ratchet.errors import InputError
 from ratchet.jobs.answers.chat_options import CHAT_FILE, describe_chat
 from ratchet.models.embedder.encoding_config import check_template
 from ratchet.orchestrator.job_interface import (
     Context,
+    Fraction,
     Job,
     NonNegativeInt,
     Parents,
@@ -42,7 +41,7 @@ class Config:
     prompt_template: str | None = None
     """Template of prompts, with `{document}`, and with `{examples}` if num_examples > 0; `\\n` is a line break. None:
     the template of the task `query-generation`."""
-    multi_hop: Annotated[float, Interval(ge=0, le=1)] = 0.0
+    multi_hop: Fraction = 0.0
     """For this fraction of the chunks of documents (`chunk_documents`), ask also for a question that needs another
     chunk of the same document for its answer."""
     max_characters: Annotated[PositiveInt, Unit("characters")] = 2000
