@@ -3,6 +3,7 @@
 transformers is imported when the first model is checked whose files do not show all by themselves (`USUAL`).
 """
 
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,6 +35,7 @@ from ratchet.models.roles import find_usage
 if TYPE_CHECKING:  # it imports torch
     from ratchet.models.meta.meta_device import Kind
 
+LARGE_HIDDEN_SIZE = 1024
 USUAL = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "electra")
 """The `model_type` of encoders whose files can show by themselves that transformers opens them."""
 SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
@@ -133,6 +135,15 @@ def read_size(
     if given is None:
         given = getattr(_open(folder, _find_last_change(folder))[0].get_text_config(), name)
     return int(given)
+
+
+def is_large(folder: Path) -> bool:
+    """Return whether a model has the hidden size of models of 0.3B parameters and more. A folder that is no model is
+    not large: the check of a step reports it."""
+    with suppress(ModelError):
+        size = read_config(folder).get("hidden_size")
+        return isinstance(size, int) and size >= LARGE_HIDDEN_SIZE
+    return False
 
 
 def _is_usual(folder: Path) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ratchet.errors import InputError
-from ratchet.jobs.model_checks import read_size
+from ratchet.jobs.model_checks import is_large
 from ratchet.jobs.retrieval import finetune_embedder, finetune_reranker, merge, mine
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Output, Row, Source, Step, Summary, step
@@ -26,8 +26,6 @@ from ratchet.recipes.parts.teachers import Teacher
 
 LEARNING_RATES = {"lora": 1e-3, "full": 2e-4}
 """Method -> learning rate for small encoders. That of large models is a tenth."""
-LARGE_HIDDEN_SIZE = 1024
-"""Hidden size of models of 0.3B parameters and more."""
 LARGE_BATCH = 512
 """Queries of a batch for more than a million documents: 64 on each of 8 GPUs."""
 
@@ -242,7 +240,7 @@ class RetrievalLoop(Evaluations):
     ) -> dict[str, Any]:
         """Return the settings and inputs that both finetuning steps of an iteration have."""
         values: dict[str, Any] = {"learning_rate": LEARNING_RATES[self.method]}
-        if isinstance(base, Source) and read_size(base.path, "hidden_size") >= LARGE_HIDDEN_SIZE:
+        if isinstance(base, Source) and is_large(base.path):
             values["learning_rate"] /= 10
         if self.many_documents:
             values["batch_size"] = LARGE_BATCH
