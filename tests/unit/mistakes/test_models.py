@@ -64,13 +64,13 @@ FOLDERS = [
     retriever(
         "adapter",
         "lora",
-        r"model lora: this is a LoRA adapter of BAAI/bge-small-en",
+        r"model 'BAAI/bge-small-en': neither a folder, .*",
         {"lora/adapter_config.json": ADAPTER},
     ),
     retriever(
         "adapter_of_unknown",
         "lora",
-        r"model lora: this is a LoRA adapter of its base",
+        r"lora/adapter_config\.json: no base_model_name_or_path",
         {"lora/adapter_config.json": "{}"},
     ),
     retriever(
@@ -238,7 +238,7 @@ KINDS = [
     ),
     gsm8k(
         "adapter_as_decoder",
-        r"model base: this is a LoRA adapter of BAAI/bge-small-en",
+        r"model 'BAAI/bge-small-en': neither a folder, .*",
         {"base/adapter_config.json": ADAPTER},
     ),
 ]
