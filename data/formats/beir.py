@@ -43,6 +43,8 @@ FILES = {
     "queries": ("queries.jsonl", "queries.jsonl.gz", "queries*.tsv", "queries*.tsv.gz"),
 }
 """Part of a data set -> its text files, of which the first that exist are read."""
+HEADERS = (["text"], ["passage"], ["body"], ["query"])
+"""Last field of the header that some of MS MARCO's kin have."""
 MAX_GRADE = 10**9
 ABSENT = "labels of documents that are not in the corpus, left out"
 
@@ -170,6 +172,8 @@ def _read_file(file: Path) -> Rows:
     else:
         for number, line in iterate_lines(file):
             name, *texts = line.rstrip("\r\n").split("\t")
+            if number == 1 and texts[-1:] in HEADERS:
+                continue
             if len(texts) == 3:  # a document: address, title, text
                 texts = texts[1:]
             yield f"{file}:{number}", {"_id": name, "text": "\n".join(texts).strip()}

@@ -88,6 +88,16 @@ def _take_paragraphs(row: Row) -> list[Row]:
     return rows
 
 
+def _take_ids(row: Row) -> list[Row]:
+    corpus = row.pop("corpus")
+    queries = row.pop("queries")
+    rows = []
+    for name, documents in row.pop("relevant_docs").items():
+        texts = [corpus[document] for document in documents]
+        rows.append({"query_id": name, "query": queries[name], "positive": texts})
+    return rows
+
+
 def _take_premise(row: Row) -> Row:
     names = {"0": "entailment", "1": "neutral", "2": "contradiction"}
     label = str(row.pop("label"))
@@ -141,6 +151,9 @@ def _take_conversations(row: Row) -> Row:
 def _take_chosen(row: Row) -> Row:
     chosen = row.pop("chosen")
     del row["rejected"]
+    if isinstance(chosen, dict):  # LLaMA-Factory
+        row["conversations"] = [*row["conversations"], chosen]
+        return _take_conversations(row)
     if isinstance(chosen, list) and chosen[0]["role"] != "assistant":  # the prompt is in it
         return {"messages": chosen}
     return _ask(row, row.pop("prompt"), chosen)
@@ -169,6 +182,11 @@ RETRIEVAL: tuple[Signature, ...] = (
     ("SQuAD", ("paragraphs",), _take_paragraphs),
     ("SQuAD: the context of a question is its positive", ("question", "context"), _take_question),
     (
+        "LlamaIndex: documents that no query names are left out",
+        ("queries", "corpus", "relevant_docs"),
+        _take_ids,
+    ),
+    (
         "NLI: entailment is positive, contradiction negative",
         ("premise", "hypothesis", "label"),
         _take_premise,
@@ -196,6 +214,7 @@ CHAT: tuple[Signature, ...] = (
     _name_answer("question", "answer"),
     _name_answer("problem", "solution"),
     _name_answer("input", "output"),
+    _name_answer("user", "assistant"),
 )
 
 

@@ -195,6 +195,25 @@ def test_files_of_ms_marco_are_a_folder_with_splits(tmp_path: Path, packed: bool
     assert len(load_queries(tmp_path)) == 5
 
 
+def test_headers_of_ms_marcos_kin_are_no_documents(tmp_path: Path) -> None:
+    write_marco(tmp_path)
+    for name, header in (("collection", "pid\ttext"), ("queries.train", "qid\ttext")):
+        file = tmp_path / f"{name}.tsv"
+        file.write_text(f"{header}\n{file.read_text()}")
+    file = tmp_path / "qrels.train.tsv"
+    file.write_text(f"qid\t-\tpid\tscore\n{file.read_text()}")
+    data = load_retrieval(tmp_path)
+    assert (len(data.corpus), len(data.queries)) == (9, 4)
+
+
+SIMCSE = "sent0,sent1,hard_neg\n" + "".join(f"q {n},p {n},n {n}\n" for n in range(3))
+
+
+def test_simcse_has_pairs_with_negatives(tmp_path: Path) -> None:
+    (tmp_path / "nli.csv").write_text(SIMCSE)
+    assert read_pairs(tmp_path / "nli.csv") == [(f"q {n}", f"p {n}", f"n {n}") for n in range(3)]
+
+
 def test_documents_of_ms_marco_have_address_title_and_text(tmp_path: Path) -> None:
     write_marco(tmp_path)
     lines = "".join(f"{n}\thttp://host/{n}\ttitle {n}\ttext {n}\n" for n in range(4))

@@ -45,6 +45,12 @@ ROWS: dict[str, Any] = {
         "context": "T\nten miles",
         "answers": {"text": ["ten"], "answer_start": [2]},
     },
+    "LlamaIndex": {
+        "queries": {"7": "how far"},
+        "corpus": {"a": "T\nten miles", "b": "no query names it"},
+        "relevant_docs": {"7": ["a"]},
+        "mode": "text",
+    },
     "NLI": {"premise": "how far", "hypothesis": "T\nten miles", "label": 0},
     "Tevatron": {
         "query_id": 7,
@@ -85,15 +91,16 @@ def test_rows_are_pairs(name: str, suffix: str, tmp_path: Path) -> None:
     query = next(one for one in data.queries if one.text == "how far")
     (positive,) = query.positives
     negatives = [texts[one] for one in query.negatives]
-    alone = ("list of two", "set", "texts", "SQuAD")
+    alone = ("list of two", "set", "texts", "SQuAD", "LlamaIndex")
     expected = [] if name in alone else PAIR[2]
     assert (query.text, texts[positive], negatives) == (PAIR[0], PAIR[1], expected)
     assert query.task == ("Find it." if name == "ms-swift" else "")
-    named = ("Tevatron", "MS MARCO", "SQuAD")
+    named = ("Tevatron", "MS MARCO", "SQuAD", "LlamaIndex")
     assert query.id == ("7" if name in named else query.id)
     read = [note for note in data.notes if note.startswith("rows read as ")]
     assert f"rows read as {KINDS.get(name, name)}" in "; ".join(read)
-    assert list(data.unread) == (["answers"] if name in ("DPR", "MS MARCO") else [])
+    unread = {"DPR": ["answers"], "MS MARCO": ["answers"], "LlamaIndex": ["mode"]}
+    assert list(data.unread) == unread.get(name, [])
     assert "how far" in {one.text for one in load_queries(file)}
 
 
@@ -145,6 +152,11 @@ CHATS: dict[str, Any] = {
         "rejected": [*user("Add\n\n1 and 2"), {**ANSWER, "content": "4"}],
     },
     "preferences' answers": {"prompt": "Add\n\n1 and 2", "chosen": [ANSWER], "rejected": []},
+    "LLaMA-Factory": {
+        "conversations": [{"from": "human", "value": "Add\n\n1 and 2"}],
+        "chosen": {"from": "gpt", "value": "3"},
+        "rejected": {"from": "gpt", "value": "4"},
+    },
     "KTO": {"prompt": "Add\n\n1 and 2", "completion": "3", "label": True},
     "Dolly": {"instruction": "Add", "context": "1 and 2", "response": "3", "system": "Be short."},
     "roles": {"conversations": [*user("Add\n\n1 and 2"), ANSWER], "system": "Be short."},
