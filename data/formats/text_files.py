@@ -169,8 +169,8 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_
 
 
 def read_json_values(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (`file:line`, value) of each line that is not blank. A `.json` file may be one array of values instead, or
-    an object with an array as `data`."""
+    """Yield (`file:line`, value) of each line that is not blank. A `.json` file may be one array of values instead, an
+    object with one as `data`, or one object."""
     items = _read_array(path) if get_suffix(path) == ".json" else None
     if items is not None:
         yield from ((f"{path}: item {number}", item) for number, item in enumerate(items))
@@ -182,13 +182,13 @@ def read_json_values(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _read_array(path: Path) -> list[Any] | None:
-    """Read a file that is one JSON array, or an object with one as `data`; None for others, such as lines of JSON."""
+    """Read a file that is one JSON array, an object with one as `data`, or another object; None for lines of JSON."""
     try:
         value = parse_json(str(path), read_text(path))
     except DataError:
         return None
     if isinstance(value, dict):
-        value = value.get("data")
+        value = value.get("data", [value])
     if isinstance(value, list):
         return value
     return None

@@ -206,6 +206,19 @@ def test_headers_of_ms_marcos_kin_are_no_documents(tmp_path: Path) -> None:
     assert (len(data.corpus), len(data.queries)) == (9, 4)
 
 
+def test_one_object_over_several_lines_is_read(tmp_path: Path) -> None:
+    ids = [str(n) for n in range(3)]
+    about = {
+        "queries": {name: f"q {name}" for name in ids},
+        "corpus": {name: f"d {name}" for name in ids},
+        "relevant_docs": {name: [name] for name in ids},
+    }
+    (tmp_path / "qa.json").write_text(json.dumps(about, indent=2))
+    data = load_retrieval(tmp_path / "qa.json")
+    assert [query.id for query in data.queries] == ids
+    assert [document.text for document in data.corpus] == [f"d {name}" for name in ids]
+
+
 SIMCSE = "sent0,sent1,hard_neg\n" + "".join(f"q {n},p {n},n {n}\n" for n in range(3))
 
 
