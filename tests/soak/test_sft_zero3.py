@@ -27,7 +27,9 @@ def test_partitioned_weights_learn_and_resume(
     config = dataclasses.replace(CONFIG, method="full", ce_weight=0.5)
     whole = train(tmp_path / "whole", config, inputs)
     monkeypatch.setattr(sft_training, "SftTask", SmallChunks)
-    (tmp_path / "parts/work/kill").mkdir(parents=True)
+    kill = tmp_path / "kill"
+    kill.mkdir()
+    monkeypatch.setattr(SmallChunks, "kill", kill)
     parts = train(tmp_path / "parts", dataclasses.replace(config, zero_stage=3), inputs, workers=2)
-    assert not (tmp_path / "parts/work/kill").exists()
+    assert not kill.exists()
     check_equal(parts, whole, "model/model.safetensors", tmp_path / "parts", tmp_path / "whole")

@@ -58,6 +58,8 @@ class Regression:
             [STEPS] * 9,
             fresh(),
         )
+        self.counts: dict[str, int] = {}
+        self.tables: dict[str, Any] = {}
 
     def evaluate_start(self) -> Evaluation:
         if self.fail == "input":

@@ -37,12 +37,13 @@ CONFIG = sft.Config(
 
 
 class SmallChunks(sft_training.SftTask):
-    """Chunks of a few labels, so that their numbers differ. With a folder named `kill` beside the file of lengths, the
-    second worker is killed once, in the second epoch."""
+    """Chunks of a few labels, so that their numbers differ. If there is the folder `kill`, the second worker is killed
+    once, in the second epoch."""
+
+    kill = Path("no folder")
 
     def __init__(self, *given: Any, **arguments: Any) -> None:
         causal_lm_loss.CHUNK = 5
-        self.kill: Path = arguments["lengths"].parent / "kill"
         super().__init__(*given, **arguments)
 
     def batch(self, epoch: int, step: int) -> Any:

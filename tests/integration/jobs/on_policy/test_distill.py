@@ -25,11 +25,13 @@ MakeContext = Callable[..., Context]
 
 
 class Killed(distill_training.DistillTask):
-    """Is killed once, in the fifth training step, if there is a folder named `kill` beside the file of counts."""
+    """Is killed once, in the fifth training step, if there is a folder named `kill` in `work`."""
 
-    def __init__(self, *given: Any, **arguments: Any) -> None:
-        self.kill: Path = arguments["counts"].parent / "kill"
+    work: Path
+
+    def __init__(self, *given: Any, **arguments: Any) -> None:  # a worker's copy needs its own
         super().__init__(*given, **arguments)
+        self.kill = self.work / "kill"
 
     def batch(self, epoch: int, step: int) -> Batch:
         if step == 4 and self.worker.rank == 0 and self.kill.exists():
@@ -53,6 +55,7 @@ def train_killed(context: Context, config: distill.Config, inputs: distill.Input
     """In the process of the step."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distill_training, "DistillTask", Killed)
+        Killed.work = context.work
         return distill.run(context, config, inputs)
 
 

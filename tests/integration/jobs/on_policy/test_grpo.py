@@ -25,11 +25,13 @@ MakeContext = Callable[..., Context]
 
 
 class Killed(grpo_training.GrpoTask):
-    """Is killed once, in the fifth training step, if there is a folder named `kill` beside the file of counts."""
+    """Is killed once, in the fifth training step, if there is a folder named `kill` in `work`."""
 
-    def __init__(self, *given: Any, **arguments: Any) -> None:
-        self.kill: Path = arguments["counts"].parent / "kill"
+    work: Path
+
+    def __init__(self, *given: Any, **arguments: Any) -> None:  # a worker's copy needs its own
         super().__init__(*given, **arguments)
+        self.kill = self.work / "kill"
 
     def _answer(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
         if trainer.state.global_step == 4 and self.worker.rank == 0 and self.kill.exists():
@@ -53,6 +55,7 @@ def train_killed(context: Context, config: grpo.Config, inputs: grpo.Inputs) -> 
     """In the process of the step."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grpo_training, "GrpoTask", Killed)
+        Killed.work = context.work
         return grpo.run(context, config, inputs)
 
 
