@@ -11,6 +11,7 @@ import peft
 import pytest
 import torch
 import transformers
+from command import run
 from tiny_models import save_model
 
 import ratchet
@@ -33,14 +34,14 @@ def test_an_adapter_embeds_as_peft_does(tmp_path: Path) -> None:
     base = save_model(tmp_path / "base", "bert")
     adapter = save_adapter(tmp_path / "my adapter", base, task_type="FEATURE_EXTRACTION")
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
-    run = ratchet.run(
-        "embed",
-        store=tmp_path / "store",
-        model=str(adapter),
-        texts=str(tmp_path / "texts.txt"),
-        **{"embed.dtype": "float32"},
+    folder = tmp_path / "vectors"
+    # In a process of its own: another test may have started Ray in this one.
+    status, output = run(
+        *("embed", str(adapter), str(tmp_path / "texts.txt"), str(folder)),
+        *("--store", str(tmp_path / "store"), "--set", "embed.dtype=float32"),
     )
-    found = np.load(run.steps["embed"].path / "embeddings.npy")
+    assert status == 0, output
+    found = np.load(folder / "embeddings.npy")
     model = peft.PeftModel.from_pretrained(
         transformers.AutoModel.from_pretrained(base), str(adapter)
     ).eval()
