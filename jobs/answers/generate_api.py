@@ -4,12 +4,11 @@ The output is the same as that of `generate`. The key is read from an environmen
 fingerprint. Answers are stored as they arrive, so a killed run repeats no request.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from annotated_types import Interval
+from typing import Annotated, Any
 
 from ratchet.errors import InputError, ModelError
 from ratchet.extras import require_extra
@@ -21,6 +20,7 @@ from ratchet.orchestrator.job_interface import (
     NonNegativeFloat,
     Parents,
     PositiveFloat,
+    PositiveFraction,
     PositiveInt,
     Progress,
     Result,
@@ -29,14 +29,10 @@ from ratchet.orchestrator.job_interface import (
     Unit,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-
 CHARACTERS_PER_TOKEN = 4
 """For the estimate of the cost."""
 RETRIES = 6
-"""Of the client, with exponential backoff or after the server's `Retry-After`."""
+"""Number of retries of the client, with exponential backoff or after the server's `Retry-After`."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ class Config:
     """Completions per question."""
     temperature: NonNegativeFloat = 0.0
     """Sampling temperature. 0: greedy decoding."""
-    top_p: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    top_p: PositiveFraction = 1.0
     """Sample only from the most likely tokens, up to this total probability. 1: from all tokens."""
     max_new_tokens: Tokens = 512
     """Maximum length of an answer. A longer one is cut off there and marked as truncated."""
@@ -108,7 +104,12 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
 
     key = read_key("generate_api", config.url, config.key_variable) or "none"
     client = OpenAI(base_url=config.url, api_key=key, max_retries=RETRIES, timeout=config.timeout)
-    ask = partial(ask_model, client, config)
+
+    @cache
+    def find_model() -> str:
+        return config.model or client.models.list().data[0].id
+
+    ask = partial(ask_model, client, config, find_model)
     output = ShardOutput(context, list_shards(inputs.samples))
     done = output.finished_rows
     for shard in output.unfinished:
@@ -133,9 +134,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(metrics)
 
 
-def ask_model(client: Any, config: Config, sample: Any) -> dict[str, Any]:
-    """Return the server's answers to a sample, whether each is truncated, and the numbers of tokens. Raises ModelError
-    for a server that refuses, or does not answer after `RETRIES`."""
+def ask_model(
+    client: Any, config: Config, find_model: Callable[[], str], sample: Any
+) -> dict[str, Any]:
+    """Return the server's answers to a sample, whether each is truncated, and the numbers of tokens.
+
+    find_model: returns the name of the model in requests. Raises ModelError for a server that refuses, or does not
+    answer after `RETRIES`."""
     import openai
 
     ((question, _),) = sample.turns
@@ -144,10 +149,9 @@ def ask_model(client: Any, config: Config, sample: Any) -> dict[str, Any]:
         messages.insert(0, {"role": "system", "content": sample.system})
     found: dict[str, Any] = {"texts": [], "truncated": [], "asked": 0, "answered": 0}
     try:
-        name = config.model or client.models.list().data[0].id
         while len(found["texts"]) < config.num_completions:
             made = client.chat.completions.create(
-                model=name,
+                model=find_model(),
                 messages=messages,
                 n=config.num_completions - len(found["texts"]),  # some servers answer once
                 temperature=config.temperature,
@@ -169,7 +173,7 @@ def ask_model(client: Any, config: Config, sample: Any) -> dict[str, Any]:
     return found
 
 
-def write_answers(target: Path, samples: Any, answers: Any) -> "Mapping[str, int]":
+def write_answers(target: Path, samples: Any, answers: Any) -> dict[str, int]:
     """Write rows of COMPLETIONS."""
     import pyarrow as pa
 

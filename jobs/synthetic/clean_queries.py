@@ -11,12 +11,10 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-from annotated_types import Interval
+from typing import Any
 
 from ratchet.errors import ArtifactError, InputError
-from ratchet.orchestrator.job_interface import Context, Job, Result
+from ratchet.orchestrator.job_interface import Context, Job, PositiveFraction, Result
 
 SHARD_ROWS = 4096
 Words = frozenset[str]
@@ -24,7 +22,7 @@ Words = frozenset[str]
 
 @dataclass(frozen=True)
 class Config:
-    near_duplicate: Annotated[float, Interval(gt=0, le=1)] = 0.8
+    near_duplicate: PositiveFraction = 0.8
     """Two queries for a document are duplicates if the words that both have are this part of the words that one of them
     has. 1: only with the same words."""
 
