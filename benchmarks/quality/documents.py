@@ -131,6 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("squad", type=Path)
     parser.add_argument("--articles", type=int, help="number of articles (default: all)")
+    parser.add_argument("--iterations", type=int, default=2, help="iterations (default: 2)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         articles = Articles(arguments.squad, Path(work), arguments.articles)
@@ -144,7 +145,11 @@ def main() -> None:
             ]
             for given in runs:
                 done = api.run(
-                    "documents", store=f"{work}/store", data=str(articles.documents), **given
+                    "documents",
+                    store=f"{work}/store",
+                    data=str(articles.documents),
+                    iterations=arguments.iterations,
+                    **given,
                 )
                 models.append(f"{done.run_id}:embedder")
                 print(f"{writer.requests} requests, trained with {', '.join(given)}")
