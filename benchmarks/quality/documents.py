@@ -107,11 +107,13 @@ class Articles:
                 parts.append(text)
                 name = f"d{len(corpus)}"
                 corpus.append({"_id": name, "text": f"{parts[0][2:]}\n{text}"})
+                # The part of a sentence that tells which chunk is meant: no chunk ends within it.
+                part = max(re.split(r"[.?!;:]", text), key=len).strip()
                 asked = list(dict.fromkeys(one["question"].strip() for one in paragraph["qas"]))
                 self.writer[text] = asked[::2]
                 for question in asked[1::2]:
                     if number % 3:
-                        rows.append({"query": question, "document": text[:80]})
+                        rows.append({"query": question, "document": part})
                         continue
                     labels.append(f"q{len(queries)}\t{name}\t1")
                     queries.append({"_id": f"q{len(queries)}", "text": question})
