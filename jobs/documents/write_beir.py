@@ -15,6 +15,8 @@ from ratchet.orchestrator.job_interface import Context, Job, Parents, Result
 
 FEW_DOCUMENTS = 40
 """Fewer documents leave too few groups for a valid split that decides."""
+LEAST_WORDS = 5
+"""Fewer words of a text do not tell where they are from."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Inputs:
     """Shards of synthetic queries."""
     real: Path | None = None
     """JSON Lines, CSV or Parquet with `query`, and with `document` (the path of a file in the folder, or the id of a
-    chunk) or `positive` (a text of a chunk)."""
+    chunk) or `positive` (a text of a file)."""
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
@@ -58,6 +60,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.tables import read_shards
 
     chunks = read_shards(inputs.corpus).to_pylist()
+    text_of = {chunk["id"]: " ".join(chunk["text"].split()) for chunk in chunks}
     files = {chunk["id"].rpartition("#")[0] for chunk in chunks}
     note = ""
     if len(files) < FEW_DOCUMENTS:
@@ -74,7 +77,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     for number, (where, text, document) in enumerate(
         read_real_queries(inputs.real) if inputs.real else ()
     ):
-        positives = find_chunks(where, document, chunks)
+        positives = find_chunks(where, document, text_of)
         real.append({"id": f"real/{number}", "text": text, "positives": positives})
     if not real and not synthetic:
         raise InputError("write_beir: no queries given; expected synthetic or real ones")
@@ -93,19 +96,24 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(counts, note=note)
 
 
-def find_chunks(where: str, document: str, chunks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the ids of the chunks of a file, the chunk with this id, or those that contain the text. Raises DataError
-    if there are none."""
-    found = [row["id"] for row in chunks if document in (row["id"], row["id"].rpartition("#")[0])]
-    if not found:
-        text = " ".join(document.split())
-        found = [row["id"] for row in chunks if text in " ".join(row["text"].split())]
+def find_chunks(where: str, document: str, text_of: Mapping[str, str]) -> list[str]:
+    """Return the ids of the chunks of a file, the chunk with this id, those that contain the text, or where a chunk
+    ends within it, those that contain its halves, quarters and so on. text_of: id -> text with single spaces. Raises
+    DataError if there are none."""
+    found = [name for name in text_of if document in (name, name.rpartition("#")[0])]
+    words = document.split()
+    size = len(words)
+    while not found and (size == len(words) or size >= LEAST_WORDS):
+        for start in range(0, len(words) - size + 1, max(1, size // 2)):
+            part = " ".join(words[start : start + size])
+            found += [name for name, own in text_of.items() if part in own]
+        size //= 2
     if not found:
         raise DataError(
             f"{where}: document '{document[:60]}' given; expected the path of a file in the folder, the id of a chunk,"
-            " or a text that is within a chunk; correct the row"
+            " or a text of a file; correct the row"
         )
-    return found
+    return list(dict.fromkeys(found))
 
 
 def write_qrels(path: Path, queries: Sequence[Mapping[str, Any]]) -> None:

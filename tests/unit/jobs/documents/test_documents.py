@@ -127,6 +127,18 @@ def test_only_real_queries_are_held_out(tmp_path: Path, context: MakeContext) ->
     assert positives == {"a": ("4.md#0", "4.md#1"), "b": ("5.md#1",), "c": ("6.md#0",)}
 
 
+def test_a_text_in_which_a_chunk_ends_is_found_by_its_parts() -> None:
+    words = [f"word{number}" for number in range(90)]
+    text_of = {f"a.md#{i}": " ".join(words[30 * i : 30 * i + 30]) for i in range(3)}
+    for start in range(60):
+        text = "  ".join(words[start : start + 20])
+        found = write_beir.find_chunks("", text, text_of)
+        touched = {f"a.md#{place // 30}" for place in range(start, start + 20)}
+        assert found
+        assert set(found) <= touched
+    assert write_beir.find_chunks("", " ".join(words), text_of) == list(text_of)
+
+
 def test_a_real_query_of_an_unknown_document_is_refused(
     tmp_path: Path, context: MakeContext
 ) -> None:
