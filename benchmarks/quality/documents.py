@@ -108,8 +108,8 @@ class Articles:
                 name = f"d{len(corpus)}"
                 corpus.append({"_id": name, "text": f"{parts[0][2:]}\n{text}"})
                 # The part of a sentence that tells which chunk is meant: no chunk ends within it.
-                parts = re.split(r"[.?!;:]", text)
-                part = min((one.strip() for one in parts if len(one) > 30), key=len)
+                clauses = re.split(r"[.?!;:]", text)
+                part = min((one.strip() for one in clauses if len(one) > 30), key=len)
                 asked = list(dict.fromkeys(one["question"].strip() for one in paragraph["qas"]))
                 self.writer[text] = asked[::2]
                 for question in asked[1::2]:
