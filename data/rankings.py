@@ -1,8 +1,35 @@
-"""Reordering of ranked documents, and statistics: how many are relevant, how long texts are."""
+"""Tables of ranked documents, their reordering, and statistics: how many are relevant, how long texts are."""
 
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
+
+from ratchet.data.tables import RANKED, complete
+
+
+def tabulate_ranks(
+    queries: pa.Table,
+    ids: pa.Array | pa.ChunkedArray,
+    indptr: np.ndarray,
+    own_Q: np.ndarray,
+    ranks_R: np.ndarray,
+    scores_QK: np.ndarray,
+    rows_QK: np.ndarray,
+) -> pa.Table:
+    """Return RANKED of queries: the ids and scores of their top documents, and the ranks of their positives.
+
+    ids: of the corpus. indptr: bounds of each query's positives in ranks_R, [Q + 1]. own_Q: corpus row of each query
+    itself, which is left out; -1 for none. ranks_R, scores_QK, rows_QK: see
+    `ratchet.models.search.ranks.rank_and_search`."""
+    documents = []
+    scores = []
+    for q, own in enumerate(own_Q):
+        kept = rows_QK[q] != own
+        documents.append(ids.take(pa.array(rows_QK[q][kept])).to_pylist())
+        scores.append(scores_QK[q][kept])
+    ranks = pa.ListArray.from_arrays(indptr.astype(np.int32), ranks_R)
+    return complete({"documents": documents, "scores": scores, "ranks": ranks}, queries, RANKED)
 
 
 def reorder(

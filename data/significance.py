@@ -53,6 +53,13 @@ def compute_half_width(value_Q: np.ndarray, group_Q: np.ndarray) -> float:
     return float(stdtrit(groups - 1, 0.975) * error)
 
 
+def describe_groups(groups: int) -> str:
+    """Say how exactly at least two groups show a metric: the half width of the 95 % confidence interval if it is 0 for
+    half of them and 1 for the others, which is the widest for metrics from 0 to 1."""
+    width = stdtrit(groups - 1, 0.975) * 0.5 / np.sqrt(groups - 1)
+    return f"{groups} groups of queries, which show a metric to ± {width:.2f} or better"
+
+
 def list_half_widths(
     per_query: Mapping[str, np.ndarray], names: Sequence[str], group_Q: np.ndarray, prefix: str = ""
 ) -> dict[str, float]:
@@ -95,9 +102,9 @@ def compute_p_value(
     return reached / (FLIPS + 1)
 
 
-def find_smallest_p_value(before_C: np.ndarray, after_C: np.ndarray) -> float:
-    """Return the smallest p-value that `compute_p_value` can give for one evaluation: 2**-n, where n groups changed."""
-    return 0.5 ** int(np.count_nonzero(after_C != before_C))
+def count_changed(before_C: np.ndarray, after_C: np.ndarray) -> int:
+    """Return the number n of groups that changed. The smallest p-value of one evaluation is 2**-n."""
+    return int(np.count_nonzero(after_C != before_C))
 
 
 def loses(before_C: np.ndarray, after_C: np.ndarray) -> bool:

@@ -180,6 +180,8 @@ class Row:
     """The folder of the model or adapter that the row evaluates, if the run makes it."""
     baseline: bool = False
     """Whether the row is a baseline, such as BM25, with which the report compares the other rows."""
+    detail: bool = False
+    """Whether the terminal shows the row only with `--full`. The report shows it."""
 
     def __post_init__(self) -> None:
         require(isinstance(self.label, str), "Row: label", self.label, "a text")
@@ -270,12 +272,8 @@ def step(name: str, job: Job, *, resources: Resources | None = None, **values: A
     InputError for a setting of the wrong type or out of bounds.
     """
     require(isinstance(name, str), "step", name, "a name, such as 'iter0/mine'")
-    require(
-        bool(STEP_NAME.fullmatch(name)),
-        "step",
-        name,
-        "letters, digits and . _ - = in parts between /",
-    )
+    is_name = STEP_NAME.fullmatch(name) is not None
+    require(is_name, "step", name, "letters, digits and . _ - = in parts between /")
     require(isinstance(job, Job), f"step {name}: job", job, "a Job, such as mine.JOB")
     require(
         isinstance(resources, Resources | None), f"step {name}: resources", resources, "Resources"

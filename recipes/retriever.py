@@ -7,7 +7,7 @@ from annotated_types import Interval
 
 from ratchet.errors import InputError
 from ratchet.jobs.retrieval import prepare
-from ratchet.jobs.retrieval.datasets import find_datasets, has_many_documents
+from ratchet.jobs.retrieval.datasets import find_datasets, find_size
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import FractionBelowOne, Output, Seed, Source, Summary, average, step
 from ratchet.recipes.parts.models import choose_model
@@ -15,6 +15,9 @@ from ratchet.recipes.parts.predictions import prepare_new_queries
 from ratchet.recipes.parts.retrieval_loop import Mining, RetrievalLoop
 from ratchet.recipes.parts.synthetic_queries import add_synthetic_queries, choose_generator
 from ratchet.recipes.parts.teachers import choose_reranker, choose_teacher
+
+INNER_FOLDS = 3
+"""Folds of a cross-validation of few queries: each trains on two thirds, and takes as long as the last training."""
 
 
 def retriever(
@@ -27,7 +30,7 @@ def retriever(
     reranker: str = "none",
     method: Literal["lora", "full"] = "lora",
     keep: Literal["best", "last", "all"] = "best",
-    iterations: Annotated[int, Interval(ge=0, le=1000)] = 2,
+    iterations: Annotated[int, Interval(ge=0, le=1000)] | None = None,
     mining: Mining = "each",
     distillation: Distillation = "kl_div",
     teacher: str = "",
@@ -39,7 +42,7 @@ def retriever(
     knn: bool | None = None,
     predict: str = "",
     split_by: prepare.SplitBy = "question",
-    folds: Annotated[int, Interval(ge=1, le=100)] = 1,
+    folds: Annotated[int, Interval(ge=1, le=100)] | None = None,
     test_fraction: FractionBelowOne = 0.2,
     validation_fraction: FractionBelowOne = 0.1,
     seed: Seed = 42,
@@ -60,7 +63,8 @@ def retriever(
     method      lora (train LoRA adapters), or full (train all weights, with a lower default learning rate)
     keep        the epoch that each finetuning returns: best, or last. all: keep every epoch, and choose with
                 --set iter0/choose_reranker.checkpoint=3 (choose_embedder likewise), which trains nothing again
-    iterations  number of iterations of mining and finetuning; 0: only evaluate
+    iterations  number of iterations of mining and finetuning; 0: only evaluate. none: 2, or 1 where a cross-validation
+                takes the place of held-out queries
     mining      source of the negatives: each (mined in each iteration), given (the negatives in the data), or
                 given_scored (the negatives in the data, with the data's teacher scores)
     distillation  loss on the teacher's scores, see the setting finetune_embedder.distillation; none: no teacher
@@ -84,7 +88,10 @@ def retriever(
                 predictions.csv, .jsonl and .trec (settings: write_predictions.top and .columns)
     split_by    queries that stay in one split: those of a question (question), those that share a positive (document:
                 no positive of a test query is a positive of a training query), or no others (query)
-    folds       number of folds of a cross-validation; the table then shows means and standard deviations. 1: none
+    folds       number of folds of a cross-validation of the whole loop; the table then shows means and standard
+                deviations. 1: none. none: 1; with fewer than 200 groups of queries and up to 5,000 documents, the
+                finetuning is cross-validated with 3 folds: each query is ranked by a model that was not trained on it,
+                nothing is held out, and the last model is trained on all queries
     test_fraction  fraction of the questions in the test split; 0: no test split. Not used with several folds
     validation_fraction  fraction of the other questions that selects checkpoints; 0: none, the last epoch is kept
     seed        seed of the split, mining and training"""
@@ -98,7 +105,7 @@ def retriever(
             f"generator: {generator} given, with mining={mining}; expected mining=each, since generated queries have no"
             " negatives; leave one of them out"
         )
-    if predict and folds > 1:
+    if predict and folds and folds > 1:
         raise InputError(
             f"predict: {predict} given, with {folds} folds; expected one model; set folds=1"
         )
@@ -106,6 +113,24 @@ def retriever(
         raise InputError(
             f"examples: {examples} given, with num_examples={num_examples}; expected one of both; leave one out"
         )
+    size, groups = find_size(datasets)
+    plain = folds is None and iterations in (None, 1) and split_by == "question" and keep != "last"
+    others = (predict, generator, examples, num_examples, knn, reranker != "none", mining != "each")
+    notes = []
+    inner_folds = 0
+    if size == "few" and plain and not any(others):
+        inner_folds = INNER_FOLDS
+        knn = False
+        iterations = 1
+        test_fraction = validation_fraction = 0.0
+        notes.append(
+            f"{groups}: a cross-validation with {inner_folds} folds evaluates and decides, and the last model is"
+            " trained on all (folds=1 holds some out instead)"
+        )
+    if folds is None:
+        folds = 1
+    if iterations is None:
+        iterations = 2
     split: dict[str, Any] = {"split_by": split_by, "test_fraction": test_fraction, "folds": folds}
     split |= {
         "validation_fraction": validation_fraction,
@@ -113,8 +138,7 @@ def retriever(
         "seed": seed,
         "needs_negatives": mining != "each",
     }
-    many = has_many_documents(datasets)
-    notes = []
+    many = size == "many"
     if many:
         notes.append(
             f"{data}: more than a million documents: batches of 512 queries, and no rows of BM25 and of nearest"
@@ -144,6 +168,7 @@ def retriever(
             bm25=not many if bm25 is None else bm25,
             knn=iterations > 0 and not many if knn is None else knn,
             many_documents=many,
+            folds=inner_folds,
             seed=seed,
             folder=folder,
         )

@@ -3,12 +3,13 @@
     python -m benchmarks.quality.decision --data generated --pairs 20 40 80 200 1000 --repeats 100
 
 Pairs are drawn and split as `prepare` splits them. A linear map of MiniLM's vectors is trained on the training pairs,
-and the best of four evaluations is kept if `finetune_embedder` would keep it, by cross-validation or by `valid`. All
+and the best of four evaluations is kept if `finetune_embedder` would keep it: with fewer than 200 pairs by
+cross-validation of all of them, else by `valid`. All
 pairs that were not drawn are the truth: their MAP@25 says whether the model is better.
 
 - `error`: fraction of models that are kept though their training labels are exchanged at random, so nothing is learned.
 - `power`: fraction of models that are kept, of those that are better by at least `--gain` of MAP@25.
-- `valid only`: the same fraction, if `valid` always decides, and never a cross-validation.
+- `valid only`: the same fraction, if `valid` always decides (of models that are trained on fewer pairs).
 - `kept though worse`: fraction of all trained models that are kept and have a lower MAP@25 than the base.
 """
 
@@ -30,15 +31,17 @@ from benchmarks.quality.in_process import LINEAR, make_config, train_linear
 from benchmarks.quality.repeat import HELP
 from benchmarks.quality.retrieval_sets import load, write_corpus, write_mined
 from ratchet.data.retrieval.splits import split_queries
-from ratchet.data.significance import MIN_VALID_GROUPS
 from ratchet.data.tables import DocumentRows, read_shards
 from ratchet.data.triplets import Triplets, find_corpus_rows
 from ratchet.jobs.retrieval.finetune_embedder import Config
-from ratchet.jobs.training.cross_validation import FOLDS, MIN_TRAIN_GROUPS, join_histories
+from ratchet.jobs.retrieval.prepare import FEW_GROUPS
+from ratchet.jobs.training.cross_validation import join_histories
 from ratchet.jobs.training.evaluation import Evaluation, decide, evaluate_rows
+from ratchet.jobs.training.finetuning import MIN_CHANGED
 from ratchet.jobs.training.schedule import TrainHistory, is_better
 from ratchet.models.search import held_out_loss
 from ratchet.models.search.ranks import Relevant, rank_relevant, score_relevant
+from ratchet.recipes.retriever import INNER_FOLDS
 
 EVALUATIONS = 4
 EPOCHS = LINEAR["epochs"] // EVALUATIONS
@@ -54,6 +57,7 @@ def main() -> None:
     parser.add_argument("--data", default="generated", metavar="[KIND=]PATH")
     parser.add_argument("--pairs", type=int, nargs="+", default=[20, 40, 80, 200, 1000])
     parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--least-changed", type=int, default=MIN_CHANGED)
     parser.add_argument("--gain", type=float, default=0.01)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
@@ -108,32 +112,33 @@ class Simulation:
             order = random.permutation(len(self.queries))
             drawn = [replace_group(self.queries[n]) for n in order[:pairs]]
             truth = [self.queries[n] for n in order[pairs : pairs + TRUTH]]
-            splits = split_queries(drawn, 0.2, 0.1, seed)
-            train = list(splits["train"])
             if exchange:
-                labels = random.permutation(len(train))
-                train = [
-                    one._replace(positives=train[n].positives)
-                    for one, n in zip(train, labels, strict=True)
+                labels = random.permutation(len(drawn))
+                drawn = [
+                    one._replace(positives=drawn[n].positives)
+                    for one, n in zip(drawn, labels, strict=True)
                 ]
-            yield self.measure(train, list(splits["valid"]), truth, seed)
+            yield self.measure(drawn, truth, seed)
 
-    def measure(
-        self, train: list[Any], valid: list[Any], truth: list[Any], seed: int
-    ) -> dict[str, Any]:
+    def measure(self, drawn: list[Any], truth: list[Any], seed: int) -> dict[str, Any]:
         """Train, decide, and compare the model that training offers with the base on the truth."""
-        maps, history = self.train(train, valid, seed)
+        splits = split_queries(drawn, 0.2, 0.1, seed)
+        train = list(splits["train"])
+        valid = list(splits["valid"])
+        maps = self.train(train, seed)
+        history = self.follow(maps, valid)
         alone = decide(CONFIG, history)
         decision = alone
-        if len(valid) < MIN_VALID_GROUPS and len(train) >= MIN_TRAIN_GROUPS:
-            fold_Q = np.random.default_rng(seed).permutation(len(train)) % FOLDS
+        if len(drawn) < FEW_GROUPS:
+            fold_Q = np.random.default_rng(seed).permutation(len(drawn)) % INNER_FOLDS
             histories = []
-            for fold in range(FOLDS):
-                held_out = [one for one, own in zip(train, fold_Q, strict=True) if own == fold]
-                others = [one for one, own in zip(train, fold_Q, strict=True) if own != fold]
-                histories.append(self.train(others, held_out, seed)[1])
-            history = join_histories(CONFIG.metric, histories, len(train))
-            decision = decide(CONFIG, history, by_loss=True)
+            for fold in range(INNER_FOLDS):
+                held_out = [one for one, own in zip(drawn, fold_Q, strict=True) if own == fold]
+                others = [one for one, own in zip(drawn, fold_Q, strict=True) if own != fold]
+                histories.append(self.follow(self.train(others, seed), held_out))
+            history = join_histories(CONFIG.metric, histories, len(drawn))
+            decision = decide(CONFIG, history, least_changed=self.given.least_changed)
+            maps = self.train(drawn, seed)
         assert history.best is not None
         before, after = (
             self.evaluate(truth, one) for one in (np.zeros_like(maps[0]), maps[history.best])
@@ -145,27 +150,28 @@ class Simulation:
             "gain": after.metrics["map@25"] - before.metrics["map@25"],
         }
 
-    def train(
-        self, train: list[Any], valid: list[Any], seed: int
-    ) -> tuple[list[np.ndarray], TrainHistory]:
-        """Return the map after each evaluation, and the history of its evaluations on `valid`."""
+    def train(self, train: list[Any], seed: int) -> list[np.ndarray]:
+        """Return the map after each evaluation."""
         query_QD = np.stack([self.vector_of[one.id] for one in train])
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             write_mined(Path(folder), self.documents, train, query_QD @ self.corpus_ND.T, seed=seed)
             triplets = Triplets(read_shards(Path(folder)), self.corpus)
         config = replace(CONFIG, seed=seed)
-        maps = train_linear(config, triplets, query_QD, self.corpus_ND)[EPOCHS - 1 :: EPOCHS]
-        start = self.evaluate(valid, np.zeros_like(maps[0]))
+        return train_linear(config, triplets, query_QD, self.corpus_ND)[EPOCHS - 1 :: EPOCHS]
+
+    def follow(self, maps: list[np.ndarray], held_out: list[Any]) -> TrainHistory:
+        """Return the history of the evaluations on held-out queries."""
+        start = self.evaluate(held_out, np.zeros_like(maps[0]))
         history = TrainHistory(start=start.metrics, start_sums=start.sums)
         for number, map_DD in enumerate(maps):
-            found = self.evaluate(valid, map_DD)
+            found = self.evaluate(held_out, map_DD)
             history.evaluations.append(found.metrics)
             history.sums.append(found.sums)
             if history.best is None or is_better(
                 CONFIG.metric, found.metrics, history.evaluations[history.best]
             ):
                 history.best = number
-        return maps, history
+        return history
 
     def evaluate(self, queries: list[Any], map_DD: np.ndarray) -> Evaluation:
         rows = {
@@ -188,7 +194,7 @@ class Simulation:
 
 def replace_group(query: Any) -> Any:
     """Return the query as a group of its own, in no split."""
-    return query._replace(group=query.id, split="")
+    return query._replace(group=query.id, split=None)
 
 
 def normalize(vectors: np.ndarray) -> np.ndarray:

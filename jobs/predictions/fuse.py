@@ -44,6 +44,9 @@ class Config:
     If these do not beat the best single system by more than the standard error over groups, only that one is used."""
     k: PositiveInt = 25
     """Cut-off of the MAP that chooses the weights."""
+    folds: PositiveInt = 1
+    """Number of folds, for rankings of the held-out queries themselves: the weights for each fold of their groups are
+    chosen on the other folds. 1: the weights are chosen on all held-out queries."""
 
 
 @dataclass(frozen=True)
@@ -100,33 +103,57 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         """Return the MAP@k of each held-out query, [Q]."""
         return _compute_map(fuse(points, weights), labels, config.k)
 
-    def average(weights: Sequence[float]) -> float:
-        return float(measure(tuple(weights)).mean())
-
     names = config.names
     alone = np.eye(len(names)).tolist()
-    weights = list(config.weights)
-    if not weights:
+
+    def choose(some_Q: "np.ndarray") -> list[float]:
+        """Choose the weights on some of the queries."""
+        if config.weights:
+            return list(config.weights)
+
+        def average(weights: Sequence[float]) -> float:
+            return float(measure(tuple(weights))[some_Q].mean())
+
         weights = choose_weights(len(names), average)
         best = max(alone, key=average)
-        sums = [sum_by_group(measure(tuple(one)), group_Q) for one in (weights, best)]
-        if not loses(*sums):
-            weights = best  # the improvement of the fusion may be due to chance
+        sums = []
+        for one in (weights, best):
+            sums.append(sum_by_group(measure(tuple(one))[some_Q], group_Q[some_Q]))
+        if loses(*sums):
+            return weights
+        return best  # the improvement of the fusion may be due to chance
+
     ranked = _read(inputs.rankings)
+    fold_Q = np.zeros(len(ranked[0]), np.int64)
+    if config.folds == 1:
+        weights_of = [choose(np.ones(len(queries), bool))]
+    else:
+        check_queries(inputs.rankings[0], ranked[0], queries, inputs.valid)
+        fold_Q = group_Q % config.folds
+        weights_of = [choose(fold_Q != fold) for fold in range(config.folds)]
 
     def make_rows() -> Iterator[dict[str, Any]]:
         for start in range(0, len(ranked[0]), BATCH):
             part = [table.slice(start, BATCH) for table in ranked]
-            yield from _make_rows(part, fuse(score(part), weights))
+            own = score(part)
+            fused = [fuse(own, weights) for weights in weights_of]
+            folds = fold_Q[start : start + BATCH]
+            yield from _make_rows(part, [fused[fold][q] for q, fold in enumerate(folds)])
 
     schema = RANKED.append(pa.field("teacher_scores", SCORES))
     write_shards(context.out / "ranking", make_rows(), schema, BATCH)
     metric = f"valid/map@{config.k}"
-    metrics = {metric: round(average(weights), 6)}
+    values = []
+    for fold, weights in enumerate(weights_of):
+        own_Q = measure(tuple(weights))
+        values.append(own_Q if config.folds == 1 else own_Q[fold_Q == fold])
+    metrics = {metric: round(float(np.concatenate(values).mean()), 6)}
     table = []
-    for name, weight, own in zip(names, weights, alone, strict=True):
-        metrics[f"weight/{name}"] = weight
-        table.append({"system": name, "weight": weight, metric: round(average(own), 6)})
+    for place, name in enumerate(names):
+        weight = float(np.mean([weights[place] for weights in weights_of]))
+        metrics[f"weight/{name}"] = round(weight, 4)
+        value = round(float(measure(tuple(alone[place])).mean()), 6)
+        table.append({"system": name, "weight": metrics[f"weight/{name}"], metric: value})
     return Result(metrics, {"fused systems, each by itself on the held-out queries": table})
 
 

@@ -4,17 +4,22 @@ import glob
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qsl, urlencode
 
 from ratchet.data.retrieval import LARGE, POOL
-from ratchet.errors import DataError, InputError
+from ratchet.errors import DataError, InputError, RatchetError
 from ratchet.extras import require_extra
 from ratchet.models.model_files import is_hub_reachable
 from ratchet.orchestrator.job_interface import Source
 
 HUB = "hf://"
-MANY = 1_000_000
+SMALL = 4_000_000
+"""Bytes of data that may be few, and are read once more to count them."""
+MANY_DOCUMENTS = 1_000_000
+MIN_GROUPS = 12
+FEW_DOCUMENTS = 5_000
+"""Each fold embeds all documents."""
 
 
 def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
@@ -41,9 +46,11 @@ def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
     return values
 
 
-def has_many_documents(datasets: Mapping[str, Any]) -> bool:
-    """Return whether large files have more than a million documents, by an estimate. datasets: of `find_datasets`."""
-    from ratchet.jobs.retrieval.prepare import Config, Inputs
+def find_size(datasets: Mapping[str, Any]) -> tuple[Literal["few", "many", "other"], str]:
+    """Return `many` for more than a million documents, by an estimate, and `few` for so few queries that a
+    cross-validation should evaluate, with what they show. datasets: of `find_datasets`."""
+    from ratchet.data.significance import describe_groups
+    from ratchet.jobs.retrieval.prepare import FEW_GROUPS, Config, Inputs
     from ratchet.jobs.retrieval.splits import load_data
 
     paths = {}
@@ -53,10 +60,20 @@ def has_many_documents(datasets: Mapping[str, Any]) -> bool:
         for path in paths[name]:
             files = path.rglob("*") if path.is_dir() else [path]
             size += sum(file.stat().st_size for file in files if file.is_file())
-    if size <= LARGE:
-        return False
-    config = Config(reading=datasets["reading"])
-    return load_data(config, Inputs(**paths), sampled=True).num_documents > MANY
+    if SMALL < size <= LARGE:
+        return "other", ""
+    try:
+        data = load_data(Config(reading=datasets["reading"]), Inputs(**paths), sampled=True)
+    except RatchetError:  # the plan of `prepare` reports it
+        return "other", ""
+    if data.num_documents > MANY_DOCUMENTS:
+        return "many", ""
+    groups = {query.group for query in data.queries}
+    is_split = any(query.split not in (None, "train") for query in data.queries)
+    is_few = MIN_GROUPS <= len(groups) < FEW_GROUPS and len(data.corpus) <= FEW_DOCUMENTS
+    if is_few and not is_split and not datasets["valid"] and not datasets["test"]:
+        return "few", describe_groups(len(groups))
+    return "other", ""
 
 
 def find_queries(given: str, parameter: str, readings: Sequence[str]) -> dict[str, Any]:

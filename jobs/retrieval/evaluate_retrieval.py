@@ -153,11 +153,13 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if "seen" in per_query:
         found |= work.compute_by_seen(metrics, queries["seen"].to_numpy(), group_Q)
     tables = {f"{config.tag}: metrics by cut-off": metrics.list_by_cutoff(KINDS, config.k)}
-    cases = work.show_cases(config, inputs, queries, first, shown)
+    before = work.read_before(inputs, queries)
+    cases = work.show_cases(config, inputs, queries, before, first, shown)
+    curves = work.compare_ranks(config.tag, before, first)
     note = ""
     if unscored:
         note = f"{unscored:,} of {metrics.queries:,} queries share no word with the corpus"
-    return Result(found, tables, cases=cases, note=note)
+    return Result(found, tables, curves, cases, note)
 
 
 JOB = Job(

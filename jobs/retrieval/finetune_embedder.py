@@ -43,6 +43,10 @@ class Config(EncodingSettings, training.RetrievalFinetuneConfig):
     eval_pool: Annotated[PositiveInt, Unit("documents")] | None = 1024
     """Number of documents that `valid` is ranked against during training, if the corpus has more: all positives, top
     documents of `ranking`, and random ones. Metrics over this pool are higher. None: the whole corpus."""
+    folds: Annotated[int, Ge(2), Unit("folds")] | None = None
+    """Number of folds of a cross-validation of the training queries, which decides instead of `valid`; the rankings of
+    the folds are written to `ranking/`. The model is then trained on all. None: four folds decide where `valid` has
+    fewer than 20 groups of queries."""
     num_examples: NonNegativeInt = 0
     """Maximum number of few-shot examples before a query in training. Each query gets a random number of them, from 0
     to this maximum, which are sampled from other training queries anew in each epoch. They take at most half of
@@ -67,6 +71,15 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         ("num_negatives", has_negatives, "1 or more where in_batch_negatives is off"),
         ("distillation", has_negatives or not distills, "none where there are no negatives"),
     ]
+    if config.folds:
+        held_out = "valid" in parents or inputs.valid is not None
+        given = "current_best" in parents or inputs.current_best is not None
+        wanted = "none with valid or a current best; leave it out (folds=1 for the recipe)"
+        rules.append(("folds", not held_out and not given, wanted))
+        wanted = (
+            "none where keep, patience, eval_steps or warmup_steps choose the model; leave it out"
+        )
+        rules.append(("folds", not training.chooses_model(config), wanted))
     training.require(job, config, rules)
     if inputs.base is not None:
         check_base(job, config, inputs)
@@ -120,34 +133,52 @@ def estimate_needs(step: needs.ModelStep) -> Needs | None:
     return step.estimate_training("backbone", length=length, tokens=tokens, vectors=texts)
 
 
+def list_outputs(config: Config) -> tuple[str, ...]:
+    if config.folds:
+        return (*training.OUTPUTS, "ranking")
+    return training.OUTPUTS
+
+
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.evaluation_pool import choose_pool
-    from ratchet.data.tables import read_shards
+    from ratchet.data.tables import read_shards, write_table
     from ratchet.jobs.distributed.resolve_dtype import resolve_dtype
     from ratchet.jobs.retrieval.embedder_training import EmbedderTask
-    from ratchet.jobs.training.cross_validation import cross_validate, needs_cross_validation
+    from ratchet.jobs.training.cross_validation import count_folds, cross_validate, rank_folds
     from ratchet.jobs.training.finetuning import run_finetuning
     from ratchet.jobs.training.teacher_gate import drop_refused_teacher
 
     config = resolve_dtype(context, drop_refused_teacher(config, inputs.mined))
+    corpus = read_shards(inputs.corpus, ["id"])
+
+    def choose(held_out: Any, ranked: Any = None) -> Any:
+        return choose_pool(held_out, corpus, ranked, config.eval_pool, config.seed)
+
     pool_rows = None
-    cross_validated = None
     if inputs.valid is not None:
-        corpus = read_shards(inputs.corpus, ["id"])
         ranked = None
         if inputs.ranking is not None:
             ranked = read_shards(inputs.ranking, ["id", "documents"])
-
-        def choose(held_out: Any, ranked: Any = None) -> Any:
-            return choose_pool(held_out, corpus, ranked, config.eval_pool, config.seed)
-
         pool_rows = choose(read_shards(inputs.valid), ranked)
-        if needs_cross_validation(config, inputs):
-            whole = replace(config, eval_fraction=1.0)
-            cross_validated = cross_validate(context, whole, EmbedderTask, inputs, choose)
+    found = None
+    folds = count_folds(config, inputs)
+    if folds:
+        whole = replace(config, eval_fraction=1.0)
+        found = cross_validate(context, whole, EmbedderTask, inputs, choose, folds)
     result, _ = run_finetuning(
-        context, config, EmbedderTask, inputs, pool_rows=pool_rows, cross_validated=cross_validated
+        context,
+        config,
+        EmbedderTask,
+        inputs,
+        pool_rows=pool_rows,
+        cross_validated=found.history if found else None,
     )
+    if config.folds and found:
+        if not result.metrics["changed"]:
+            kept = context.out / ("model" if config.method == "full" else "adapter")
+            found = replace(found, models=[kept] * folds)
+        table = rank_folds(config, inputs, found, "cuda" if context.resources.gpus else "cpu")
+        write_table(context.out / "ranking" / "shard-00000.parquet", table)
     return result
 
 
@@ -159,6 +190,6 @@ JOB = Job(
     check=check,
     needs=estimate_needs,
     divide=training.divide_batches,
-    outputs=training.OUTPUTS,
+    outputs=list_outputs,
     metrics=lambda config: [*training.list_training_metrics(config), "valid/documents"],
 )

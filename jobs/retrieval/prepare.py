@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 EXAMPLES = "examples.jsonl"
 """Few-shot examples for queries that have none of their own."""
 
+FEW_GROUPS = 200
+"""With fewer groups of queries, a plan says how much they show, and `retriever` cross-validates."""
+
 SplitBy = Literal["question", "document", "query"]
 
 
@@ -101,7 +104,7 @@ def list_outputs(config: Config) -> tuple[str, ...]:
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     """Read and split the data, so that a bad row is an error, with file and line, before the run starts. Only the first
     rows of large files are read, and their counts are estimates."""
-    from ratchet.data.significance import MIN_VALID_GROUPS
+    from ratchet.data.significance import MIN_VALID_GROUPS, describe_groups
     from ratchet.jobs.retrieval.splits import describe, load_data, split_data
 
     if config.fold >= config.folds:
@@ -125,6 +128,9 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         wanted = fraction * len(data.queries) / data.share
         if counts.get(f"{name}/queries", wanted) < wanted / 2:
             notes.append(f"{name} has only {config.max_held_out:,} queries (prepare.max_held_out)")
+    groups = len({query.group for query in splits.get("test", ())})
+    if data.share == 1 and 1 < groups < FEW_GROUPS:
+        notes.append(f"test has {describe_groups(groups)}")
     groups = len({query.group for query in splits.get("valid", ())})
     if data.share == 1 and 0 < groups < MIN_VALID_GROUPS:
         notes.append(

@@ -13,14 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ratchet.data.lexical_baselines import BM25
-from ratchet.data.rankings import reorder
+from ratchet.data.rankings import reorder, tabulate_ranks
 from ratchet.data.significance import list_half_widths
 from ratchet.data.tables import (
     RANKED,
     DocumentRows,
     add_carried,
     check_queries,
-    complete,
     list_shards,
     read_queries,
     read_shards,
@@ -50,6 +49,8 @@ CASES = 6
 """Number of queries that the report shows with their retrieved documents."""
 SHOWN = 5
 """Number of documents that it shows per query."""
+POINTS = 1000
+"""Number of queries in the chart of ranks."""
 
 
 class Worker:
@@ -93,15 +94,8 @@ class Worker:
             ranks_R, scores_QK, rows_QK = rank_in_blocks(
                 score, len(self.ids), relevant, own_Q, top, report
             )
-        documents = []
-        scores = []
-        for q, own in enumerate(own_Q):
-            kept = rows_QK[q] != own
-            documents.append(self.ids.take(pa.array(rows_QK[q][kept])).to_pylist())
-            scores.append(scores_QK[q][kept])
-        ranks = pa.ListArray.from_arrays(relevant.indptr.astype(np.int32), ranks_R)
-        columns = {"documents": documents, "scores": scores, "ranks": ranks}
-        write_table(target, complete(columns, shard, RANKED))
+        table = tabulate_ranks(shard, self.ids, relevant.indptr, own_Q, ranks_R, scores_QK, rows_QK)
+        write_table(target, table)
         unscored = 0
         if self.config.system == "bm25":
             unscored = int((scores_QK.max(1, initial=0.0) <= 0).sum())
@@ -166,20 +160,45 @@ def compute_by_seen(
     return found
 
 
+def read_before(inputs: "Inputs", queries: pa.Table) -> pa.Table | None:
+    """Read first_rank and top of each query in the evaluation `before`; None without one."""
+    if inputs.before is None:
+        return None
+    before = pq.read_table(inputs.before / "per_query.parquet", columns=["id", "first_rank", "top"])
+    check_queries(inputs.before, before, queries, inputs.queries)
+    return before
+
+
+def compare_ranks(
+    tag: str, before: pa.Table | None, first: list[int | None]
+) -> dict[str, dict[str, list[float]]]:
+    """Return the curve of the ranks of each query's first relevant document, before and now, for at most POINTS
+    queries."""
+    if before is None:
+        return {}
+    curve: dict[str, list[float]] = {"x": [], "y": []}
+    ranks = list(zip(before["first_rank"].to_pylist(), first, strict=True))
+    for old, new in ranks[:: 1 + len(ranks) // POINTS]:
+        if old and new:
+            curve["x"].append(old)
+            curve["y"].append(new)
+    return {f"rank by {tag} against rank before": curve}
+
+
 def show_cases(
     config: "Config",
     inputs: "Inputs",
     queries: pa.Table,
+    before: pa.Table | None,
     first: list[int | None],
     shown: list[list[str]],
 ) -> dict[str, list[dict[str, Any]]]:
     """Return cases of the queries whose first relevant document rose or fell most since the evaluation `before`.
 
-    first: rank of each query's first relevant document. shown: the ids of its top documents."""
-    if inputs.before is None:
+    before: of `read_before`. first: rank of each query's first relevant document. shown: the ids of its top
+    documents."""
+    if before is None:
         return {}
-    before = pq.read_table(inputs.before / "per_query.parquet", columns=["id", "first_rank", "top"])
-    check_queries(inputs.before, before, queries, inputs.queries)
     ranks = before["first_rank"].to_pylist()
     tops = before["top"].to_pylist()
     rose = []

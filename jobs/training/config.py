@@ -259,6 +259,15 @@ def check_config(job: str, config: FinetuneConfig, inputs: Any, parents: Parents
         )
 
 
+def chooses_model(config: FinetuneConfig) -> bool:
+    """Return whether settings choose the training steps or the model, so that folds cannot choose them."""
+    if config.allow_regression or config.keep == "last" or config.patience is not None:
+        return True
+    return bool(
+        config.eval_steps is not None or config.kept_steps or config.warmup_steps is not None
+    )
+
+
 def add_epochs(result: Result, config: FinetuneConfig) -> Result:
     """Return a result that is known at plan time, with what `choose_checkpoint` checks."""
     known: dict[str, Any] = {"keep": config.keep, "eval_steps": config.eval_steps or 1}

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from ratchet.data.significance import (
     compute_p_value,
-    find_smallest_p_value,
+    count_changed,
     loses,
     number_groups,
     sum_by_group,
@@ -96,9 +96,10 @@ class Decision:
     """Whether the test compared the held-out losses instead of the metric."""
 
 
-def decide(config: FinetuneConfig, history: TrainHistory, *, by_loss: bool = False) -> Decision:
-    """Compare the best evaluation of a training run with the evaluation before training. by_loss: compare the held-out
-    losses although the metric could decide."""
+def decide(config: FinetuneConfig, history: TrainHistory, *, least_changed: int = 0) -> Decision:
+    """Compare the best evaluation of a training run with the evaluation before training. least_changed: the held-out
+    losses decide if the metric changed for fewer groups, even if it could decide (that number says nothing of the
+    direction, so the choice does not favour either), and else must not be worse."""
     assert history.best is not None
     unit = config.unit
     if not is_better(config.metric, history.evaluations[history.best], history.start):
@@ -109,8 +110,10 @@ def decide(config: FinetuneConfig, history: TrainHistory, *, by_loss: bool = Fal
         return Decision("")
     best = after[history.best]
     level = config.significance_level
-    smallest = find_smallest_p_value(np.array(before["all"]), np.array(best["all"]))
-    by_loss = (by_loss or smallest > level) and "loss" in before and "loss" in best
+    changed = count_changed(np.array(before["all"]), np.array(best["all"]))
+    # The smallest p-value that the test can give.
+    is_weak = changed < least_changed or 0.5**changed > level
+    by_loss = is_weak and "loss" in before and "loss" in best
     name = "loss" if by_loss else "all"
     tried = np.array([one[name] for one in after])
     p_value = compute_p_value(np.array(before[name]), tried, chosen=history.best)
@@ -123,6 +126,9 @@ def decide(config: FinetuneConfig, history: TrainHistory, *, by_loss: bool = Fal
         if 0.5**groups > level:
             reason += f": {groups} groups are too few to tell"
         return Decision(reason, p_value, by_loss)
+    if least_changed and not by_loss and sum(best.get("loss", [])) < sum(before.get("loss", [])):
+        # Frequent labels at the top of all lists raise the metric, and the loss.
+        return Decision(f"the held-out loss of the best {unit} is worse", p_value)
     if "unseen" in before and loses(np.array(before["unseen"]), np.array(best["unseen"])):
         return Decision(f"the best {unit} is worse on unseen labels", p_value, by_loss)
     return Decision("", p_value, by_loss)

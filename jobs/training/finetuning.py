@@ -27,6 +27,9 @@ from ratchet.models.adapters import lora
 from ratchet.models.model_files import find_weights
 from ratchet.orchestrator.job_interface import Context, Result, digests
 
+MIN_CHANGED = 20
+"""Changed groups of a cross-validation from which the metric decides. For fewer the losses tell more."""
+
 
 def run_finetuning(
     context: Context,
@@ -60,6 +63,10 @@ def run_finetuning(
     history = train(context, trained, make_task, folder)
     if cross_validated is not None:
         history.best = cross_validated.best
+        if inputs.valid is None:
+            history.start = cross_validated.start
+            for own, of_folds in zip(history.evaluations, cross_validated.evaluations, strict=True):
+                own |= of_folds
         shutil.rmtree(folder)
         _copy_checkpoint(context, history.evaluated_at[history.best or 0], folder)
     assert history.best is not None
@@ -69,7 +76,9 @@ def run_finetuning(
     best = history.evaluations[history.best]
     kept = f"{config.unit} {numbers[history.best]}"
     value = best.get(config.metric, 0.0)
-    decision = decide(config, cross_validated or history, by_loss=cross_validated is not None)
+    decision = decide(config, history)
+    if cross_validated is not None:
+        decision = decide(config, cross_validated, least_changed=MIN_CHANGED)
     is_given = config.allow_regression or config.keep == "last"
     note = ""
     if config.metric not in history.start:
@@ -82,7 +91,7 @@ def run_finetuning(
     elif decision.by_loss and not decision.reason:
         note = f"better by the held-out loss, p {decision.p_value:.2g}: valid is too small to test {config.metric}"
     if cross_validated is not None:
-        note += " (cross-validation of the training queries)"
+        note = f"{note or 'better'} (cross-validation of the training queries)"
     notes.append(note)
     if history.epoch < config.epochs:
         last = history.epoch + (history.step > 0)

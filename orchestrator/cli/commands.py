@@ -57,6 +57,7 @@ def _run(arguments: argparse.Namespace) -> int:
             address=arguments.address,
             repair=arguments.repair,
             target=getattr(arguments, "target", None),
+            full=getattr(arguments, "full", False),
         )
     if own and as_json and not own.answers:
         print_clean((done.run_log.folder / report_json.NAME).read_text())

@@ -157,6 +157,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     _add_run(add_seeds(add_recipe(sub)))
     sub.add_argument("--out", type=Path, dest="target", metavar="DIR",
         help="new folder to copy the result to; for jobs, and for recipes that write a model, vectors or an index")
+    sub.add_argument("--full", action="store_true",
+        help="print all rows of the table, with those of baselines such as BM25 (default: the main ones)")
     sub = add_command("sweep", "search for good settings of a recipe with Ray Tune", epilog=SWEEP + SETTINGS)
     _add_sweep(add_recipe(sub))
     sub = add_command("plan", "show which steps would run; start nothing", epilog=PLAN + SETTINGS)

@@ -31,12 +31,13 @@ def run_recipe(
     address: str | None = None,
     repair: bool = False,
     target: Path | None = None,
+    full: bool = False,
 ) -> "Run":
     """Run a recipe, or continue a run, and print its progress. Return the run, which may have failed steps.
 
     name: name or file of the recipe. argv: the command that repeats the run. address: address of a Ray cluster. repair:
-    compute damaged results again. target: new folder for the first result of the recipe. Raises InputError for wrong
-    input."""
+    compute damaged results again. target: new folder for the first result of the recipe. full: print all rows. Raises
+    InputError for wrong input."""
     if target and (target.exists() or not target.absolute().parent.is_dir()):
         what = "exists already" if target.exists() else "is in a folder that does not exist"
         raise InputError(f"{target}: {what}; expected a new folder; give another name")
@@ -69,7 +70,7 @@ def run_recipe(
             run.copy_result(target)
             if target.exists():
                 print_clean(f"written: {target}")
-        _print_outcome(run, report)
+        _print_outcome(run, report, full)
         store.backend.send(run_log.folder)
     return run
 
@@ -85,10 +86,13 @@ def print_warnings(plan: Plan, summary: Summary) -> None:
         print_error(f"warning: {warning}")
 
 
-def _print_outcome(run: "Run", report: RunReport) -> None:
+def _print_outcome(run: "Run", report: RunReport, full: bool) -> None:
     """Print the summary table of a run, its failures, the path of its report, and its best models with the command
     that exports each."""
-    print_table(build_summary(report))
+    hidden = [] if full else report.details
+    print_table(build_summary(report, hidden))
+    if hidden:
+        print_clean(f"not shown, but with --full and in the report: {', '.join(hidden)}")
     if report.comparisons:
         print_table(build_comparisons(report))
     for line in list_unreported_metrics(run.plan, run.summary):

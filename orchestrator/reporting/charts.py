@@ -3,6 +3,7 @@
 import io
 import re
 import warnings
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -60,8 +61,30 @@ def draw_dots(
         return _render(figure, f"{column} per row")
 
 
+def draw_ranks(chart: Chart) -> Markup:
+    """Draw a point for each pair of ranks, larger for more queries. Rank 1 is at the top, so points above the diagonal
+    rose."""
+    (series,) = chart.series
+    queries = Counter(zip(series.x, series.y, strict=True))
+    rose = sum(count for (before, after), count in queries.items() if after < before)
+    fell = sum(count for (before, after), count in queries.items() if after > before)
+    end = max([10, *series.x, *series.y]) * 1.3
+    with rc_context(STYLE):
+        figure = Figure((4.6, 2.8))
+        axes = figure.add_subplot(xscale="log", yscale="log", xlim=(0.8, end), ylim=(end, 0.8))
+        axes.plot([1, end], [1, end], color=GREY, linestyle="-")
+        before, after = zip(*queries, strict=True)
+        sizes = [12 * count**0.5 for count in queries.values()]
+        axes.scatter(before, after, sizes, color=next(iter(COLOURS)), zorder=2)
+        axes.set_xlabel(clean(chart.x_label))
+        axes.set_title(f"{rose:,} queries rose, {fell:,} fell", fontsize=9)
+        return _render(figure, f"{chart.y_label} against {chart.x_label}")
+
+
 def draw_lines(chart: Chart) -> Markup:
     """Draw the curves of a chart over shared axes; nothing if no curve has two finite points."""
+    if chart.y_label.startswith("rank "):
+        return draw_ranks(chart)
     curves = []
     for series in chart.series:
         points = []

@@ -79,6 +79,8 @@ class RunReport:
     """Column of the summary -> its direction."""
     baselines: Sequence[str] = ()
     """The labels of the rows that are baselines."""
+    details: Sequence[str] = ()
+    """The labels of the rows that the terminal shows only on request."""
     comparisons: Sequence[tuple[str, str]] = ()
     """Labels of rows, (before, after)."""
     best: Mapping[str, str] = field(default_factory=dict)
@@ -113,8 +115,8 @@ def list_facts(data: RunReport) -> list[str]:
     return facts
 
 
-def build_summary(data: RunReport) -> Table:
-    """Build the table of the summary, with the notes on its rows and columns."""
+def build_summary(data: RunReport, hidden: Sequence[str] = ()) -> Table:
+    """Build the table of the summary, with the notes on its rows and columns. hidden: labels of rows to leave out."""
 
     def describe(name: str) -> str:
         return f"{name} ({data.notes[name]})" if name in data.notes else name
@@ -122,6 +124,8 @@ def build_summary(data: RunReport) -> Table:
     rows: list[dict[str, Any]] = []
     quiet = {}
     for label, row in data.rows.items():
+        if label in hidden:
+            continue
         if label in data.baselines:
             quiet[len(rows)] = "quiet"
         cells: dict[str, Any] = {describe(name): row[name] for name in row}

@@ -110,6 +110,7 @@ def build_run_report(run: "Run") -> RunReport:
         notes=list_notes(run.plan, run.summary),
         directions=_list_directions(run.summary),
         baselines=[row.label for row in run.summary.rows if row.baseline],
+        details=[row.label for row in run.summary.rows if row.detail],
         comparisons=run.summary.comparisons,
         best=_list_best(run),
         steps=[_build_step(run, name, last[name], retries[name]) for name in run.plan.steps],

@@ -28,12 +28,16 @@ class Evaluations:
     """Whether to rank with BM25 too, and fuse it with the models. The held-out queries choose the weights."""
     knn: bool = True
     """Whether to rank the documents of the nearest training queries too, and fuse them likewise."""
+    folds: int = 0
+    """Number of folds of a cross-validation of the training queries, in place of held-out queries. 0: none."""
     shared_steps: dict[str, Step] = field(default_factory=dict)
     """Name -> step with embeddings or an evaluation. All variants of a loop share these steps."""
 
     @property
     def splits(self) -> list[str]:
-        """The splits to evaluate on: test and valid, if they exist. The table shows the first one."""
+        """The splits to evaluate on: test and valid, if they exist; train with `folds`. The table shows the first."""
+        if self.folds:
+            return ["train"]
         return [name for name in ("test", "valid") if name in self.prepared.outputs]
 
     @property
@@ -80,8 +84,11 @@ class Evaluations:
         """Fuse systems with weights chosen on the held-out queries, and evaluate the fusion on the split in the table.
         systems: name -> split -> evaluation; the fusion is compared with the first. end: suffix of the step names."""
         shown = self.splits[0]
-        evaluated = {one: (found["valid"], found[shown]) for one, found in systems.items()}
-        blended = fuse_evaluations(f"{name}/blend{end}", self.valid, evaluated)
+        chooses = "train" if self.folds else "valid"
+        evaluated = {one: (found[chooses], found[shown]) for one, found in systems.items()}
+        blended = fuse_evaluations(
+            f"{name}/blend{end}", self.prepared[chooses], evaluated, self.folds or 1
+        )
         before = next(iter(systems.values()))[shown]
         return self.evaluate_order(name, f"blended{end}", shown, blended["ranking"], before=before)
 
@@ -95,7 +102,12 @@ class Evaluations:
         return self._evaluate(name, "knn", split, system="knn", **inputs)
 
     def fuse(
-        self, label: str, name: str, model: Model, systems: Mapping[str, Mapping[str, Step]]
+        self,
+        label: str,
+        name: str,
+        model: Model,
+        systems: Mapping[str, Mapping[str, Step]],
+        detail: bool = False,
     ) -> list[Row]:
         """Return the row for the fusion of `systems` with BM25 and the nearest training queries, as far as these are
         enabled. Return no row if neither is, or without held-out queries."""
@@ -104,9 +116,10 @@ class Evaluations:
             every["bm25"] = {split: self.rank_by_words(split) for split in self.splits}
         if self.knn:
             every["knn"] = {split: self.rank_by_knn(name, model, split) for split in self.splits}
-        if len(every) == len(systems) or not self.valid:
+        if len(every) == len(systems) or not (self.valid or self.folds):
             return []
-        return [make_row(f"{label}, fused", {self.splits[0]: self.blend(name, "_all", every)})]
+        evaluated = {self.splits[0]: self.blend(name, "_all", every)}
+        return [make_row(f"{label}, fused", evaluated, detail=detail)]
 
     def _queries(self, split: str) -> dict[str, Any]:
         return {"queries": self._texts(split), "corpus": self.prepared["corpus"]}

@@ -111,16 +111,16 @@ def fuse_rankings(systems: Systems, valid: Output | None) -> tuple[Output, list[
 
 
 def fuse_evaluations(
-    name: str, valid: Output | None, systems: Mapping[str, tuple[Step, Step]]
+    name: str, valid: Output | None, systems: Mapping[str, tuple[Step, Step]], folds: int = 1
 ) -> Step:
     """Fuse the rankings of several systems. systems: name -> (evaluation on the held-out queries, which choose the
-    weights; evaluation on the queries to rank)."""
+    weights; evaluation on the queries to rank). folds: see `fuse.folds`."""
     inputs: dict[str, Any] = {
         "valid": valid,
         "valid_rankings": [held_out["ranking"] for held_out, _ in systems.values()],
         "rankings": [ranked["ranking"] for _, ranked in systems.values()],
     }
-    return step(name, fuse.JOB, **inputs, names=tuple(systems))
+    return step(name, fuse.JOB, **inputs, names=tuple(systems), folds=folds)
 
 
 def write_files(ranking: Output, corpus: Output) -> Mapping[str, Output]:

@@ -102,7 +102,7 @@ class RetrievalLoop(Evaluations):
         for split in self._compared_splits:
             last.evaluations[split] = self.evaluate(last.name, bootstrap, split)
         zero_shot = dict(list(last.evaluations.items())[:1])
-        rows = self._make_baselines(last)
+        rows = self._make_baselines(last, detail=iterations > 0)
         for i in range(iterations):
             rows.append(self._train_embedder(last, i, zero_shot))
             if self.reranker is not None:
@@ -140,18 +140,20 @@ class RetrievalLoop(Evaluations):
                 f"teacher: {self.teacher.model} given, with {unused}, which does not use it; leave one of them out"
             )
 
-    def _make_baselines(self, start: LoopState) -> list[Row]:
-        """Return the rows before training, none without held-out queries."""
+    def _make_baselines(self, start: LoopState, detail: bool) -> list[Row]:
+        """Return the rows before training, none without held-out queries. detail: whether the base is the main one."""
         rows = []
         for shown in self.splits[:1]:
             if self.bm25:
-                rows.append(make_row("BM25", {shown: self.rank_by_words(shown)}, baseline=True))
+                words = {shown: self.rank_by_words(shown)}
+                rows.append(make_row("BM25", words, baseline=True, detail=detail))
             rows.append(make_row("zero-shot", start.evaluations, baseline=True))
             if self.knn:
                 nearest = {shown: self.rank_by_knn(start.name, start.miner, shown)}
-                rows.append(make_row("nearest training queries", nearest, baseline=True))
+                label = "nearest training queries"
+                rows.append(make_row(label, nearest, baseline=True, detail=detail))
             systems = {"embedder": start.evaluations}
-            rows += self.fuse("zero-shot", start.name, start.miner, systems)
+            rows += self.fuse("zero-shot", start.name, start.miner, systems, detail)
         return rows
 
     def _train_embedder(self, last: LoopState, i: int, zero_shot: Mapping[str, Step]) -> Row:
@@ -176,6 +178,7 @@ class RetrievalLoop(Evaluations):
             epochs=4,
             num_negatives=num_negatives,
             temperature=0.05,
+            folds=self.folds or None,
             **self._training_values(self.embedder, last.teacher, i),
         )
         chosen = choose_checkpoint(f"{name}/choose_embedder", finetuned)
@@ -186,7 +189,12 @@ class RetrievalLoop(Evaluations):
         last.evaluations = {}
         for split in self._compared_splits:
             before = zero_shot.get(split)
-            last.evaluations[split] = self.evaluate(name, last.miner, split, before=before)
+            if self.folds:
+                scored = finetuned["ranking"]
+                evaluated = self.evaluate_order(name, "folds", split, scored, before=before)
+            else:
+                evaluated = self.evaluate(name, last.miner, split, before=before)
+            last.evaluations[split] = evaluated
         made = _find_output(last.miner)
         return make_row(f"iteration {i}", last.evaluations, finetuned, mined, made, chosen)
 

@@ -13,6 +13,7 @@ def make_row(
     merged: Output | None = None,
     chosen: Step | None = None,
     baseline: bool = False,
+    detail: bool = False,
 ) -> Row:
     """Return a row of the summary table. evaluations: split -> evaluation; the row shows the first one. If it is empty,
     the row's last step is the merge. chosen: the step with the model of `finetuned` that is used."""
@@ -20,7 +21,7 @@ def make_row(
     last: Step | None
     last = merged.step if merged else None
     for split, last in list(evaluations.items())[:1]:
-        end = "" if split == "test" else f" of {split}"
+        end = " of valid" if split == "valid" else ""
         columns |= {f"{name.upper()}{end}": last.metric(name) for name in ("map@25", "r@25")}
         for group in ("seen", "unseen"):
             columns[f"{group} MAP@25{end}"] = last.metric(
@@ -32,4 +33,5 @@ def make_row(
         list(dict.fromkeys(s for s in (mined, finetuned, chosen, last) if isinstance(s, Step))),
         merged,
         baseline,
+        detail,
     )

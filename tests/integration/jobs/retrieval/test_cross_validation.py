@@ -14,8 +14,9 @@ from step_process import run_step
 from ratchet.data.tables import read_shards, write_table
 from ratchet.jobs.retrieval import finetune_embedder
 from ratchet.jobs.retrieval.finetune_embedder import Inputs
-from ratchet.jobs.training.cross_validation import FOLDS, join_histories, needs_cross_validation
+from ratchet.jobs.training.cross_validation import FOLDS, count_folds, join_histories
 from ratchet.jobs.training.schedule import TrainHistory
+from ratchet.models.embedder.encoder import load
 
 CONFIG = dataclasses.replace(FAST, significance_level=0.05)
 
@@ -71,11 +72,12 @@ def test_labels_that_tell_nothing_keep_the_base(
 
 
 def test_when_it_decides(inputs: Inputs, concepts: Path) -> None:
-    assert needs_cross_validation(CONFIG, inputs)
+    assert count_folds(CONFIG, inputs) == FOLDS
+    assert count_folds(dataclasses.replace(CONFIG, folds=3), inputs) == 3
     many = dataclasses.replace(inputs, valid=concepts / "valid")
     trained = dataclasses.replace(inputs, current_best=concepts / "base")
     for other in (many, trained, dataclasses.replace(inputs, valid=None)):
-        assert not needs_cross_validation(CONFIG, other)
+        assert not count_folds(CONFIG, other)
     for name, value in {
         "keep": "last",
         "patience": 1,
@@ -83,7 +85,7 @@ def test_when_it_decides(inputs: Inputs, concepts: Path) -> None:
         "warmup_steps": 1,
         "allow_regression": True,
     }.items():
-        assert not needs_cross_validation(dataclasses.replace(CONFIG, **{name: value}), inputs)
+        assert not count_folds(dataclasses.replace(CONFIG, **{name: value}), inputs)
 
 
 def test_histories_of_folds_are_joined_by_rows() -> None:
@@ -99,3 +101,44 @@ def test_histories_of_folds_are_joined_by_rows() -> None:
     assert found.evaluations[1] == pytest.approx({"map@25": 1.6 / 4, "eval_loss": 5.5 / 4})
     assert found.sums[0]["all"] == [1.0, 0.0, 0.2]
     assert found.best == 1
+
+
+def test_each_query_is_ranked_by_a_model_that_was_not_trained_on_it(
+    local_ray: None, inputs: Inputs, tmp_path: Path
+) -> None:
+    mined = read_shards(inputs.mined)
+    write_table(tmp_path / "mined" / "shard-00000.parquet", mined)
+    given = dataclasses.replace(inputs, mined=tmp_path / "mined", valid=None)
+    config = dataclasses.replace(CONFIG, folds=3, significance_level=1.0)
+    made = context(tmp_path / "run")
+    result = run_step(finetune_embedder.run, made, config, given)
+    assert result.metrics["changed"], result
+    assert result.metrics["tested_on"] == "folds of the training queries"
+    ranking = read_shards(made.out / "ranking")
+    assert ranking["id"].to_pylist() == mined["id"].to_pylist()
+    corpus = read_shards(inputs.corpus)
+    texts = corpus["text"].to_pylist()
+    row_of = dict(zip(corpus["id"].to_pylist(), range(len(corpus)), strict=True))
+    best = int(result.metrics["best_epoch"])
+    row_by_id = {row["id"]: row for row in ranking.to_pylist()}
+    precisions = []
+    for fold in range(3):
+        work = made.work / f"fold-{fold}"
+        held_out = read_shards(work / "valid").to_pylist()
+        steps = sorted(int(path.name.rpartition("-")[2]) for path in work.glob("checkpoint-step-*"))
+        model = load(inputs.base, work / f"checkpoint-step-{steps[best - 1]}", dtype="float32")
+        document_ND = model.encode(texts, "passage")
+        for row, vector in zip(
+            held_out, model.encode([row["text"] for row in held_out], "query"), strict=True
+        ):
+            scores = document_ND @ vector
+            found = row_by_id[row["id"]]
+            expected = np.sort(scores)[::-1][: len(found["scores"])]
+            np.testing.assert_allclose(found["scores"], expected, atol=1e-5)
+            for name, rank in zip(row["positives"], found["ranks"], strict=True):
+                own = scores[row_of[name]]
+                assert (scores > own + 1e-5).sum() < rank <= (scores >= own - 1e-5).sum()
+            ranks = sorted(found["ranks"])
+            hits = [number / rank for number, rank in enumerate(ranks, 1) if rank <= 25]
+            precisions.append(sum(hits) / min(25, len(ranks)))
+    assert result.metrics["valid/map@25"] == pytest.approx(np.mean(precisions), abs=1e-4)

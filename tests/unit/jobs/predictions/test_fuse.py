@@ -76,3 +76,19 @@ def test_given_weights_are_used_as_they_are(tmp_path: Path) -> None:
     found = fuse(tmp_path, [0] * QUERIES, [5] * QUERIES, weights=(0.0, 1.0))
     assert (found["weight/first"], found["weight/second"]) == (0, 1)
     assert found["valid/map@25"] == round(1 / 6, 6)
+
+
+def test_weights_of_a_fold_do_not_come_from_its_own_queries(tmp_path: Path) -> None:
+    """In two of three folds of groups the second system is better, in the third one the first."""
+    names = [f"g{q}" for q in range(QUERIES)]
+    fold_of = {name: number % 3 for number, name in enumerate(sorted(names))}
+    first = [0 if fold_of[name] == 2 else 6 for name in names]
+    second = [6 if fold_of[name] == 2 else 0 for name in names]
+    found = fuse(tmp_path, first, second, folds=3)
+    ranked = tables.read_shards(tmp_path / "out/ranking").to_pylist()
+    for name, row in zip(names, ranked, strict=True):
+        place = row["documents"].index("d0")
+        if fold_of[name] == 2:
+            assert place > 0, "its weights are chosen on queries that the second system ranks best"
+    maps = [1 / (row["documents"].index("d0") + 1) for row in ranked]
+    assert found["valid/map@25"] == pytest.approx(np.mean(maps), abs=1e-6)

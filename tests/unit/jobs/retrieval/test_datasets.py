@@ -15,7 +15,7 @@ import pytest
 from ratchet.data.tables import read_shards
 from ratchet.errors import DataError, InputError
 from ratchet.jobs.retrieval import prepare
-from ratchet.jobs.retrieval.datasets import find_datasets, find_queries
+from ratchet.jobs.retrieval.datasets import find_datasets, find_queries, find_size
 from ratchet.jobs.retrieval.prepare import run
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.job_interface import Context, Result, Source
@@ -307,3 +307,31 @@ def test_a_column_that_a_hub_data_set_lacks_is_refused_at_plan(
         "toy-train.arrow: row 1: no column for the query; found 'question, answer'; expected title;"
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("count", "size"), [(11, "other"), (12, "few"), (199, "few"), (200, "other")]
+)
+def test_few_queries_are_told_from_others(tmp_path: Path, count: int, size: str) -> None:
+    path = write(tmp_path / "pairs.jsonl", "a", count)
+    found, said = find_size(find_datasets(str(path)))
+    assert found == size
+    assert said.startswith(f"{count} groups of queries, which show a metric to ± ") == (
+        size == "few"
+    )
+    test = write(tmp_path / "test.jsonl", "b", 20)
+    assert find_size(find_datasets(str(path), test=str(test)))[0] == "other"
+
+
+def test_queries_that_the_data_split_are_not_few(tmp_path: Path) -> None:
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    lines = [json.dumps({"_id": f"{i}", "text": f"text {i}"}) + "\n" for i in range(40)]
+    for name in ("corpus", "queries"):
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    for split, some in (("train", range(20)), ("test", range(20, 40))):
+        rows = "".join(f"{i}\t{i}\t1\n" for i in some)
+        (folder / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
+    assert find_size(find_datasets(str(folder)))[0] == "other"
+    (folder / "qrels" / "test.tsv").unlink()
+    assert find_size(find_datasets(str(folder)))[0] == "few"

@@ -118,6 +118,15 @@ def test_the_loss_decides_where_the_metric_cannot(changed: int) -> None:
     assert refused.reason.startswith("no epoch was")
 
 
+@pytest.mark.parametrize(("changed", "by_loss"), [(19, True), (20, False)])
+def test_the_loss_decides_where_fewer_groups_changed_than_asked(
+    changed: int, by_loss: bool
+) -> None:
+    decision = decide(Config(), make_small_history(40, 0.1, changed), least_changed=20)
+    assert decision.by_loss == by_loss
+    assert not decision.reason
+
+
 def test_the_metric_decides_where_it_can() -> None:
     decision = decide(Config(), make_small_history(6, -0.1, 5))
     assert decision == Decision("", pytest.approx(0.5**5, abs=0.005))

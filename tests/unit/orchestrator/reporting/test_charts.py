@@ -61,3 +61,12 @@ def test_single_points_are_not_drawn_and_equal_values_are() -> None:
 def test_drawings_are_the_same_bytes() -> None:
     chart = Chart("train", "step", "loss", [Series("a", [1, 2], [0.5, 0.25])])
     assert draw_lines(chart) == draw_lines(chart)
+
+
+def test_ranks_are_points_with_the_number_of_queries_that_rose() -> None:
+    series = Series("iter0", [5, 1, 1, 3, 40], [1, 1, 1, 9, 2])
+    drawn = draw_lines(Chart("evaluate", "rank before", "rank by iter0", [series]))
+    assert {"2 queries rose, 1 fell", "rank before"} <= set(read_texts(drawn))
+    # Four different pairs of ranks.
+    empty = draw_lines(Chart("evaluate", "rank before", "rank by a", [Series("a", [5], [1])]))
+    assert drawn.count("<use ") - empty.count("<use ") >= 3

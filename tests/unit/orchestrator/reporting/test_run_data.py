@@ -11,6 +11,7 @@ from ratchet.orchestrator.reporting.run_data import (
     RunReport,
     StepReport,
     build_comparisons,
+    build_summary,
     collect_cases,
     format_headline,
     group_curves,
@@ -119,3 +120,9 @@ def test_comparisons_show_what_changed_between_two_rows() -> None:
     }
     for kind in ("html", "md"):
         assert "92.9 → 84.4 (-8.5)" in render(data, kind)
+
+
+def test_hidden_rows_are_left_out_of_the_summary() -> None:
+    report = make_report({"BM25": {"MAP@25": 0.1}, "zero-shot": {"MAP@25": 0.2}}, ["BM25"])
+    assert list(build_summary(report).columns[0].texts) == ["BM25", "zero-shot"]
+    assert list(build_summary(report, ["BM25"]).columns[0].texts) == ["zero-shot"]
