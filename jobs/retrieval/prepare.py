@@ -118,6 +118,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     data = load_data(config, inputs, sampled=True)
     splits = split_data(data, config)
     counts = {"documents": data.num_documents, "longest_text": find_longest(data), **data.notes}
+    counts["characters"] = round(count_characters(data) * data.num_documents / len(data.corpus))
     for name, found in splits.items():
         counts[f"{name}/queries"] = round(len(found) / data.share)
     notes = [describe(data, splits)]
@@ -137,6 +138,11 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 def find_longest(data: "RetrievalData") -> int:
     """Return the number of characters of the longest text."""
     return max(len(one.text) for ones in (data.corpus, data.queries) for one in ones)
+
+
+def count_characters(data: "RetrievalData") -> int:
+    """Return the number of characters of the documents."""
+    return sum(len(document.text) for document in data.corpus)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -199,6 +205,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         "queries": len(data.queries),
         **{f"{name}/queries": len(queries) for name, queries in splits.items()},
         "longest_text": find_longest(data),
+        "characters": count_characters(data),
         **data.notes,
     }
     note = describe(data, splits)
@@ -241,6 +248,7 @@ JOB = Job(
         "documents with *",
         "labels of documents *",
         "longest_text",
+        "characters",
         "tasks",
         "prompts",
     ),
