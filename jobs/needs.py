@@ -26,7 +26,7 @@ LARGE_SEARCH = 10**5
 SEARCH_ROW = 200
 """Bytes per row of a search: ids, their index, and hashes of texts. `mine` took 180 with 300,000 queries."""
 BM25_CHARACTER = 10
-"""Bytes per character of the documents while BM25 indexes them: 8.7 with 300,000 texts of 230, less with longer ones."""
+"""Bytes per character of the documents while BM25 indexes them: 8.7 with 300,000 texts of 230, 6 with longer ones."""
 LESS_INFERENCE = ("batch_tokens=4096", "gpus=2", "quantization=nf4")
 LESS_TRAINING = (
     "micro_batch_size=1",
