@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import InputError
-from ratchet.models.meta.process_memory import CUDA, LIBRARIES
-from ratchet.models.pass_size import CPU_TOKENS, size_passes
+from ratchet.models.pass_size import CPU_TOKENS, LIBRARIES, size_passes
 from ratchet.orchestrator.job_interface import Needs, Parents, Resources, Result
 
 if TYPE_CHECKING:  # it imports torch
@@ -24,9 +23,9 @@ SMALL = 5 * 10**8
 LARGE_SEARCH = 10**5
 """Rows from which the needs of a search are counted: a smaller one fits on any machine."""
 SEARCH_ROW = 200
-"""Bytes per row of a search: ids, their index, and hashes of texts. `mine` took 180 with 300,000 queries."""
+"""Bytes per row of a search: ids, their index, and hashes of texts. `mine` took 135 with a million queries."""
 BM25_CHARACTER = 10
-"""Bytes per character of the documents while BM25 indexes them: 8.7 with 300,000 texts of 230, 6 with longer ones."""
+"""Bytes per character of the documents while BM25 indexes them: 8.8 with a million texts of 230, 6 with longer ones."""
 LESS_INFERENCE = ("batch_tokens=4096", "gpus=2", "quantization=nf4")
 LESS_TRAINING = (
     "micro_batch_size=1",
@@ -66,22 +65,18 @@ def count(parents: Parents, field: str, *names: str) -> int | None:
     return None
 
 
-def count_rows(parents: Parents, field: str) -> int | None:
-    """Return the rows of an input: queries or statements of a split, or documents. None if they are not known."""
+def count_rows(parents: Parents, field: str) -> int:
+    """Return the rows of an input: queries or statements of a split, or documents. 0: not known."""
     part = parents.get(field, Result()).part
-    return count(parents, field, f"{part}/queries", f"{part}/statements", "documents", "queries")
+    return count(parents, field, f"{part}/queries", f"{part}/statements", "documents") or 0
 
 
-def estimate_search(
-    resources: Resources, rows: int, *, bm25_characters: int = 0, disk: float = 0.0
-) -> Needs | None:
-    """Return the needs of a step that ranks documents. rows: documents and queries whose ids a worker holds.
-    bm25_characters: of the documents that a worker indexes. disk: bytes."""
+def estimate_search(rows: int, *, texts: int = 0, disk: float = 0.0) -> Needs | None:
+    """Return the needs of a step that ranks documents; on GPUs its tiles are small. rows: documents and queries whose
+    ids a worker holds. texts, disk: bytes of texts in memory, and of files."""
     if rows < LARGE_SEARCH:
         return None
-    gpu_memory = CUDA / 1e9 if resources.gpus else 0.0
-    memory = LIBRARIES + SEARCH_ROW * rows + BM25_CHARACTER * bm25_characters
-    return Needs(gpu_memory, memory / 1e9, disk / 1e9)
+    return Needs(0.0, (LIBRARIES + SEARCH_ROW * rows + texts) / 1e9, disk / 1e9)
 
 
 @dataclass(frozen=True)

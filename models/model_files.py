@@ -138,11 +138,8 @@ def resolve(name: str) -> Path:
         raise ModelError(
             f"model '{name}': no such folder; expected a folder or a hub id (owner/name); check the path"
         )
-    cached = _from_hub(name, local=True)
-    if cached is not None:
-        return cached
-    found = None
-    if is_hub_reachable():
+    found = _from_hub(name, local=True)
+    if found is None and is_hub_reachable():
         found = _from_hub(name, local=False)
     if found is None and name == MINILM:
         require_extra(f"model '{name}': not fetched from the hub", "minilm", MINILM_PACKAGE)
@@ -377,9 +374,8 @@ def is_hub_reachable() -> bool:
 
 def _from_package() -> Path | None:
     spec = importlib.util.find_spec(MINILM_PACKAGE)
-    if spec is None or spec.origin is None:
-        return None
-    folder = Path(spec.origin).parent / "model"
+    assert spec is not None
+    folder = Path(str(spec.origin)).parent / "model"
     with (folder / "model.safetensors").open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != MINILM_SHA256:

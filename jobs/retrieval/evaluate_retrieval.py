@@ -103,14 +103,11 @@ def divide(config: Config, inputs: Inputs) -> Division:
 def estimate_needs(
     config: Config, inputs: Inputs, resources: Resources, parents: Parents
 ) -> Needs | None:
-    documents = needs.count_rows(parents, "corpus")
-    if documents is None or config.system == "reranked":
-        return None
-    characters = 0
+    texts = 0
     if config.system == "bm25":
-        characters = needs.count(parents, "corpus", "characters") or 0
-    train = needs.count_rows(parents, "train") or 0
-    return needs.estimate_search(resources, documents + train, bm25_characters=characters)
+        texts = needs.BM25_CHARACTER * (needs.count(parents, "corpus", "characters") or 0)
+    rows = needs.count_rows(parents, "corpus") + needs.count_rows(parents, "train")
+    return needs.estimate_search(rows, texts=texts)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

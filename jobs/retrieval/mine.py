@@ -78,16 +78,12 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
 def estimate_needs(
     config: Config, inputs: Inputs, resources: Resources, parents: Parents
 ) -> Needs | None:
-    """The step writes the texts of all positives and negatives, and holds those of the corpus meanwhile."""
-    queries = needs.count_rows(parents, "queries")
+    """The step holds the texts of the corpus while it writes those of all positives and negatives."""
     documents = needs.count_rows(parents, "corpus")
-    characters = needs.count(parents, "corpus", "characters")
-    if queries is None or documents is None or characters is None:
-        return None
-    texts = queries * (1 + config.num_negatives)
-    return needs.estimate_search(
-        resources, queries + documents, disk=texts * characters / documents
-    )
+    queries = needs.count_rows(parents, "queries")
+    characters = needs.count(parents, "corpus", "characters") or 0
+    disk = queries * (1 + config.num_negatives) * characters / max(1, documents)
+    return needs.estimate_search(documents + queries, texts=2 * characters, disk=disk)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
