@@ -17,7 +17,7 @@ PATIENT := OMP_WAIT_POLICY=PASSIVE TORCHDYNAMO_DISABLE=1
 # Begun first, so that neither of the two processes is alone with them at the end.
 LONGEST := tests/integration/orchestrator tests/integration/jobs/test_training.py
 
-.PHONY: help setup quickstart test test-lowest test-integration test-soak docs lint types bench lock clean
+.PHONY: help setup quickstart test test-lowest test-plain test-integration test-soak docs lint types bench lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -35,7 +35,7 @@ $(READY): setup.cfg requirements.lock
 	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > $(VENV)/uv.txt
 	@$(PIP) -c $(VERSIONS) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 	@$(PIP) -r $(VENV)/uv.txt
-	@$(INSTALL) -e '.[dev]'
+	@$(INSTALL) -e '.[cluster,dev]'
 	@$(BIN)/python -m compileall -q -j 0 -x '/(tests?|moto|mteb|transformers/models)/' $(VENV)/lib >/dev/null || true
 	@touch $@
 
@@ -48,11 +48,22 @@ test: $(READY) ## set up, then run the unit tests (no Ray cluster, 90 seconds)
 # The lowest versions that setup.cfg allows, of what it names itself.
 test-lowest: $(READY) ## the unit tests with the lowest versions of the dependencies, in .venv-lowest
 	@rm -rf $(VENV)-lowest && $(PYTHON) -m venv $(VENV)-lowest
-	@$(BIN)/uv pip compile -q --python $(VENV)-lowest/bin/python --resolution lowest-direct --extra dev setup.cfg \
-	    -o $(VENV)-lowest/versions.txt
+	@$(BIN)/uv pip compile -q --python $(VENV)-lowest/bin/python --resolution lowest-direct --extra cluster --extra dev \
+	    setup.cfg -o $(VENV)-lowest/versions.txt
 	@$(BIN)/uv pip install -q --python $(VENV)-lowest/bin/python -r $(VENV)-lowest/versions.txt
 	@$(BIN)/uv pip install -q --python $(VENV)-lowest/bin/python --no-deps -e .
 	@OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -m "not slow and not soak"
+
+# What `pip install ratchet-train` gives. Printed: the time without torch, and the size. The weights are those of the
+# extra `minilm`, since the hub may be out of reach. setuptools leaves its folder in the checkout.
+test-plain: $(READY) ## the quickstart in an installation without extras, in .venv-plain
+	@rm -rf $(VENV)-plain && $(PYTHON) -m venv --without-pip $(VENV)-plain
+	@$(BIN)/python -m pip --python $(VENV)-plain/bin/python install -q --no-compile -c $(VERSIONS) \
+	    $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	@start=$$(date +%s) && $(BIN)/uv pip install -q --python $(VENV)-plain/bin/python -c requirements.lock . && rm -rf build && \
+	    echo "$$(($$(date +%s) - start)) s, $$(du -sh $(VENV)-plain | cut -f1)"
+	@base=$$($(BIN)/python -c 'from ratchet.models.model_files import MINILM, resolve; print(resolve(MINILM))') && \
+	    cd $(VENV)-plain && bin/ratchet run quickstart --set questions=60 --set finetune_embedder.epochs=1 --set base=$$base
 
 # Most of these tests wait for processes that they start, so two run at once.
 test-integration: $(READY) ## slow unit tests; tests on Ray and DeepSpeed, with killed processes (10 minutes)
@@ -73,14 +84,14 @@ types: $(READY) ## mypy
 	@$(BIN)/mypy
 
 bench: $(READY) ## the benchmarks, side by side with what one would use instead
-	@$(INSTALL) -e '.[dev,bench]'
+	@$(INSTALL) -e '.[cluster,dev,bench]'
 	@for file in inference.embedding inference.mining inference.scoring limits.roofline training.finetune training.finetune_reranker training.evaluation training.contrastive inference.metrics training.sft inference.answers quality.countdown orchestrator.overhead orchestrator.sweep; do echo "== $$file"; $(BIN)/python -m benchmarks.$$file || exit 1; done
 
 # torch first, as in the set-up. The hashes are those of PyPI.
 lock: $(READY) ## renew requirements.lock from the ranges in setup.cfg, in a fresh environment
 	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
 	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir "$$(sed -n 's/^ *\(torch[<>=].*\)/\1/p' setup.cfg)"
-	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir '.[dev,bench,aws,math,grpo]'
+	@$(VENV)-lock/bin/python -m pip install -q --no-cache-dir '.[cluster,dev,bench,aws,math,grpo]'
 	@$(VENV)-lock/bin/python -m pip freeze | sed 's/+cpu$$//' | grep -v '^ratchet' > $(VENV)-lock/versions.txt
 	@(sed -n '/^#/p' requirements.lock; \
 	  $(BIN)/uv pip compile -q --python $(VENV)-lock/bin/python --no-deps --generate-hashes --no-header --no-annotate \
@@ -88,4 +99,4 @@ lock: $(READY) ## renew requirements.lock from the ranges in setup.cfg, in a fre
 	@rm -rf $(VENV)-lock build
 
 clean: ## remove .venv and results
-	rm -rf $(VENV) .ratchet
+	rm -rf $(VENV) $(VENV)-plain .ratchet

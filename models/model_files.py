@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from ratchet.errors import ModelError
+from ratchet.extras import require_extra
 from ratchet.models.model_kind import (
     check_no_custom_code,
     count_unused_positions,
@@ -123,7 +124,8 @@ def find_config_folder(base: Path, adapter: Path | None) -> Path:
 def resolve(name: str) -> Path:
     """Return the folder of a model: an existing folder, else a Hugging Face id in the hub's cache, else a download.
 
-    MiniLM is also found in the Python package that contains its weights. Raises ModelError if none is found.
+    MiniLM is also found in the Python package that contains its weights. Raises ModelError if none is found, and
+    InputError if that package would help.
     """
     folder = Path(os.path.expanduser(name))  # Path.expanduser fails for unknown users
     if name and folder.is_dir():
@@ -136,13 +138,11 @@ def resolve(name: str) -> Path:
         raise ModelError(
             f"model '{name}': no such folder; expected a folder or a hub id (owner/name); check the path"
         )
-    cached = _from_hub(name, local=True)
-    if cached is not None:
-        return cached
-    found = None
-    if is_hub_reachable():
+    found = _from_hub(name, local=True)
+    if found is None and is_hub_reachable():
         found = _from_hub(name, local=False)
     if found is None and name == MINILM:
+        require_extra(f"model '{name}': not fetched from the hub", "minilm", MINILM_PACKAGE)
         found = _from_package()
     if found is not None:
         return found
@@ -374,9 +374,8 @@ def is_hub_reachable() -> bool:
 
 def _from_package() -> Path | None:
     spec = importlib.util.find_spec(MINILM_PACKAGE)
-    if spec is None or spec.origin is None:
-        return None
-    folder = Path(spec.origin).parent / "model"
+    assert spec is not None
+    folder = Path(str(spec.origin)).parent / "model"
     with (folder / "model.safetensors").open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != MINILM_SHA256:

@@ -1,4 +1,4 @@
-"""The size of forward passes on CPUs and on GPUs. Imports nothing heavy, since plans count with it."""
+"""The size of forward passes on CPUs and on GPUs, and of a worker. Imports nothing heavy, since plans count with it."""
 
 MULTIPLE = 8
 """Padded lengths on GPUs are multiples of this, for faster kernels and fewer distinct shapes."""
@@ -7,6 +7,8 @@ CPU_TOKENS = 2048
 (benchmarks/inference/embedding.py)."""
 CPU_GRAPH = 2**15 * 6 * 384
 """On CPUs: maximum of tokens x layers x hidden size whose activations an embedder keeps at a time, about 8 GB."""
+LIBRARIES = 0.62e9
+"""Bytes of a worker without a model: Python, torch, transformers and Ray; in training also PEFT and DeepSpeed."""
 GROUPS_PER_PASS = 8
 """Number of queries whose groups a reranker has in memory at once, if the resource micro_batch_size is None."""
 

@@ -8,7 +8,7 @@ the same bytes as in an earlier run.
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ratchet.errors import DamagedError, InputError
@@ -201,7 +201,7 @@ class Plan:
         found = {}
         for key, ref in self.steps[name].step.inputs.items():
             if isinstance(ref, Output) and ref.step.name in self.results:
-                found[key] = self.results[ref.step.name]
+                found[key] = replace(self.results[ref.step.name], part=ref.part)
         return found
 
     def explain(self, name: str, before: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""One iteration of the retrieval loop on example questions: no download, a few minutes on two CPU cores."""
+"""One iteration of the retrieval loop on generated questions: no data to download, a few minutes on two CPU cores."""
 
 from typing import Annotated
 

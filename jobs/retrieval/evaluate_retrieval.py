@@ -7,14 +7,17 @@ from typing import Annotated, Literal
 from annotated_types import MinLen
 
 from ratchet.errors import InputError
+from ratchet.jobs import needs
 from ratchet.jobs.distributed.piece_size import SEARCH_PIECES, count_pieces, divide_search
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
     Context,
     Division,
     Job,
+    Needs,
     Parents,
     PositiveInt,
+    Resources,
     Result,
     Unit,
 )
@@ -97,6 +100,16 @@ def divide(config: Config, inputs: Inputs) -> Division:
     return divide_search(inputs.queries, inputs.train or inputs.corpus)
 
 
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
+    texts = 0
+    if config.system == "bm25":
+        texts = needs.BM25_CHARACTER * (needs.count(parents, "corpus", "characters") or 0)
+    rows = needs.count_rows(parents, "corpus") + needs.count_rows(parents, "train")
+    return needs.estimate_search(rows, texts=texts)
+
+
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import numpy as np
     import pyarrow as pa
@@ -170,6 +183,7 @@ JOB = Job(
     divide=divide,
     resources=MAP_RESOURCES,
     check=check,
+    needs=estimate_needs,
     outputs=("ranking", "run.trec", "qrels.trec", "per_query.parquet"),
     metrics=list_metrics,
 )

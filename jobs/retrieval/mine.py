@@ -11,8 +11,18 @@ from typing import Literal
 
 from ratchet.data.negative_settings import NegativeSettings
 from ratchet.errors import InputError
+from ratchet.jobs import needs
 from ratchet.jobs.distributed.piece_size import divide_search
-from ratchet.orchestrator.job_interface import MAP_RESOURCES, Context, Job, Parents, Result, Seed
+from ratchet.orchestrator.job_interface import (
+    MAP_RESOURCES,
+    Context,
+    Job,
+    Needs,
+    Parents,
+    Resources,
+    Result,
+    Seed,
+)
 
 SMALL = 3
 """In a smaller corpus the default window may be empty: all negatives are then drawn at random."""
@@ -65,6 +75,17 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return Result(parents.get("queries", Result()).metrics)
 
 
+def estimate_needs(
+    config: Config, inputs: Inputs, resources: Resources, parents: Parents
+) -> Needs | None:
+    """The step holds the texts of the corpus while it writes those of all positives and negatives."""
+    documents = needs.count_rows(parents, "corpus")
+    queries = needs.count_rows(parents, "queries")
+    characters = needs.count(parents, "corpus", "characters") or 0
+    disk = queries * (1 + config.num_negatives) * characters / max(1, documents)
+    return needs.estimate_search(documents + queries, texts=2 * characters, disk=disk)
+
+
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.data.scored_lists import write_flag_embedding
     from ratchet.jobs.distributed.shard_map import map_queries
@@ -100,6 +121,7 @@ JOB = Job(
     divide=lambda config, inputs: divide_search(inputs.queries, inputs.corpus),
     resources=MAP_RESOURCES,
     check=check,
+    needs=estimate_needs,
     metrics=(
         "queries",
         "candidates",

@@ -120,7 +120,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         return Result(parents.get("data", Result()).metrics)
     data = load_data(config, inputs, sampled=True)
     splits = split_data(data, config)
-    counts = {"documents": data.num_documents, "longest_text": find_longest(data), **data.notes}
+    counts = {"documents": data.num_documents, **measure_texts(data), **data.notes}
     for name, found in splits.items():
         counts[f"{name}/queries"] = round(len(found) / data.share)
     notes = [describe(data, splits)]
@@ -140,9 +140,13 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return Result(counts, note="; ".join(filter(None, notes)))
 
 
-def find_longest(data: "RetrievalData") -> int:
-    """Return the number of characters of the longest text."""
-    return max(len(one.text) for ones in (data.corpus, data.queries) for one in ones)
+def measure_texts(data: "RetrievalData") -> dict[str, int]:
+    """Return the number of characters of the longest text, and of all documents, estimated for a sample."""
+    mean = sum(len(document.text) for document in data.corpus) / len(data.corpus)
+    return {
+        "longest_text": max(len(one.text) for ones in (data.corpus, data.queries) for one in ones),
+        "characters": round(mean * data.num_documents),
+    }
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
@@ -204,7 +208,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         "documents": len(corpus),
         "queries": len(data.queries),
         **{f"{name}/queries": len(queries) for name, queries in splits.items()},
-        "longest_text": find_longest(data),
+        **measure_texts(data),
         **data.notes,
     }
     note = describe(data, splits)
@@ -247,6 +251,7 @@ JOB = Job(
         "documents with *",
         "labels of documents *",
         "longest_text",
+        "characters",
         "tasks",
         "prompts",
     ),

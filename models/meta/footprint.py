@@ -29,11 +29,10 @@ from ratchet.models.devices import resolve_dtype
 from ratchet.models.loading import train_in_float32, turn_off_dropout
 from ratchet.models.meta.meta_device import Kind, build_on_meta, find_equal_layers, load_config
 from ratchet.models.model_files import read_main_dtype
+from ratchet.models.pass_size import LIBRARIES
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a weight in 4 bits: the code, a byte for each block of 64, and a float32 for 256 of those (QLoRA)."""
-LIBRARIES = 0.62e9
-"""Bytes of a worker without a model: Python, torch, transformers and Ray; in training also PEFT and DeepSpeed."""
 CUDA = 1.0e9
 """Bytes of GPU memory for the CUDA context, its libraries, and fragmentation."""
 BUCKET = 5e8  # number of weights whose gradients are summed at a time, as in `ratchet.models.engine.start_engine`

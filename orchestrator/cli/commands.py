@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import pkgutil
 import sys
 import textwrap
@@ -83,6 +84,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> None:
+    # bitsandbytes, which PEFT imports, would load torch's compiler: two seconds.
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     store = Store.view(arguments.store, missing_ok=True)
     found = recipe.find(arguments.recipe)
     steps, summary, _ = recipe.build(found, _settings(arguments), store)

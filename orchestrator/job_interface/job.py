@@ -197,6 +197,8 @@ class Result:
     """Title -> cards: {"title": str, "columns": {heading: [{"text": str, "good": bool}, ...]}}."""
     note: str = ""
     """A remark on the step's numbers that tables show, such as `kept the base: no epoch was better`."""
+    part: str | None = None
+    """For a parent: the part of its output that is the input, such as `train`. None: all of it. Jobs do not set it."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,7 @@ class Division:
 
 Run = Callable[[Context, Any, Any], Result]
 Parents = Mapping[str, Result]
-"""Input field -> the known part of the result of the step that makes the input."""
+"""Input field -> what is known of the result of the step that makes the input, with `Result.part`."""
 Check = Callable[[Any, Any, Parents], Result | None]
 Estimate = Callable[[Any, Any, Resources, Parents], Needs | None]
 Names = tuple[str, ...] | Callable[[Any], Sequence[str]]

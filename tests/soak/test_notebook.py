@@ -42,22 +42,37 @@ def find_text(cell: nbformat.NotebookNode) -> str:
 
 
 def test_cells_show_plans_tables_and_metrics(cells: list[nbformat.NotebookNode]) -> None:
-    plan, first, metrics, second, similar, models = map(find_text, cells)
+    _, plan, first, page, metrics, second, _, own, similar, models = cells
+    (shown,) = (one.data["text/html"] for one in page.outputs)
+    assert "</svg>" in shown
+    assert "MAP@25" in find_text(own)
+    plan, first, metrics, second, similar, models = map(
+        find_text, (plan, first, metrics, second, similar, models)
+    )
     assert "'iter0/finetune_embedder': 'open'" in plan
     for table in (first, second):
         assert "iteration 0" in table
         assert "MAP@25 ±" in table
     assert "'negatives'" in metrics
     assert similar.startswith("tensor([[")
-    assert models.count(":embedder'") == 2
+    assert models.count(":embedder'") == 3
 
 
 def test_progress_is_drawn_in_a_widget(cells: list[nbformat.NotebookNode]) -> None:
-    for cell in (cells[1], cells[3]):
+    for cell in (cells[2], cells[5], cells[7]):
         shown = [output.data for output in cell.outputs if output.output_type == "display_data"]
         assert any("application/vnd.jupyter.widget-view+json" in data for data in shown)
         texts = [data.get("text/plain", "") for data in shown]
         assert any(re.search(r"(?<!\d)(\d+)/\1 steps", text) for text in texts), texts
+
+
+def test_the_file_is_valid() -> None:
+    notebook = nbformat.read(NOTEBOOK, nbformat.NO_CONVERT)
+    nbformat.validate(notebook)
+    assert notebook.nbformat == 4
+    install = notebook.cells[2].source
+    assert "%pip install" in install
+    assert "sentence-transformers" in install  # a plain installation lacks it
 
 
 def test_the_file_has_no_results_of_its_own() -> None:

