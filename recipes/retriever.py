@@ -49,7 +49,8 @@ def retriever(
     A model with a hidden size of 1024 or more is trained with a tenth of the learning rate of a small encoder.
 
     data        the data to train on: pairs as JSONL, CSV, Parquet or a workbook (pairs.csv?query=title&positive=body),
-                files of other libraries, a BEIR or MS MARCO folder, Eedi's CSVs, or hf://owner/name?split=train
+                files of other libraries, a BEIR or MS MARCO folder, Eedi's CSVs, or hf://owner/name?split=train;
+                commas separate several data sets
     valid       data that selects checkpoints, in any of these formats; empty: a part of data
     test        data that is only evaluated, in any of these formats; empty: a part of data
     base        the embedder to finetune: a folder (of a model, or of an adapter in PEFT's format) or a hub id
