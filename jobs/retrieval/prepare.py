@@ -8,6 +8,7 @@ The folders hold Parquet shards: `train` with the columns `GROUPED` of `ratchet.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Interval
@@ -117,7 +118,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         return Result(parents.get("data", Result()).metrics)
     data = load_data(config, inputs, sampled=True)
     splits = split_data(data, config)
-    counts = {"documents": data.num_documents, "longest_text": find_longest(data), **data.notes}
+    counts = {"documents": data.num_documents, **measure_lengths(data), **data.notes}
     for name, found in splits.items():
         counts[f"{name}/queries"] = round(len(found) / data.share)
     counts["sources"] = count_sources(splits["train"])
@@ -135,9 +136,11 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     return Result(counts, note="; ".join(filter(None, notes)))
 
 
-def find_longest(data: "RetrievalData") -> int:
-    """Return the number of characters of the longest text."""
-    return max(len(one.text) for ones in (data.corpus, data.queries) for one in ones)
+def measure_lengths(data: "RetrievalData") -> dict[str, int]:
+    """Return the number of characters of the longest text, and the mean of the documents."""
+    longest = max(len(one.text) for ones in (data.corpus, data.queries) for one in ones)
+    average = round(mean(len(document.text) for document in data.corpus))
+    return {"longest_text": longest, "mean_document_length": average}
 
 
 def count_sources(queries: "Sequence[Query]") -> int:
@@ -207,7 +210,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         "documents": len(corpus),
         "queries": len(data.queries),
         **{f"{name}/queries": len(queries) for name, queries in splits.items()},
-        "longest_text": find_longest(data),
+        **measure_lengths(data),
         "sources": sources,
         **data.notes,
     }
@@ -251,6 +254,7 @@ JOB = Job(
         "documents with *",
         "labels of documents *",
         "longest_text",
+        "mean_document_length",
         "sources",
         "tasks",
         "prompts",

@@ -39,7 +39,9 @@ def test_a_single_data_set_and_wrong_weights_are_refused(tmp_path: Path) -> None
     assert plan(tmp_path, both, batch_by="source", source_weights="web=2,1=0.5")
     with pytest.raises(InputError, match="batch_by: source given, for one data set"):
         plan(tmp_path, str(first), batch_by="source")
-    with pytest.raises(InputError, match=r"source_weights: .* given; expected none with batch_by=random"):
+    with pytest.raises(
+        InputError, match=r"source_weights: .* given; expected none with batch_by=random"
+    ):
         plan(tmp_path, both, source_weights="web=2")
     for wrong in ("web", "web=0", "=2", "web=-1"):
         with pytest.raises(InputError, match=f"source_weights: {wrong} given"):

@@ -176,7 +176,13 @@ def test_repeated_test_queries_are_counted(tmp_path: Path) -> None:
         (tmp_path / name).write_text(content)
     predicted = check(Config(), Inputs(tmp_path), {})
     splits = {"train/queries": 2, "valid/queries": 1, "test/queries": 1}
-    assert predicted.metrics == {"documents": 4, "longest_text": 6, "sources": 1, **splits}
+    assert predicted.metrics == {
+        "documents": 4,
+        "longest_text": 6,
+        "mean_document_length": 6,
+        "sources": 1,
+        **splits,
+    }
     where = f"{tmp_path / 'qrels/train.tsv'}:1"
     repeated, decided = predicted.note.split("; ")
     assert repeated == f"1 of 2 training queries have the text of a test query, such as {where}"
