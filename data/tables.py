@@ -80,8 +80,8 @@ INSTRUCTIONS = ("task", "prompt")
 Tables have them only if the data has them."""
 
 
-CARRIED = (*INSTRUCTIONS, "group")
-"""Columns of queries that steps copy, if a table has them."""
+CARRIED = (*INSTRUCTIONS, "group", "source")
+"""Columns of queries that steps copy, if a table has them. source: the data set, if there are several."""
 
 EXAMPLES = pa.field("examples", pa.list_(IDS))
 """Column of the few-shot examples of queries: [query, answer] each. Tables have it only if examples were drawn."""

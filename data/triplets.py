@@ -4,7 +4,7 @@ Every draw is a function of (seed, epoch, query). Any worker can therefore make 
 checkpoint sees the same data as one that was never stopped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -46,8 +46,11 @@ class Triplets:
     """Mined queries with their positives and negatives as rows of the corpus. Queries without a positive are dropped.
 
     seed: of all draws. batch_size: maximum number of queries per batch. num_negatives: maximum number of negatives of a
-    query in a batch. teacher: also read the teacher scores (`ratchet.data.tables.TEACHER_SCORES`). Raises DataError if
-    no query is left, for ids that are not in the corpus, and for teacher scores that are missing or not finite."""
+    query in a batch. teacher: also read the teacher scores (`ratchet.data.tables.TEACHER_SCORES`). source_weights: the
+    queries of a batch are from one source (the column `source`), and those of a source are used this many times per
+    epoch, once if it has no weight; None: batches mix the sources. Raises DataError if no query is left, for ids that
+    are not in the corpus, for teacher scores that are missing or not finite, and with source_weights for a single
+    source and for a weight of an unknown one."""
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class Triplets:
         batch_size: int = 64,
         num_negatives: int = 4,
         teacher: bool = False,
+        source_weights: Mapping[str, float] | None = None,
     ) -> None:
         self.seed = seed
         self.batch_size = batch_size
@@ -95,6 +99,11 @@ class Triplets:
         """int64 [queries]: see `find_own_rows`."""
         self.text_of_query: np.ndarray = hash_texts(self.query_text)
         """int64 [queries]: the hash of each query's text, as in text_of_row."""
+        self._sources: list[tuple[np.ndarray, int]] = []
+        """Per source its queries, int64, and how many of them are used per epoch. Empty: batches mix the sources."""
+        if source_weights is not None:
+            self._sources = _split_sources(mined, source_weights)
+        self._batches_of_epoch: tuple[int, list[np.ndarray]] = (-1, [])
 
     def __len__(self) -> int:
         return len(self.query_text)
@@ -140,11 +149,40 @@ class Triplets:
     @property
     def num_batches(self) -> int:
         """Number of batches per epoch."""
-        return -(-len(self) // self.batch_size)
+        return sum(-(-used // self.batch_size) for used in self._used)
+
+    @property
+    def smallest_batch(self) -> int:
+        """Number of queries of the smallest batch."""
+        return min(used // -(-used // self.batch_size) for used in self._used)
+
+    @property
+    def _used(self) -> list[int]:
+        """Number of queries per epoch, of each source if batches are by source."""
+        return [used for _, used in self._sources] or [len(self)]
 
     def split_epoch(self, epoch: int) -> list[np.ndarray]:
-        """Shuffle the queries and split them into nearly equal batches of at most `batch_size`."""
-        return split_epoch(len(self), self.num_batches, self.seed, epoch)
+        """Shuffle the queries and split them into nearly equal batches of at most `batch_size`; with batches by source,
+        each source on its own, and shuffle the batches."""
+        if not self._sources:
+            return split_epoch(len(self), self.num_batches, self.seed, epoch)
+        if self._batches_of_epoch[0] != epoch:
+            self._batches_of_epoch = (epoch, self._split_by_source(epoch))
+        return self._batches_of_epoch[1]
+
+    def _split_by_source(self, epoch: int) -> list[np.ndarray]:
+        batches: list[np.ndarray] = []
+        for number, (rows, used) in enumerate(self._sources):
+            # An epoch goes on in the pass over the source where the last epoch ended.
+            first_pass, start = divmod(epoch * used, len(rows))
+            passes: list[np.ndarray] = []
+            while len(passes) * len(rows) < start + used:
+                random = np.random.default_rng([self.seed, number, first_pass + len(passes)])
+                passes.append(random.permutation(rows))
+            drawn = np.concatenate(passes)[start : start + used]
+            batches += np.array_split(drawn, -(-used // self.batch_size))
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(batches))
+        return [batches[i] for i in order]
 
     def draw(self, epoch: int, query: int) -> tuple[int, np.ndarray]:
         """Draw (one positive, at most `num_negatives` negatives) of a query, as corpus rows."""
@@ -260,6 +298,30 @@ def split_epoch(rows: int, batches: int, seed: int, epoch: int) -> list[np.ndarr
     """Shuffle the rows of an epoch, and split them into nearly equal batches, int64 each."""
     random = np.random.default_rng([seed, epoch])
     return np.array_split(random.permutation(rows), batches)
+
+
+def _split_sources(queries: pa.Table, weights: Mapping[str, float]) -> list[tuple[np.ndarray, int]]:
+    """Return the rows of each source, int64, and how many are used per epoch. Synthetic queries are a source."""
+    names = np.array([""] * len(queries))
+    if "source" in queries.column_names:
+        names = queries["source"].fill_null("").to_numpy()
+    known = sorted(set(names.tolist()))
+    if len(known) < 2:
+        raise DataError(
+            "batch_by: source given, for queries of one data set; expected queries of several; give several paths, or"
+            " leave batch_by out"
+        )
+    for name in weights:
+        if name not in known:
+            raise DataError(
+                f"source_weights: {name} given; expected some of {', '.join(known)} (the name of a data set, or its"
+                " number from 0); correct it"
+            )
+    sources = []
+    for name in known:
+        rows = np.flatnonzero(names == name)
+        sources.append((rows, max(1, round(weights.get(name, 1.0) * len(rows)))))
+    return sources
 
 
 def distribute(lengths: Sequence[int] | np.ndarray, workers: int) -> list[np.ndarray]:

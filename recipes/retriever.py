@@ -10,7 +10,7 @@ from ratchet.jobs.retrieval import prepare
 from ratchet.jobs.retrieval.datasets import find_datasets, find_size
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import FractionBelowOne, Output, Seed, Source, Summary, average, step
-from ratchet.recipes.parts.models import choose_model
+from ratchet.recipes.parts.models import Model, choose_model, choose_model_or_url
 from ratchet.recipes.parts.predictions import prepare_new_queries
 from ratchet.recipes.parts.retrieval_loop import Mining, RetrievalLoop
 from ratchet.recipes.parts.synthetic_queries import add_synthetic_queries, choose_generator
@@ -52,11 +52,14 @@ def retriever(
     A model with a hidden size of 1024 or more is trained with a tenth of the learning rate of a small encoder.
 
     data        the data to train on: pairs as JSONL, CSV, Parquet or a workbook (pairs.csv?query=title&positive=body),
-                files of other libraries, a BEIR or MS MARCO folder, Eedi's CSVs, or hf://owner/name?split=train
+                files of other libraries, a BEIR or MS MARCO folder, Eedi's CSVs, or hf://owner/name?split=train;
+                commas separate several data sets
     valid       data that selects checkpoints, in any of these formats; empty: a part of data
     test        data that is only evaluated, in any of these formats; empty: a part of data
     base        the embedder to finetune: a folder (of a model, or of an adapter in PEFT's format) or a hub id
-    bootstrap   the model that mines negatives in the first iteration; empty: the base
+    bootstrap   the model that mines negatives in the first iteration: a model, or the URL of an OpenAI-compatible API
+                (http://localhost:8000/v1; embed_api.model is the model's name there, and OPENAI_API_KEY the key).
+                Empty: the base
     reranker    none, or the model to finetune as a reranker: a decoder (answers Yes or No), an encoder (becomes a
                 cross-encoder), or `embedder` (the embedder of the first iteration). A reranker helps most where the
                 documents contain the answers
@@ -97,9 +100,9 @@ def retriever(
     seed        seed of the split, mining and training"""
     datasets = find_datasets(data, valid, test)
     model = choose_model(base)
-    miner = model
+    miner: Model | str = model
     if bootstrap not in ("", base):
-        miner = choose_model(bootstrap)
+        miner = choose_model_or_url(bootstrap)
     if generator and mining != "each":
         raise InputError(
             f"generator: {generator} given, with mining={mining}; expected mining=each, since generated queries have no"

@@ -104,6 +104,16 @@ def _take_premise(row: Row) -> Row:
     return {"label": names.get(label, label)}
 
 
+def _take_sentence(row: Row) -> Row:
+    names = {"0": "entailment", "1": "not_entailment"}
+    label = str(row.pop("label"))
+    return {
+        "query": row.pop("question"),
+        "positive": row.pop("sentence"),
+        "label": names.get(label, label),
+    }
+
+
 def _ask(row: Row, question: Any, answer: Any) -> Row:
     """Return the chat of a row with a question and an answer, each a text or messages. Its optional fields `system` and
     `history` (pairs of question and answer) come before."""
@@ -190,6 +200,11 @@ RETRIEVAL: tuple[Signature, ...] = (
         "NLI: entailment is positive, contradiction negative",
         ("premise", "hypothesis", "label"),
         _take_premise,
+    ),
+    (
+        "QNLI: the label 0, entailment, is positive",
+        ("question", "sentence", "label"),
+        _take_sentence,
     ),
 )
 CHAT: tuple[Signature, ...] = (

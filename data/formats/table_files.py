@@ -1,5 +1,6 @@
 """Files of users with rows: Parquet, Arrow and sheets, and by `read_rows` any kind; files of a folder, their counts."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from glob import glob
@@ -102,11 +103,27 @@ def read_table(path: Path) -> Rows:
             batches = table.iter_batches(4096)
         for batch in batches:
             refuse_twice(str(path), batch.schema.names)
+            labels = _find_entailment(batch.schema)
             for row in batch.to_pylist():
                 number += 1
+                for column, names in labels.items():
+                    if row[column] in range(len(names)):
+                        row[column] = names[row[column]]
                 yield f"{path}: row {number}", row
         if expected not in (None, number):  # Arrow reads no rows behind some damaged footers
             raise ValueError(f"{number} rows found")
+
+
+def _find_entailment(schema: pa.Schema) -> dict[str, list[str]]:
+    """Return column -> names of its classes, if one is `entailment`, whose number differs between data sets (0 in RTE
+    and QNLI). The library `datasets` writes the names into the schema."""
+    known = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    found = {}
+    for column, feature in known.get("info", {}).get("features", {}).items():
+        names = feature.get("names") or () if isinstance(feature, dict) else ()
+        if "entailment" in names and column in schema.names:
+            found[column] = list(names)
+    return found
 
 
 @contextmanager

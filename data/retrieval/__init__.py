@@ -30,8 +30,8 @@ class Query(NamedTuple):
     group: queries of a group stay in the same split (a question with several wrong answers). split: the split that the
     source assigns. where: `file:line`, for errors. teacher: the teacher scores of the positives and of the negatives,
     if the source has them. task, prompt: the query's instruction for the embedder and for the reranker; empty: the
-    model's own. source: the index of its data set, if there are several. topics: from the most specific to the most
-    general, such as the construct and the subject of a question; empty: unknown."""
+    model's own. source: the `name` of its data set, or its number, if there are several. topics: from the most
+    specific to the most general, such as the construct and the subject of a question; empty: unknown."""
 
     id: str
     text: str
@@ -44,7 +44,7 @@ class Query(NamedTuple):
     teacher: Teacher = None
     task: str = ""
     prompt: str = ""
-    source: int = 0
+    source: str = ""
     topics: tuple[str, ...] = ()
 
 

@@ -43,6 +43,7 @@ def unite(parts: Sequence[Part]) -> RetrievalData:
                 document_prefix = f"{number}/"
             if data.numbered:
                 query_prefix = f"{number}/"
+        own_name = options.get("name", [str(number)])[0]
         renamed = {}
         for document in data.corpus:
             name = document_prefix + document.id
@@ -66,7 +67,7 @@ def unite(parts: Sequence[Part]) -> RetrievalData:
             queries.append(
                 query._replace(
                     id=query_prefix + query.id,
-                    source=number,
+                    source=own_name,
                     where=query.where or place,
                     task=options.get("instruction", [""])[0] or query.task,
                     split=split or query.split,

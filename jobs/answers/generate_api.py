@@ -4,15 +4,19 @@ The output is the same as that of `generate`. The key is read from an environmen
 fingerprint. Answers are stored as they arrive, so a killed run repeats no request.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from ratchet.errors import InputError, ModelError
+from ratchet.errors import InputError
 from ratchet.extras import require_extra
-from ratchet.jobs.distributed.requests import ask_all, check_url, read_key
+from ratchet.jobs.distributed.requests import (
+    CHARACTERS_PER_TOKEN,
+    OpenAIServer,
+    check_url,
+    read_key,
+)
 from ratchet.orchestrator.job_interface import (
     Context,
     Job,
@@ -22,17 +26,11 @@ from ratchet.orchestrator.job_interface import (
     PositiveFloat,
     PositiveFraction,
     PositiveInt,
-    Progress,
     Result,
     Seed,
     Tokens,
     Unit,
 )
-
-CHARACTERS_PER_TOKEN = 4
-"""For the estimate of the cost."""
-RETRIES = 6
-"""Number of retries of the client, with exponential backoff or after the server's `Retry-After`."""
 
 
 @dataclass(frozen=True)
@@ -95,33 +93,13 @@ def compute_cost(config: Config, asked: int, answered: int) -> float:
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
-    from openai import OpenAI
-
     from ratchet.data.tables import list_shards
     from ratchet.data.tasks.task import read_task_file, write_task_name
-    from ratchet.jobs.answers.answering import read_samples
-    from ratchet.jobs.distributed.pieces import ShardOutput, commit_piece
+    from ratchet.jobs.distributed.api_shards import answer_shards
 
-    key = read_key("generate_api", config.url, config.key_variable) or "none"
-    client = OpenAI(base_url=config.url, api_key=key, max_retries=RETRIES, timeout=config.timeout)
-
-    @cache
-    def find_model() -> str:
-        return config.model or client.models.list().data[0].id
-
-    ask = partial(ask_model, client, config, find_model)
-    output = ShardOutput(context, list_shards(inputs.samples))
-    done = output.finished_rows
-    for shard in output.unfinished:
-        samples = read_samples(shard.source)
-        answers = []
-        stored = shard.target.with_suffix(".answers.jsonl")
-        for answer in ask_all(stored, samples, ask, config.concurrency):
-            answers.append(answer)
-            context.progress(Progress(done + len(answers), output.rows, "requests"))
-        commit_piece(context, shard, partial(write_answers, samples=samples, answers=answers))
-        done += len(samples)
-    counts = output.collect(context.out, output.rows)
+    ask = partial(ask_model, OpenAIServer("generate_api", config), config)
+    shards = list_shards(inputs.samples)
+    counts = answer_shards(context, shards, read_requests, ask, write_answers, config.concurrency)
     write_task_name(context.out, **read_task_file(inputs.samples))
     asked, answered = counts["prompt_tokens"], counts["tokens"]
     metrics: dict[str, float] = {
@@ -134,24 +112,24 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     return Result(metrics)
 
 
-def ask_model(
-    client: Any, config: Config, find_model: Callable[[], str], sample: Any
-) -> dict[str, Any]:
-    """Return the server's answers to a sample, whether each is truncated, and the numbers of tokens.
+def read_requests(shard: Path) -> tuple[Any, Any]:
+    from ratchet.jobs.answers.answering import read_samples
 
-    find_model: returns the name of the model in requests. Raises ModelError for a server that refuses, or does not
-    answer after `RETRIES`."""
-    import openai
+    samples = read_samples(shard)
+    return samples, samples
 
+
+def ask_model(server: OpenAIServer, config: Config, sample: Any) -> dict[str, Any]:
+    """Return the server's answers to a sample, whether each is truncated, and the numbers of tokens."""
     ((question, _),) = sample.turns
-    messages = [{"role": "user", "content": question}]
+    messages: list[Any] = [{"role": "user", "content": question}]
     if sample.system:
         messages.insert(0, {"role": "system", "content": sample.system})
     found: dict[str, Any] = {"texts": [], "truncated": [], "asked": 0, "answered": 0}
-    try:
+    with server.errors():
         while len(found["texts"]) < config.num_completions:
-            made = client.chat.completions.create(
-                model=find_model(),
+            made = server.client.chat.completions.create(
+                model=server.find_model(),
                 messages=messages,
                 n=config.num_completions - len(found["texts"]),  # some servers answer once
                 temperature=config.temperature,
@@ -164,16 +142,10 @@ def ask_model(
                 found["truncated"].append(choice.finish_reason == "length")
             found["asked"] += made.usage.prompt_tokens if made.usage else 0
             found["answered"] += made.usage.completion_tokens if made.usage else 0
-    except (openai.OpenAIError, IndexError) as error:
-        said = " ".join(str(error).split())[:300]
-        raise ModelError(
-            f"{config.url}: {said or type(error).__name__}; expected an OpenAI-compatible API; start it, or correct the"
-            " address, generate_api.model or the key"
-        ) from None
     return found
 
 
-def write_answers(target: Path, samples: Any, answers: Any) -> dict[str, int]:
+def write_answers(target: Path, content: Any, answers: Any) -> dict[str, int]:
     """Write rows of COMPLETIONS."""
     import pyarrow as pa
 
@@ -182,7 +154,7 @@ def write_answers(target: Path, samples: Any, answers: Any) -> dict[str, int]:
     from ratchet.data.tasks.task import sample_to_row
 
     rows = []
-    for sample, answer in zip(samples, answers, strict=True):
+    for sample, answer in zip(content, answers, strict=True):
         row = sample_to_row(sample) | {"answers": [[text] for text in answer["texts"]]}
         row["truncated"] = [[cut] for cut in answer["truncated"]]
         rows.append(row)

@@ -69,7 +69,8 @@ class SftTask(AnswerTask):
             summarize_tokens("target", self.train.labels_N.tolist()),
             summarize_tokens("sample", size_N.tolist()),
         ]
-        self.steps = self.count_steps(len(self.train), -(-len(self.train) // config.batch_size))
+        steps = -(-len(self.train) // config.batch_size)
+        self.steps = self.count_steps(len(self.train) // steps, steps)
 
     def batch(self, epoch: int, step: int) -> Batch:
         """Return one microbatch per forward pass. All workers have equally many; some may be empty."""

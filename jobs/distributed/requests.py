@@ -5,12 +5,19 @@ A process sends them all, since the server does the work."""
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ratchet.errors import InputError
+from ratchet.errors import InputError, ModelError
 from ratchet.orchestrator.job_interface import append_json, read_json_lines
+
+RETRIES = 6
+"""Number of retries of the client, with exponential backoff or after the server's `Retry-After`."""
+CHARACTERS_PER_TOKEN = 4
+"""For the estimate of the cost."""
 
 
 def check_url(where: str, url: str) -> None:
@@ -39,6 +46,39 @@ def read_key(job: str, url: str, key_variable: str) -> str:
             " change the address, or unset the variable"
         )
     return key
+
+
+class OpenAIServer:
+    """An OpenAI-compatible API. config: of a job, with `url`, `model`, `key_variable` and `timeout`."""
+
+    def __init__(self, job: str, config: Any) -> None:
+        from openai import OpenAI
+
+        self.job = job
+        self.config = config
+        key = read_key(job, config.url, config.key_variable) or "none"
+        self.client = OpenAI(
+            base_url=config.url, api_key=key, max_retries=RETRIES, timeout=config.timeout
+        )
+        self.find_model = cache(self._find_model)
+
+    def _find_model(self) -> str:
+        """Return the name of the model in requests: the first that the server lists, if none is given."""
+        return self.config.model or self.client.models.list().data[0].id
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Raise ModelError for a server that refuses, or does not answer after `RETRIES`."""
+        import openai
+
+        try:
+            yield
+        except (openai.OpenAIError, IndexError) as error:
+            said = " ".join(str(error).split())[:300]
+            raise ModelError(
+                f"{self.config.url}: {said or type(error).__name__}; expected an OpenAI-compatible API; start it, or"
+                f" correct the address, {self.job}.model or the key"
+            ) from None
 
 
 def ask_all(

@@ -85,7 +85,7 @@ class DistillTask(AnswerTask):
         self.train_prompts = tokenize_prompts(inputs.train, self.train, self.teacher.conversations)
         self.valid_prompts = tokenize_prompts(inputs.valid, self.valid, self.teacher.conversations)
         draws = config.steps * config.batch_size
-        self.steps = self.count_steps(draws, config.steps)
+        self.steps = self.count_steps(config.batch_size, config.steps)
         self.row_D = draw_order(len(self.train), draws, config.seed)
         """The row of the sample of each draw, int64 [D]. A training step takes `batch_size` draws."""
         self.is_on_policy = draw_on_policy(config.steps, config.lmbda, config.seed)

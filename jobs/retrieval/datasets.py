@@ -27,6 +27,7 @@ def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
     candidate_pool.jsonl beside a .jsonl file, or in a folder, is an input too.
 
     Each is a path, optionally with options behind it (`pairs.parquet?query=title`), or `hf://owner/name?split=train`.
+    Commas separate several data sets (in an option, a comma is written as %2C).
     Only `data` is split and trained on. Raises DataError for a hub data set that is not in the cache and cannot be
     downloaded."""
     values: dict[str, Any] = {"data": (), "valid": (), "test": ()}
@@ -34,13 +35,15 @@ def find_datasets(data: str, valid: str = "", test: str = "") -> dict[str, Any]:
     reading = []
     for name, given in (("data", data), ("valid", valid), ("test", test)):
         if given or (name == "data" and not test):
-            source, options = _find(given, name)
-            values[name] = (source,)
-            reading.append(options)
-            folder = source.path.parent if source.path.suffix == ".jsonl" else source.path
-            pool = folder / POOL
-            if os.path.isfile(pool):  # unlike Path.is_file, also for a name that is too long
-                pools[pool] = Source(pool)
+            several = [given] if os.path.exists(os.path.expanduser(given)) else given.split(",")
+            for one in several:
+                source, options = _find(one, name)
+                values[name] += (source,)
+                reading.append(options)
+                folder = source.path.parent if source.path.suffix == ".jsonl" else source.path
+                pool = folder / POOL
+                if os.path.isfile(pool):  # unlike Path.is_file, also for a name that is too long
+                    pools[pool] = Source(pool)
     values["pools"] = tuple(pools.values())
     values["reading"] = tuple(reading) if any(reading) else ()
     return values

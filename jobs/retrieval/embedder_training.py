@@ -88,10 +88,11 @@ class EmbedderTask(EmbeddingTask):
             batch_size=config.batch_size,
             num_negatives=config.num_negatives,
             teacher=config.distillation != "none",
+            source_weights=config.parse_weights() if config.batch_by == "source" else None,
         )
         self.teacher_temperature = find_teacher_temperature(config, self.triplets)
         self.tasks = list_instructions(config, self.triplets.queries)
-        self.steps = self.count_steps(len(self.triplets), self.triplets.num_batches)
+        self.steps = self.count_steps(self.triplets.smallest_batch, self.triplets.num_batches)
         self.load_encoder(list_examples(config, inputs))
 
     def batch(self, epoch: int, step: int) -> Batch:

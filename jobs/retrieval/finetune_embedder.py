@@ -1,8 +1,9 @@
 """finetune_embedder: finetune an embedder (LoRA or all weights) with in-batch and mined negatives."""
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
@@ -40,6 +41,12 @@ class Config(EncodingSettings, training.RetrievalFinetuneConfig):
     """Also use the passages of all other queries of the batch, on all workers, as negatives. Labelled positives of the
     query, suspected false negatives (see the margins of `mine`), and passages with the text of its positive or of the
     query are masked."""
+    batch_by: Literal["random", "source"] = "random"
+    """`source`: all queries of a batch are from one data set, so that in-batch negatives are too. Each data set has
+    batches in proportion to its queries, in random order. `random`: batches mix the data sets."""
+    source_weights: tuple[str, ...] = ()
+    """With batch_by=source, how many times per epoch the queries of a data set are used, such as wiki=2,web=0.5 (of a
+    data set without the reading option `name`: its number, from 0). Data sets that are not named: once."""
     eval_pool: Annotated[PositiveInt, Unit("documents")] | None = 1024
     """Number of documents that `valid` is ranked against during training, if the corpus has more: all positives, top
     documents of `ranking`, and random ones. Metrics over this pool are higher. None: the whole corpus."""
@@ -51,6 +58,19 @@ class Config(EncodingSettings, training.RetrievalFinetuneConfig):
     """Maximum number of few-shot examples before a query in training. Each query gets a random number of them, from 0
     to this maximum, which are sampled from other training queries anew in each epoch. They take at most half of
     max_length; those that would take more are left out."""
+
+    def parse_weights(self) -> dict[str, float]:
+        """Return `source_weights` as data set -> weight. Raises InputError for other forms."""
+        weights = {}
+        for given in self.source_weights:
+            name, _, weight = given.rpartition("=")
+            if not name or not re.fullmatch(r"\d*\.?\d+", weight) or float(weight) == 0:
+                raise InputError(
+                    f"finetune_embedder.source_weights: {given} given; expected the name of a data set and a positive"
+                    " number, such as wiki=2; correct it"
+                )
+            weights[name] = float(weight)
+        return weights
 
 
 @dataclass(frozen=True)
@@ -70,6 +90,11 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     rules = [
         ("num_negatives", has_negatives, "1 or more where in_batch_negatives is off"),
         ("distillation", has_negatives or not distills, "none where there are no negatives"),
+        (
+            "source_weights",
+            config.batch_by == "source" or not config.source_weights,
+            "none with batch_by=random; set batch_by=source",
+        ),
     ]
     if config.folds:
         held_out = "valid" in parents or inputs.valid is not None
@@ -81,6 +106,11 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         )
         rules.append(("folds", not training.chooses_model(config), wanted))
     training.require(job, config, rules)
+    config.parse_weights()
+    if config.batch_by == "source" and needs.count(parents, "corpus", "sources") == 1:
+        raise InputError(
+            f"{job}.batch_by: source given, for one data set; expected several; give several paths, or leave it out"
+        )
     if inputs.base is not None:
         check_base(job, config, inputs)
     if ("ranking" in parents or inputs.ranking) and not ("valid" in parents or inputs.valid):

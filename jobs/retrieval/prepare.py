@@ -123,6 +123,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     counts = {"documents": data.num_documents, **measure_texts(data), **data.notes}
     for name, found in splits.items():
         counts[f"{name}/queries"] = round(len(found) / data.share)
+    counts["sources"] = count_sources(splits["train"])
     notes = [describe(data, splits)]
     for name, fraction in (("test", config.test_fraction), ("valid", config.validation_fraction)):
         wanted = fraction * len(data.queries) / data.share
@@ -149,6 +150,11 @@ def measure_texts(data: "RetrievalData") -> dict[str, int]:
     }
 
 
+def count_sources(queries: "Sequence[Query]") -> int:
+    """Return the number of data sets that queries are from."""
+    return len({query.source for query in queries})
+
+
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import pyarrow as pa
 
@@ -169,7 +175,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     scores = []
     if splits["train"] and all(query.teacher for query in splits["train"]):
         scores = [tables.TEACHER_SCORES["positives"], tables.TEACHER_SCORES["negatives"]]
-    instructions = [name for name in tables.INSTRUCTIONS if f"{name}s" in data.notes]
+    carried = [name for name in tables.INSTRUCTIONS if f"{name}s" in data.notes]
+    sources = count_sources(splits["train"])
+    if sources > 1:
+        carried.append("source")
     text_of = {}
     examples = ExampleDraw((), config.seed)
     if config.num_examples:
@@ -197,7 +206,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             columns = tables.HELD_OUT
             seen = find_seen(splits["train"], queries).tolist()
         schema = pa.schema([*columns, *((score, tables.SCORES) for score in scores)])
-        schema = tables.add_carried(schema, instructions)
+        schema = tables.add_carried(schema, carried)
         if config.num_examples:
             schema = schema.append(tables.EXAMPLES)
         tables.write_shards(context.out / name, make_rows(name, seen), schema, config.shard_rows)
@@ -209,6 +218,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         "queries": len(data.queries),
         **{f"{name}/queries": len(queries) for name, queries in splits.items()},
         **measure_texts(data),
+        "sources": sources,
         **data.notes,
     }
     note = describe(data, splits)
@@ -252,6 +262,7 @@ JOB = Job(
         "labels of documents *",
         "longest_text",
         "characters",
+        "sources",
         "tasks",
         "prompts",
     ),

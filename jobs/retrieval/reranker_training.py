@@ -91,7 +91,7 @@ class RerankerTask(FinetuneTask):
             raise InputError(
                 f"{inputs.mined}: no query has a negative; expected negatives for at least one; run `mine` first"
             )
-        self.steps = self.count_steps(len(self.triplets), self.triplets.num_batches)
+        self.steps = self.count_steps(self.triplets.smallest_batch, self.triplets.num_batches)
         start, adapter = find_start(config, inputs)
         self.reranker_config = resolve_reranker_config(config, start, adapter)
         decodes = self.reranker_config.kind == "yes_no"

@@ -187,10 +187,9 @@ class FinetuneTask:
             add_other_adapter(with_adapter, current_best)
         return with_adapter
 
-    def count_steps(self, rows: int, steps: int) -> list[int]:
-        """Return the number of training steps of each epoch. Raises InputError if a worker would get no row in a
-        step."""
-        smallest = rows // steps
+    def count_steps(self, smallest: int, steps: int) -> list[int]:
+        """Return the number of training steps of each epoch. smallest: the fewest rows of a step. Raises InputError if
+        a worker would get no row in a step."""
         if smallest < self.worker.world_size:
             raise InputError(
                 f"{self.job}.workers: {self.worker.world_size} given, for training steps of {smallest} rows; expected"

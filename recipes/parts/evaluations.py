@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ratchet.jobs.retrieval import embed, evaluate_retrieval
-from ratchet.orchestrator.step import Job, Output, Row, Source, Step, step
-from ratchet.recipes.parts.models import Model, list_inputs
-from ratchet.recipes.parts.predictions import fuse_evaluations
+from ratchet.jobs.retrieval import evaluate_retrieval
+from ratchet.orchestrator.step import Output, Row, Source, Step, step
+from ratchet.recipes.parts.models import Model
+from ratchet.recipes.parts.predictions import embed_texts, fuse_evaluations
 from ratchet.recipes.parts.rows import make_row
 
 
@@ -47,18 +47,17 @@ class Evaluations:
             return self.prepared["valid"]
         return None
 
-    def embed(self, name: str, model: Model, texts: str) -> Step:
-        values: dict[str, Any] = {"role": "passage" if texts == "corpus" else "query"}
+    def embed(self, name: str, model: Model | str, texts: str) -> Step:
+        role = "passage" if texts == "corpus" else "query"
         given = isinstance(model, Source) or (isinstance(model, Output) and model.step.finished)
-        if texts != "corpus" and given:
-            # Models that this run finetunes have them in their folders.
-            values["examples"] = self.examples
-        values |= list_inputs(model)
-        return self._step_once(
-            f"{name}/embed_{texts}", embed.JOB, texts=self._texts(texts), **values
-        )
+        # Models that this run finetunes have them in their folders.
+        examples = self.examples if role == "query" and given else None
+        name = f"{name}/embed_{texts}"
+        if name not in self.shared_steps:
+            self.shared_steps[name] = embed_texts(name, model, self._texts(texts), role, examples)
+        return self.shared_steps[name]
 
-    def evaluate(self, name: str, model: Model, split: str, **inputs: Any) -> Step:
+    def evaluate(self, name: str, model: Model | str, split: str, **inputs: Any) -> Step:
         """Rank the corpus by the embeddings of a model, and evaluate the ranking."""
         inputs["query_embeddings"] = self.embed(name, model, split)
         inputs["corpus_embeddings"] = self.embed(name, model, "corpus")
@@ -74,7 +73,10 @@ class Evaluations:
         """Evaluate a ranking. kind: the system, such as `reranked` or `knn`, for the step's name; empty: embedder."""
         words = filter(None, ("evaluate", kind, "" if split == "test" else split))
         inputs |= {**self._queries(split), "tag": f"{name}_{kind}" if kind else name}
-        return self._step_once(f"{name}/{'_'.join(words)}", evaluate_retrieval.JOB, **inputs)
+        name = f"{name}/{'_'.join(words)}"
+        if name not in self.shared_steps:
+            self.shared_steps[name] = step(name, evaluate_retrieval.JOB, **inputs)
+        return self.shared_steps[name]
 
     def rank_by_words(self, split: str) -> Step:
         """Rank the corpus by BM25, and evaluate the ranking."""
@@ -92,7 +94,7 @@ class Evaluations:
         before = next(iter(systems.values()))[shown]
         return self.evaluate_order(name, f"blended{end}", shown, blended["ranking"], before=before)
 
-    def rank_by_knn(self, name: str, model: Model, split: str) -> Step:
+    def rank_by_knn(self, name: str, model: Model | str, split: str) -> Step:
         """Rank the documents of the nearest training queries, by a model's embeddings, and evaluate the ranking."""
         inputs = {
             "query_embeddings": self.embed(name, model, split),
@@ -105,7 +107,7 @@ class Evaluations:
         self,
         label: str,
         name: str,
-        model: Model,
+        model: Model | str,
         systems: Mapping[str, Mapping[str, Step]],
         detail: bool = False,
     ) -> list[Row]:
@@ -128,8 +130,3 @@ class Evaluations:
         if self.train and name == "train":
             return self.train
         return self.prepared[name]
-
-    def _step_once(self, name: str, job: Job, **values: Any) -> Step:
-        if name not in self.shared_steps:
-            self.shared_steps[name] = step(name, job, **values)
-        return self.shared_steps[name]

@@ -64,6 +64,13 @@ def choose_model(name: str) -> Source | Output:
     return merged["model"]
 
 
+def choose_model_or_url(name: str) -> Source | Output | str:
+    """Return a model given by the user (see `choose_model`), or the URL of an API as it is."""
+    if name.startswith(("http://", "https://")):
+        return name
+    return choose_model(name)
+
+
 def make_export(name: str, model: str, *, adapter: bool = False, **settings: Any) -> Step:
     """Return the step that writes a model for other libraries, or with `adapter` only its LoRA adapter. If a model of a
     run is an adapter, it is merged into its base, unless `adapter` is true."""

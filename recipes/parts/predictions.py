@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ratchet.jobs.apis import embed_api, rerank_api
 from ratchet.jobs.predictions import fuse, prepare_queries, write_predictions
-from ratchet.jobs.retrieval import embed, evaluate_retrieval, rerank, rerank_api
+from ratchet.jobs.retrieval import embed, evaluate_retrieval, rerank
 from ratchet.jobs.retrieval.datasets import find_queries
 from ratchet.orchestrator.step import Output, Row, Source, Step, step
 from ratchet.recipes.parts.models import Model, list_inputs
@@ -38,11 +39,25 @@ def score_lists(
     return step(name, rerank.JOB, **list_inputs(reranker), **given)
 
 
+def embed_texts(
+    name: str,
+    embedder: Model | str,
+    texts: Step | Output,
+    role: str,
+    examples: Source | Output | None = None,
+) -> Step:
+    """Embed texts with a model, or with an embedder behind the URL of an API (str), which gets no few-shot examples."""
+    if isinstance(embedder, str):
+        return step(name, embed_api.JOB, url=embedder, texts=texts, role=role)
+    inputs = {**list_inputs(embedder), "texts": texts, "examples": examples}
+    return step(name, embed.JOB, **inputs, role=role)
+
+
 def rank_queries(
     name: str,
     queries: Step | Output,
     corpus: Output,
-    embedder: Model,
+    embedder: Model | str,
     vectors: Step,
     reranker: Model | str | None = None,
     depth: int = 25,
@@ -55,8 +70,7 @@ def rank_queries(
     vectors: embeddings of the corpus. depth: documents per query to rerank. examples: few-shot examples for an embedder
     whose folder has none. train: training queries and their embeddings by the same embedder."""
     inputs: dict[str, Any] = {"queries": queries, "corpus": corpus}
-    asked = {**list_inputs(embedder), "texts": queries, "examples": examples}
-    own = step(f"{name}/embed_queries", embed.JOB, **asked, role="query")
+    own = embed_texts(f"{name}/embed_queries", embedder, queries, "query", examples)
     found = {
         "": step(
             f"{name}/rank",

@@ -42,8 +42,8 @@ class LoopState:
 
     name: str
     """Prefix of the step names of the iteration that made the miner."""
-    miner: Model
-    """The last embedder, which mines in the next iteration."""
+    miner: Model | str
+    """The last embedder, which mines in the next iteration. At the start it may be the URL of an API (str)."""
     teacher: Teacher | None
     adapter: Output | None = None
     """The embedder's adapter (with method=full, its model)."""
@@ -95,7 +95,7 @@ class RetrievalLoop(Evaluations):
     new_queries: Step | None = None
     """Queries for which the last models rank the corpus."""
 
-    def build_summary(self, bootstrap: Model, iterations: int) -> Summary:
+    def build_summary(self, bootstrap: Model | str, iterations: int) -> Summary:
         """Build the steps of all iterations. `bootstrap`, the zero-shot baseline, mines in the first one."""
         self._check_teacher()
         last = LoopState(f"{self.folder}zero_shot", bootstrap, self.teacher)
@@ -203,6 +203,7 @@ class RetrievalLoop(Evaluations):
         name = last.name
         base = last.reranker_base
         if base is None:
+            assert not isinstance(last.miner, str)  # this iteration has trained it
             base = find_folder(last.miner)
             if isinstance(self.reranker, Source | Output):
                 base = self.reranker
@@ -291,7 +292,7 @@ class RetrievalLoop(Evaluations):
         return systems
 
     def mine(
-        self, name: str, miner_name: str, miner: Model, window: tuple[int, int], i: int
+        self, name: str, miner_name: str, miner: Model | str, window: tuple[int, int], i: int
     ) -> Step | Output:
         """Return the training queries with negatives: mined by `miner` in `window`, or given in the data."""
         if self.mining != "each":

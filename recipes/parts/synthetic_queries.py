@@ -67,7 +67,7 @@ def write_queries(
 
 
 def add_synthetic_queries(
-    loop: RetrievalLoop, embedder: Model, generator: Generator, queries_per_document: int
+    loop: RetrievalLoop, embedder: Model | str, generator: Generator, queries_per_document: int
 ) -> Step:
     """Return the training queries of a loop, followed by synthetic ones that pass the round trip."""
     corpus, train = loop.prepared["corpus"], loop.prepared["train"]
@@ -77,7 +77,7 @@ def add_synthetic_queries(
 
 
 def filter_round_trip(
-    loop: RetrievalLoop, embedder: Model, queries: Step | Output, train: Output | None
+    loop: RetrievalLoop, embedder: Model | str, queries: Step | Output, train: Output | None
 ) -> Step:
     """Return the training queries `train`, followed by those of `queries` whose document the embedder, and the loop's
     teacher if it has one, rank high enough (see `filter_queries`)."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from ratchet.errors import ModelError
 from ratchet.orchestrator.step import Output, Source, Step
-from ratchet.recipes.parts.models import Model, choose_model
+from ratchet.recipes.parts.models import Model, choose_model, choose_model_or_url
 from ratchet.recipes.parts.predictions import score_lists
 
 
@@ -29,7 +29,7 @@ def choose_teacher(name: str) -> Teacher | None:
     """Convert the recipe parameter `teacher`: empty, the URL of a rerank API, or a model."""
     if not name:
         return None
-    return Teacher(name if name.startswith(("http://", "https://")) else choose_model(name))
+    return Teacher(choose_model_or_url(name))
 
 
 def choose_reranker(name: str) -> Source | Output | Literal["embedder"] | None:

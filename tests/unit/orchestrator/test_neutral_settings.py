@@ -18,6 +18,7 @@ from ratchet.orchestrator.recipe import single_job
 TRAINING = ["gradient_checkpointing", "offload", "save_steps", "zero_stage"]
 NEUTRAL = {
     "distill": ["gradient_checkpointing", "save_steps"],
+    "embed_api": ["concurrency", "key_variable", "timeout"],
     "generate_api": ["concurrency", "key_variable", "price", "timeout"],
     "finetune_embedder": TRAINING,
     "finetune_embedder_pairs": TRAINING,

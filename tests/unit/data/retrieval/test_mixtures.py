@@ -53,10 +53,10 @@ def test_a_text_of_two_data_sets_is_one_document() -> None:
         ("e2", "two"),
     ]
     assert [(q.id, q.positives, q.source) for q in data.queries] == [
-        ("q0", ("d0",), 0),
-        ("q1", ("d1",), 0),
-        ("r0", ("d1", "e1"), 1),
-        ("r1", ("e2",), 1),
+        ("q0", ("d0",), "0"),
+        ("q1", ("d1",), "0"),
+        ("r0", ("d1", "e1"), "1"),
+        ("r1", ("e2",), "1"),
     ]
 
 

@@ -176,7 +176,7 @@ def test_repeated_test_queries_are_counted(tmp_path: Path) -> None:
         (tmp_path / name).write_text(content)
     predicted = check(Config(), Inputs(tmp_path), {})
     splits = {"train/queries": 2, "valid/queries": 1, "test/queries": 1}
-    sizes = {"documents": 4, "longest_text": 6, "characters": 24}
+    sizes = {"documents": 4, "longest_text": 6, "characters": 24, "sources": 1}
     assert predicted.metrics == {**sizes, **splits}
     where = f"{tmp_path / 'qrels/train.tsv'}:1"
     repeated, decided = predicted.note.split("; ")

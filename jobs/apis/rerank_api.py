@@ -5,11 +5,10 @@ of the fingerprint. Answers are stored as they arrive, so a killed run does not 
 """
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from ratchet.jobs.distributed.requests import ask_all, check_url, read_key
+from ratchet.jobs.distributed.requests import check_url, read_key
 from ratchet.models.reranker.remote import Api
 from ratchet.orchestrator.job_interface import (
     Context,
@@ -18,7 +17,6 @@ from ratchet.orchestrator.job_interface import (
     Parents,
     PositiveFloat,
     PositiveInt,
-    Progress,
     Result,
     Unit,
 )
@@ -77,41 +75,34 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         write_scores,
     )
     from ratchet.data.tables import list_shards
-    from ratchet.jobs.distributed.pieces import ShardOutput, commit_piece, count_rows
+    from ratchet.jobs.distributed.api_shards import answer_shards
+    from ratchet.jobs.distributed.pieces import count_rows
     from ratchet.models.reranker.remote import RemoteReranker
 
     check_lists(inputs.lists)
     shards = list_shards(inputs.lists)
-    rows = count_rows(shards, ["id", "text"])
+    count_rows(shards, ["id", "text"])
     lists = Lists(inputs.lists, inputs.corpus, config.depth)
     key = read_key("rerank_api", config.url, config.key_variable)
     server = RemoteReranker(config.url, config.model, config.api, key, config.timeout)
 
-    output = ShardOutput(context, shards)
-    done = output.finished_rows
-    for shard in output.unfinished:
-        table, texts = lists.read(shard.source)
-        queries = table["text"].to_pylist()
-        requests = list(zip(queries, texts, strict=True))
-        scores = []
-        for own in ask_all(
-            shard.target.with_suffix(".answers.jsonl"),
-            requests,
-            lambda request: server.score(*request),
-            config.concurrency,
-        ):
-            scores.append(np.array(own, np.float32))
-            context.progress(Progress(done + len(scores), rows))
+    def read(shard: Path) -> tuple[Any, Any]:
+        table, texts = lists.read(shard)
+        return table, list(zip(table["text"].to_pylist(), texts, strict=True))
+
+    def ask(request: Any) -> list[float]:
+        return server.score(*request)
+
+    def write(target: Path, content: Any, answers: Any) -> dict[str, int]:
+        scores = [np.array(own, np.float32) for own in answers]
         if config.probabilities and config.api != "tei":
             scores = [_logit(own) for own in scores]
-        write = partial(write_scores, table=table, scores=scores, tokens=0)
-        commit_piece(context, shard, write)
-        done += len(table)
+        return write_scores(target, table=content, scores=scores, tokens=0)
 
-    counts = output.collect(context.out, rows)
+    counts = answer_shards(context, shards, read, ask, write, config.concurrency)
     write_flag_embedding(context.out, inputs.corpus)
     accuracy, note = describe_teacher(counts)
-    made = {"queries": rows, "pairs": counts["pairs"]}
+    made = {"queries": counts["rows"], "pairs": counts["pairs"]}
     return Result({**made, **accuracy, "model": config.model or config.url}, note=note)
 
 

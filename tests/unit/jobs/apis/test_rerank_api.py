@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 
 from ratchet.data.tables import TEACHER_SCORES, read_shards, write_shards
 from ratchet.errors import InputError, ModelError
-from ratchet.jobs.retrieval.rerank_api import Config, Inputs, check, run
+from ratchet.jobs.apis.rerank_api import Config, Inputs, check, run
 from ratchet.models.reranker import reranker
 from ratchet.orchestrator.job_interface import Result
 

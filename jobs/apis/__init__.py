@@ -1,0 +1,1 @@
+"""Embeddings and scores by models behind HTTP APIs."""
