@@ -229,6 +229,8 @@ class Summary:
     model name means the first one."""
     comparisons: Sequence[tuple[str, str]] = ()
     """Labels of two rows, (before, after): the report shows what changed in each column."""
+    plots: Sequence[tuple[str, str]] = ()
+    """(column across, column up) of charts with a point for each row."""
     notes: Sequence[str] = ()
     """Warnings about the recipe's settings, for plans."""
 

@@ -12,12 +12,9 @@ from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import FractionBelowOne, Output, Seed, Source, Summary, average, step
 from ratchet.recipes.parts.models import Model, choose_model, choose_model_or_url
 from ratchet.recipes.parts.predictions import prepare_new_queries
-from ratchet.recipes.parts.retrieval_loop import Mining, RetrievalLoop
+from ratchet.recipes.parts.retrieval_loop import INNER_FOLDS, Mining, RetrievalLoop
 from ratchet.recipes.parts.synthetic_queries import add_synthetic_queries, choose_generator
 from ratchet.recipes.parts.teachers import choose_reranker, choose_teacher
-
-INNER_FOLDS = 3
-"""Folds of a cross-validation of few queries: each trains on two thirds, and takes as long as the last training."""
 
 
 def retriever(
@@ -43,8 +40,8 @@ def retriever(
     predict: str = "",
     split_by: prepare.SplitBy = "question",
     folds: Annotated[int, Interval(ge=1, le=100)] | None = None,
-    test_fraction: FractionBelowOne = 0.2,
-    validation_fraction: FractionBelowOne = 0.1,
+    test_fraction: FractionBelowOne | None = None,
+    validation_fraction: FractionBelowOne | None = None,
     seed: Seed = 42,
 ) -> Summary:
     """Iterate mining and finetuning on your own data, with defaults for small encoders.
@@ -95,8 +92,9 @@ def retriever(
                 deviations. 1: none. none: 1; with fewer than 200 groups of queries and up to 5,000 documents, the
                 finetuning is cross-validated with 3 folds: each query is ranked by a model that was not trained on it,
                 nothing is held out, and the last model is trained on all queries
-    test_fraction  fraction of the questions in the test split; 0: no test split. Not used with several folds
-    validation_fraction  fraction of the other questions that selects checkpoints; 0: none, the last epoch is kept
+    test_fraction  fraction of the questions in the test split; 0: no test split. none: 0.2. Not used with several folds
+    validation_fraction  fraction of the other questions that selects checkpoints; 0: no such split, the last epoch is
+                kept. none: 0.1
     seed        seed of the split, mining and training"""
     datasets = find_datasets(data, valid, test)
     model = choose_model(base)
@@ -117,26 +115,26 @@ def retriever(
             f"examples: {examples} given, with num_examples={num_examples}; expected one of both; leave one out"
         )
     size, groups = find_size(datasets)
-    plain = folds is None and iterations in (None, 1) and split_by == "question" and keep != "last"
-    others = (predict, generator, examples, num_examples, knn, reranker != "none", mining != "each")
+    asked = (predict, generator, examples, num_examples, knn, reranker != "none", mining != "each")
+    chosen = (folds, test_fraction, validation_fraction)
+    few = size == "few" and not any(asked) and all(one is None for one in chosen)
+    few = few and iterations in (None, 1) and split_by == "question" and keep != "last"
     notes = []
-    inner_folds = 0
-    if size == "few" and plain and not any(others):
-        inner_folds = INNER_FOLDS
-        knn = False
+    if few:
         iterations = 1
+        knn = False
         test_fraction = validation_fraction = 0.0
         notes.append(
-            f"{groups}: a cross-validation with {inner_folds} folds evaluates and decides, and the last model is"
+            f"{groups}: a cross-validation with {INNER_FOLDS} folds evaluates and decides, and the last model is"
             " trained on all (folds=1 holds some out instead)"
         )
-    if folds is None:
-        folds = 1
-    if iterations is None:
-        iterations = 2
-    split: dict[str, Any] = {"split_by": split_by, "test_fraction": test_fraction, "folds": folds}
-    split |= {
-        "validation_fraction": validation_fraction,
+    folds = folds or 1
+    iterations = 2 if iterations is None else iterations
+    split: dict[str, Any] = {
+        "split_by": split_by,
+        "folds": folds,
+        "test_fraction": 0.2 if test_fraction is None else test_fraction,
+        "validation_fraction": 0.1 if validation_fraction is None else validation_fraction,
         "num_examples": num_examples,
         "seed": seed,
         "needs_negatives": mining != "each",
@@ -171,7 +169,7 @@ def retriever(
             bm25=not many if bm25 is None else bm25,
             knn=iterations > 0 and not many if knn is None else knn,
             many_documents=many,
-            folds=inner_folds,
+            folds=INNER_FOLDS if few else 0,
             seed=seed,
             folder=folder,
         )

@@ -41,7 +41,7 @@ from ratchet.jobs.training.finetuning import MIN_CHANGED
 from ratchet.jobs.training.schedule import TrainHistory, is_better
 from ratchet.models.search import held_out_loss
 from ratchet.models.search.ranks import Relevant, rank_relevant, score_relevant
-from ratchet.recipes.retriever import INNER_FOLDS
+from ratchet.recipes.parts.retrieval_loop import INNER_FOLDS
 
 EVALUATIONS = 4
 EPOCHS = LINEAR["epochs"] // EVALUATIONS

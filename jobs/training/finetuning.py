@@ -91,7 +91,8 @@ def run_finetuning(
     elif decision.by_loss and not decision.reason:
         note = f"better by the held-out loss, p {decision.p_value:.2g}: valid is too small to test {config.metric}"
     if cross_validated is not None:
-        note = f"{note or 'better'} (cross-validation of the training queries)"
+        said = "in a cross-validation of the training queries"
+        note = f"{note}, {said}" if note else f"better {said}"
     notes.append(note)
     if history.epoch < config.epochs:
         last = history.epoch + (history.step > 0)

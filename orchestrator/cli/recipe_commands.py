@@ -53,6 +53,11 @@ def _add_evaluate(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--depth", metavar="VALUE", help="number of documents per query that are reranked (default: 25)")
 
 
+def _add_compare(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("models", metavar="BASE", nargs="+", help=f"an embedder to finetune: {MODEL}")
+    sub.add_argument("--data", metavar="VALUE", required=True, help="pairs of queries and documents (docs/data.md)")
+
+
 def _add_export(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("model", metavar="MODEL", help=MODEL)
     sub.add_argument("target", metavar="DIR", type=Path, help="a new folder")
@@ -101,6 +106,18 @@ with the first one, query by query. Vectors are kept in the store: a model is ru
 
 """,
         add_arguments=_add_evaluate,
+    ),
+    "compare": RecipeCommand(
+        help="finetune several embedders on your data, and compare quality, time and size",
+        examples="""\
+examples:
+  ratchet compare sentence-transformers/all-MiniLM-L6-v2 BAAI/bge-small-en-v1.5 intfloat/e5-small-v2 --data pairs.csv
+
+Each base is finetuned in one iteration on the same splits. The report shows the quality over the milliseconds that a
+query takes and over the megabytes of the model. `ratchet models` lists the finetuned models.
+
+""",
+        add_arguments=_add_compare,
     ),
     "export": RecipeCommand(
         help="write a model as a folder for other libraries, with a model card",

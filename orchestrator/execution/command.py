@@ -92,7 +92,7 @@ def _print_outcome(run: "Run", report: RunReport, full: bool) -> None:
     hidden = [] if full else report.details
     print_table(build_summary(report, hidden))
     if hidden:
-        print_clean(f"not shown, but with --full and in the report: {', '.join(hidden)}")
+        print_clean(f"not shown, but with --full and in the report: {'; '.join(hidden)}")
     if report.comparisons:
         print_table(build_comparisons(report))
     for line in list_unreported_metrics(run.plan, run.summary):

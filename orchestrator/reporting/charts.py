@@ -61,6 +61,30 @@ def draw_dots(
         return _render(figure, f"{column} per row")
 
 
+def draw_points(rows: Mapping[str, Mapping[str, float | None]], x: str, y: str) -> Markup:
+    """Draw a point for each row that has both columns, with its label, and the deviation of y as an error bar."""
+    with rc_context(STYLE):
+        figure = Figure((4.6, 2.8))
+        axes = figure.add_subplot()
+        for label, row in rows.items():
+            across = row.get(x)
+            up = row.get(y)
+            if across is None or up is None or not is_finite(across) or not is_finite(up):
+                continue
+            deviation = getattr(up, "deviation", None) or 0.0
+            axes.errorbar(across, up, yerr=deviation, fmt="o", color=next(iter(COLOURS)))
+            axes.annotate(
+                shorten(clean(label), 40),
+                (across, up),
+                (5, 3),
+                textcoords="offset points",
+                fontsize=8,
+            )
+        axes.set_xlabel(clean(x))
+        axes.margins(x=0.3)
+        return _render(figure, f"{y} by {x}")
+
+
 def draw_ranks(chart: Chart) -> Markup:
     """Draw a point for each pair of ranks, larger for more queries. Rank 1 is at the top, so points above the diagonal
     rose."""

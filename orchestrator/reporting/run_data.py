@@ -83,6 +83,8 @@ class RunReport:
     """The labels of the rows that the terminal shows only on request."""
     comparisons: Sequence[tuple[str, str]] = ()
     """Labels of rows, (before, after)."""
+    plots: Sequence[tuple[str, str]] = ()
+    """See `Summary.plots`."""
     best: Mapping[str, str] = field(default_factory=dict)
     """`best embedder: NAME  MAP@25 0.4442`, or the like -> the command that exports this model of the run."""
     parameters: Mapping[str, Any] = field(default_factory=dict)

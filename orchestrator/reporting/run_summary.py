@@ -112,6 +112,7 @@ def build_run_report(run: "Run") -> RunReport:
         baselines=[row.label for row in run.summary.rows if row.baseline],
         details=[row.label for row in run.summary.rows if row.detail],
         comparisons=run.summary.comparisons,
+        plots=run.summary.plots,
         best=_list_best(run),
         steps=[_build_step(run, name, last[name], retries[name]) for name in run.plan.steps],
         provenance={**about["versions"], "machine": f"{platform.system()} {platform.machine()}"},

@@ -29,6 +29,8 @@ LEARNING_RATES = {"lora": 1e-3, "full": 2e-4}
 LARGE_BATCH = 512
 """Queries of a batch for more than a million documents: 64 on each of 8 GPUs."""
 
+INNER_FOLDS = 3
+"""Folds of a cross-validation of few queries: each trains on two thirds, and takes as long as the last training."""
 EPOCHS_OF_NEW_HEAD = 3
 """Training epochs of a reranker that does not start from a finetuned reranker."""
 

@@ -16,6 +16,7 @@ from store_contents import made
 from tiny_models import save_chat_model
 
 from ratchet.errors import InputError, ModelError, RecipeError
+from ratchet.models.model_files import MINILM, resolve
 from ratchet.orchestrator.cli.main import main
 from ratchet.orchestrator.finished_run import FinishedRun
 from ratchet.orchestrator.recipe import Settings, build, find
@@ -315,7 +316,7 @@ def test_the_table_shows_what_is_held_out(data: str) -> None:
 )
 def test_splits_that_steps_need_are_not_left_out(data: str, lines: list[str], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        build_retriever(data, *lines)
+        build_retriever(data, "folds=1", *lines)
 
 
 @pytest.mark.parametrize("method", ["lora", "full"])
@@ -653,3 +654,74 @@ def test_generated_queries_need_mined_negatives(data: str, tmp_path: Path) -> No
         InputError, match=r"generator: .* given, with mining=given; expected mining=each, since gen"
     ):
         build_retriever(data, f"generator={tmp_path}", "mining=given")
+
+
+def write_pairs(path: Path, count: int) -> str:
+    rows = [json.dumps({"query": f"question {i}", "positive": f"answer {i}"}) for i in range(count)]
+    path.write_text("\n".join(rows) + "\n")
+    return str(path)
+
+
+def test_few_queries_are_cross_validated_and_all_are_trained_on(tmp_path: Path) -> None:
+    pairs = write_pairs(tmp_path / "pairs.jsonl", 40)
+    steps, summary = build_retriever(f"data={pairs}")
+    by_name = {step.name: step for step in steps}
+    assert [row.label for row in summary.rows] == [
+        *("BM25", "zero-shot", "zero-shot, fused", "iteration 0", "iteration 0, fused")
+    ]
+    assert {row.label for row in summary.rows if row.detail} == {"BM25", "zero-shot, fused"}
+    finetuned = by_name["iter0/finetune_embedder"]
+    assert finetuned.config.folds == by_name["iter0/blend_all"].config.folds == 3
+    assert finetuned.inputs["valid"] is None
+    ranking = by_name["iter0/evaluate_folds_train"].inputs["scored"]
+    assert (ranking.step, ranking.part) == (finetuned, "ranking")
+    assert by_name["prepare"].outputs == ("corpus", "train")
+    (note,) = summary.notes
+    assert note.startswith("40 groups of queries, which show a metric to ± 0.16 or better: a cross")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "folds=1",
+            "iterations=2",
+            "iterations=0",
+            "test_fraction=0.2",
+            "validation_fraction=0.1",
+        ),
+        *("keep=last", "knn=true", "reranker=embedder", "split_by=document", "split_by=query"),
+        *("num_examples=1", "predict=PAIRS", "valid=OTHERS", "test=OTHERS"),
+    ],
+)
+def test_other_wishes_for_few_queries_are_followed(tmp_path: Path, line: str) -> None:
+    pairs = write_pairs(tmp_path / "pairs.jsonl", 40)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "others.jsonl").write_text(
+        Path(pairs).read_text().replace("question", "query").replace("answer", "reply")
+    )
+    line = line.replace("PAIRS", pairs).replace("OTHERS", str(tmp_path / "others.jsonl"))
+    steps, summary = build_retriever(f"data={pairs}", line)
+    assert not any(getattr(step.config, "folds", None) == 3 for step in steps)
+    assert {"test", "valid"} & set(steps[0].outputs) or line == "iterations=0"
+    assert not summary.notes
+
+
+def test_bases_are_compared_on_the_same_splits(tmp_path: Path) -> None:
+    pairs = write_pairs(tmp_path / "pairs.jsonl", 300)
+    models = []
+    for name in ("one", "two"):
+        (tmp_path / name).symlink_to(resolve(MINILM))
+        models.append(str(tmp_path / name))
+    found = find("compare")
+    lines = [f"models={','.join(models)}", f"data={pairs}"]
+    steps, summary, _ = build(found, Settings.read(lines))
+    labels = [row.label for row in summary.rows]
+    dense = [f"{name}, {kind}" for name in ("one", "two") for kind in ("zero-shot", "finetuned")]
+    assert labels == ["BM25", *dense, *(f"{one}, fused" for one in dense)]
+    for row in summary.rows[1:5]:
+        assert {"MAP@25", "ms per query", "MB"} <= set(row.columns)
+    assert set(summary.best) == {"one", "two"}
+    assert sum(step.job.name == "prepare" for step in steps) == 1
+    with pytest.raises(InputError, match="expected models with different names"):
+        build(found, Settings.read([f"models={models[0]},{models[0]}", f"data={pairs}"]))

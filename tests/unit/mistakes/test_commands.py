@@ -10,9 +10,13 @@ from mistakes import Mistake, answers, check, parametrize
 
 from ratchet.orchestrator.cli.parser import Parser, parse
 
-ALL = "run, sweep, plan, recipes, status, models, evaluate, export, embed, search, report, "
+ALL = (
+    "run, sweep, plan, recipes, status, models, evaluate, compare, export, embed, search, report, "
+)
 ALL += "note, gc, verify"
-RECIPES = "chat, countdown, documents, embed, evaluate, export, gsm8k, misconceptions, predict, "
+RECIPES = (
+    "chat, compare, countdown, documents, embed, evaluate, export, gsm8k, misconceptions, predict, "
+)
 RECIPES += "quickstart, retriever, search, squad, theorems"
 
 COMMANDS = answers(

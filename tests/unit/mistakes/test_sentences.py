@@ -25,8 +25,8 @@ def whole(command: str, sentence: str, **files: str | bytes) -> Mistake:
 SENTENCES = [
     whole(
         "plan quikstart",
-        "recipe 'quikstart': unknown; expected one of chat, countdown, documents, embed, evaluate, export, gsm8k,"
-        " misconceptions, predict, quickstart, retriever, search, squad, theorems; did you mean 'quickstart'?",
+        "recipe 'quikstart': unknown; expected one of chat, compare, countdown, documents, embed, evaluate, export,"
+        " gsm8k, misconceptions, predict, quickstart, retriever, search, squad, theorems; did you mean 'quickstart'?",
     ),
     whole(
         "plan quickstart --learning-rate 1e-4",

@@ -68,7 +68,7 @@ def test_labels_that_tell_nothing_keep_the_base(
     result = run_step(finetune_embedder.run, context(tmp_path / "run"), CONFIG, given)
     assert result.metrics["kept"] == "base"
     assert not result.metrics["changed"]
-    assert result.note.endswith("(cross-validation of the training queries)")
+    assert result.note.endswith(", in a cross-validation of the training queries")
 
 
 def test_when_it_decides(inputs: Inputs, concepts: Path) -> None:
