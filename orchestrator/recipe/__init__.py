@@ -31,6 +31,7 @@ from ratchet.orchestrator.job_interface.settings import convert, expect_one_of, 
 from ratchet.orchestrator.recipe import single_job
 from ratchet.orchestrator.secrets import contains_secret
 from ratchet.orchestrator.step import (
+    Output,
     Step,
     Summary,
     average,
@@ -356,7 +357,24 @@ def _apply(steps: list[Step], pattern: str, name: str, text: str) -> list[Step]:
         value = convert(text, hints[name], line)
         changed[s.name] = replace(s, **{part: replace(before, **{name: value})})
         check_resources(changed[s.name].resources, line, s.job)
+        _check_more_outputs(steps, s, changed[s.name], line)
     return [changed.get(s.name, s) for s in steps]
+
+
+def _check_more_outputs(steps: Sequence[Step], before: Step, after: Step, line: str) -> None:
+    """Raise RecipeError if a setting makes a step write a further part, such as a split, and the recipe reads others:
+    rows of this part would be lost."""
+    read = set()
+    for s in steps:
+        for _, ref in s.references():
+            if isinstance(ref, Output) and ref.step.name == before.name:
+                read.add(ref.part)
+    more = set(after.outputs) - {*before.outputs, *read}
+    if more and read and None not in read:
+        raise RecipeError(
+            f"{line}: step {before.name} would also write {', '.join(sorted(more))}, which this recipe does not read;"
+            " set the parameter of the recipe instead (`ratchet recipes NAME` lists them), or leave it out"
+        )
 
 
 def apply_setting(step: Step, line: str) -> Step:

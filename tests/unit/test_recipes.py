@@ -725,3 +725,18 @@ def test_bases_are_compared_on_the_same_splits(tmp_path: Path) -> None:
     assert sum(step.job.name == "prepare" for step in steps) == 1
     with pytest.raises(InputError, match="expected models with different names"):
         build(found, Settings.read([f"models={models[0]},{models[0]}", f"data={pairs}"]))
+
+
+@pytest.mark.parametrize(
+    ("given", "line", "part"),
+    [
+        ("iterations=1", "prepare.test_fraction=0.3", "test"),
+        ("folds=1", "prepare.num_examples=2", "examples.jsonl"),
+        ("folds=1", "finetune_embedder.folds=3", "ranking"),
+    ],
+)
+def test_a_setting_adds_no_output_that_nothing_reads(
+    data: str, given: str, line: str, part: str
+) -> None:
+    with pytest.raises(InputError, match=f"would also write {part}, which this recipe does not"):
+        build_retriever(data, given, line)
