@@ -61,8 +61,11 @@ def draw_dots(
         return _render(figure, f"{column} per row")
 
 
-def draw_points(rows: Mapping[str, Mapping[str, float | None]], x: str, y: str) -> Markup:
-    """Draw a point for each row that has both columns, with its label, and the deviation of y as an error bar."""
+def draw_points(
+    rows: Mapping[str, Mapping[str, float | None]], x: str, y: str, quiet: Collection[str] = ()
+) -> Markup:
+    """Draw a point for each row that has both columns, with the deviation of y as an error bar. quiet: labels of rows
+    in grey; the others are written beside their points."""
     with rc_context(STYLE):
         figure = Figure((4.6, 2.8))
         axes = figure.add_subplot()
@@ -72,14 +75,10 @@ def draw_points(rows: Mapping[str, Mapping[str, float | None]], x: str, y: str) 
             if across is None or up is None or not is_finite(across) or not is_finite(up):
                 continue
             deviation = getattr(up, "deviation", None) or 0.0
-            axes.errorbar(across, up, yerr=deviation, fmt="o", color=next(iter(COLOURS)))
-            axes.annotate(
-                shorten(clean(label), 40),
-                (across, up),
-                (5, 3),
-                textcoords="offset points",
-                fontsize=8,
-            )
+            colour = GREY if label in quiet else next(iter(COLOURS))
+            axes.errorbar(across, up, yerr=deviation, fmt="o", color=colour)
+            if label not in quiet:
+                axes.text(across, up, f"  {shorten(clean(label), 40)}", fontsize=8, va="bottom")
         axes.set_xlabel(clean(x))
         axes.margins(x=0.3)
         return _render(figure, f"{y} by {x}")

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ratchet.orchestrator.reporting.charts import draw_dots, draw_lines
+from ratchet.orchestrator.reporting.charts import draw_dots, draw_lines, draw_points
 from ratchet.orchestrator.reporting.formatting import Estimate
 from ratchet.orchestrator.reporting.run_data import Chart, Series
 
@@ -70,3 +70,14 @@ def test_ranks_are_points_with_the_number_of_queries_that_rose() -> None:
     # Four different pairs of ranks.
     empty = draw_lines(Chart("evaluate", "rank before", "rank by a", [Series("a", [5], [1])]))
     assert drawn.count("<use ") - empty.count("<use ") >= 3
+
+
+def test_points_are_rows_with_both_columns() -> None:
+    rows = {
+        "small": {"map": Estimate(0.5, 0.1), "MB": 70.0},
+        "base": {"map": 0.4, "MB": 70.0},
+        "fused": {"map": 0.9, "MB": None},
+    }
+    texts = read_texts(draw_points(rows, "MB", "map", quiet=["base"]))
+    assert {"small", "MB"} <= set(texts)
+    assert not {"base", "fused"} & set(texts)
