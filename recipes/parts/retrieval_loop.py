@@ -29,6 +29,8 @@ LEARNING_RATES = {"lora": 1e-3, "full": 2e-4}
 LARGE_BATCH = 512
 """Queries of a batch for more than a million documents: 64 on each of 8 GPUs."""
 
+FEW_BATCH = 128
+"""Queries of a batch for few queries, so that the folds have as many training steps as the last training."""
 INNER_FOLDS = 3
 """Folds of a cross-validation of few queries: each trains on two thirds, and takes as long as the last training."""
 EPOCHS_OF_NEW_HEAD = 3
@@ -255,6 +257,8 @@ class RetrievalLoop(Evaluations):
             values["learning_rate"] /= 10
         if self.many_documents:
             values["batch_size"] = LARGE_BATCH
+        if self.folds:
+            values["batch_size"] = FEW_BATCH
         return values | {
             "corpus": self.prepared["corpus"],
             "valid": self.valid,
