@@ -60,7 +60,8 @@ def read_chunks(path: Path, size: int, overlap: float, count: Callable[[str], in
         for headings, body in _split_sections(text):
             above = "\n".join(headings)
             body = body.strip()
-            if body and count(above) > size // 2:  # no room for text: the headings are text themselves
+            if body and count(above) > size // 2:
+                # No room for text: the headings are text themselves.
                 body = f"{above}\n\n{body}"
                 above = ""
             room = size - count(above)
