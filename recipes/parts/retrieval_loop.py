@@ -116,7 +116,7 @@ class RetrievalLoop(Evaluations):
         for kind, model in (("embedder", last.miner), ("reranker", last.reranker)):
             if isinstance(model, Adapted | Output):
                 best[kind] = _find_output(model)
-        files = {}
+        files: Mapping[str, Output] = {}
         if self.new_queries:
             ranking, _ = fuse_rankings(self._rank_new_queries(last, iterations), self.valid)
             files = write_files(ranking, self.prepared["corpus"])
