@@ -111,7 +111,8 @@ def _split_sections(markdown: str) -> Iterator[tuple[list[str], str]]:
         """Return the section that the line `end` ends, with a heading of this level or the document's end."""
         headings = list(above.values())
         body = "\n".join(lines[start:end])
-        if not body.strip() and headings and level <= max(above):
+        is_empty = not any(letter.isalnum() for letter in body)
+        if is_empty and headings and level <= max(above):
             body = headings.pop()
         return headings, body
 

@@ -68,6 +68,7 @@ words = st.lists(
 @settings(max_examples=50, deadline=None)
 @given(words, st.integers(6, 20), st.sampled_from([0.0, 0.3]))
 @example(["one", "# five\n", "-"], 6, 0.0)  # a heading under which there is no text
+@example(["# five\n", "-"], 6, 0.0)  # one above a mark alone
 @example(["one", "two"] * 8 + ["# five\n", "-\n", "one"], 6, 0.0)  # one that is too long
 def test_chunks_are_short_and_lose_no_word(
     tmp_path_factory: pytest.TempPathFactory, words: list[str], size: int, overlap: float
