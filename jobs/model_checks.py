@@ -46,11 +46,10 @@ def check_as_used(folder: Path, adapter: Path | None = None) -> None:
     """Check a model folder, maybe with an adapter, as an embedder, a reranker or a decoder: what it is used as."""
     check_folder(folder)
     usage = find_usage(folder, adapter)
-    source = find_config_folder(folder, adapter)
     if usage == "embedder":
-        check_embedder_model(folder, read_encoding_config(source), adapter)
+        check_embedder_model(folder, read_encoding_config(folder, adapter), adapter)
     elif usage == "reranker":
-        check_reranker_model(folder, read_reranker_config(source))
+        check_reranker_model(folder, read_reranker_config(find_config_folder(folder, adapter)))
     else:
         check_decoder_model(folder)
 

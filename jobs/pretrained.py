@@ -1,6 +1,5 @@
 """Published models as inputs of steps."""
 
-import os
 from pathlib import Path
 
 from ratchet.errors import ModelError
@@ -31,12 +30,11 @@ def pretrained(name: str) -> Source:
     return Source(folder, label=name, ignored=UNUSED_FILES, told_by_name=",".join(families))
 
 
-def find_base(name: str) -> str | None:
+def find_base(folder: Path) -> str | None:
     """Return the base of a folder with an adapter of PEFT and no model, by its adapter_config.json; None for others.
     Raises ModelError for an adapter that names no base."""
-    folder = Path(os.path.expanduser(name))
     file = folder / ADAPTER_CONFIG
-    if not os.path.isfile(file) or (folder / "config.json").is_file():
+    if not file.is_file() or (folder / "config.json").is_file():
         return None
     base = read_object(file).get("base_model_name_or_path")
     if not base:

@@ -101,7 +101,7 @@ def resolve_encoding_config(
     examples: replace the examples of the encoding config, and set templates for them if it has none. None: keep its
     examples. uses_task: whether to refuse `settings.task` if no template contains `{task}`, with an InputError that
     begins with `where`. Raises ModelError for a template without its placeholders."""
-    given = read_encoding_config(find_config_folder(base, adapter))
+    given = read_encoding_config(base, adapter)
     changes = _find_changes(settings, EncodingSettings)
     if examples is not None:
         known = "" if "query_template" in changes else given.example_template

@@ -73,7 +73,7 @@ def _read_config(base: Path, adapter: Path, projection_file: Path | None) -> Enc
     A projection file comes from the theorem scripts of https://github.com/ajoudaki/CITER. Their encoders have no prompt
     templates, pool decoders at the last token and encoders at the first one, and normalize vectors."""
     if projection_file is None:
-        return read_encoding_config(find_config_folder(base, adapter))
+        return read_encoding_config(base, adapter)
     pooling: Any
     pooling = "cls" if describe_kind(read_config(base)) == "an encoder" else "last_token"
     return EncodingConfig(pooling, max_length=read_encoding_config(base).max_length)

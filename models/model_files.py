@@ -114,10 +114,16 @@ CONNECT_SECONDS = 3.0
 
 
 def find_config_folder(base: Path, adapter: Path | None) -> Path:
-    """The folder whose encoding config or reranker config is used: the adapter's if it has one, else the base's."""
+    """The folder whose encoding config or reranker config is used: the adapter's if it has one, or an embedder's layout
+    of sentence-transformers, else the base's."""
+    if adapter is None:
+        return base
     for name in (ENCODING_CONFIG_FILE, RERANKER_CONFIG_FILE):
-        if adapter is not None and (adapter / name).is_file():
+        if (adapter / name).is_file():
             return adapter
+    layout = adapter / "modules.json"  # a cross-encoder has one too, without a pooling
+    if layout.is_file() and "Pooling" in layout.read_text(errors="replace"):
+        return adapter
     return base
 
 
@@ -351,7 +357,8 @@ def _from_hub(name: str, *, local: bool) -> Path | None:
     ):  # also of its HTTP library: a proxy that refuses, a SOCKS proxy without the package for it
         return None
     # An interrupted download leaves a folder without weights.
-    if (folder / "config.json").is_file() and list(folder.glob("*.safetensors")):
+    is_model = (folder / "config.json").is_file() or (folder / ADAPTER_CONFIG).is_file()
+    if is_model and list(folder.glob("*.safetensors")):
         return folder
     return None
 

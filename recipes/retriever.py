@@ -183,4 +183,4 @@ def retriever(
         summaries.append(one.build_summary(miner, iterations))
     if folds > 1:
         return average(summaries)
-    return replace(summaries[0], notes=notes)
+    return replace(summaries[0], notes=[*summaries[0].notes, *notes])

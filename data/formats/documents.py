@@ -59,8 +59,13 @@ def read_chunks(path: Path, size: int, overlap: float, count: Callable[[str], in
     for page, text in _read_pages(path):
         for headings, body in _split_sections(text):
             above = "\n".join(headings)
-            room = max(size - count(above), size // 2)
-            parts: Any = chunk(body.strip(), room, count, overlap=overlap or None)
+            body = body.strip()
+            if body and count(above) > size // 2:
+                # No room for text: the headings are text themselves.
+                body = f"{above}\n\n{body}"
+                above = ""
+            room = size - count(above)
+            parts: Any = chunk(body, room, count, overlap=overlap or None)
             for part in parts:
                 if any(letter.isalnum() for letter in part):
                     whole = f"{above}\n\n{part}".strip()
@@ -93,18 +98,29 @@ def _read_pages(path: Path) -> list[tuple[int | None, str]]:
 
 
 def _split_sections(markdown: str) -> Iterator[tuple[list[str], str]]:
-    """Yield (headings from the outermost one, text) of each section."""
+    """Yield (headings from the outermost one, text) of each section. The last heading of a section without text and
+    without sections below it is its text, such as a paragraph above a line of hyphens."""
     from markdown_it import MarkdownIt
 
     text = FRONT_MATTER.sub("", markdown.replace("\r\n", "\n"))
     lines = text.split("\n")
     above: dict[int, str] = {}
     start = 0
+
+    def close_section(end: int, level: int) -> tuple[list[str], str]:
+        """Return the section that the line `end` ends, with a heading of this level or the document's end."""
+        headings = list(above.values())
+        body = "\n".join(lines[start:end])
+        is_empty = not any(letter.isalnum() for letter in body)
+        if is_empty and headings and level <= max(above):
+            body = headings.pop()
+        return headings, body
+
     for token, content in pairwise(MarkdownIt().parse(text)):
         if token.type == "heading_open" and token.level == 0 and token.map:
-            yield list(above.values()), "\n".join(lines[start : token.map[0]])
             level = int(token.tag[1])
+            yield close_section(token.map[0], level)
             above = {other: title for other, title in above.items() if other < level}
             above[level] = content.content
             start = token.map[1]
-    yield list(above.values()), "\n".join(lines[start:])
+    yield close_section(len(lines), 0)

@@ -68,8 +68,9 @@ class EmbeddingTask(FinetuneTask):
                 encoder.load(current_best, dtype=self.config.dtype, device=self.device)
             )
         folder = find_config_folder(self.inputs.base, current_best)
+        encoding_config = read_encoding_config(self.inputs.base, current_best)
         return self.evaluate_encoder(
-            self.encoder.with_config(read_encoding_config(folder), self.inputs.base, folder)
+            self.encoder.with_config(encoding_config, self.inputs.base, folder)
         )
 
     def save(self, folder: Path) -> None:

@@ -177,7 +177,7 @@ def load(
     or the base. config_folder: folder of the projection, by default that of the encoding config. options:
     `training` and `quantization`, see `open_model`. Raises ModelError for an unusable folder."""
     config_folder = config_folder or find_config_folder(base, adapter)
-    encoding_config = encoding_config or read_encoding_config(config_folder)
+    encoding_config = encoding_config or read_encoding_config(base, adapter)
     model, _ = open_model(
         transformers.AutoModel, base, adapter, dtype=dtype, device=device, **options
     )

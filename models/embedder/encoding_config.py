@@ -13,6 +13,7 @@ from ratchet.models.model_files import (
     ENCODING_CONFIG_FILE,
     RERANKER_CONFIG_FILE,
     count_learned_positions,
+    find_config_folder,
 )
 from ratchet.models.model_kind import (
     count_positions,
@@ -135,13 +136,14 @@ def check_template(
         )
 
 
-def read_encoding_config(folder: Path) -> EncodingConfig:
-    """Read the encoding config of a model folder.
+def read_encoding_config(base: Path, adapter: Path | None = None) -> EncodingConfig:
+    """Read the encoding config of a model folder, or of its adapter if `find_config_folder` says so.
 
     Each field is taken from the first source that has it: `encoding_config.json` (all fields), the
     sentence-transformers layout, the preset of the model's family, the architecture (decoders pool the last token,
     encoders the mean). Raises ModelError for an invalid file, a reranker and unsupported layers.
     """
+    folder = find_config_folder(base, adapter)
     own = folder / ENCODING_CONFIG_FILE
     if own.is_file():
         return read_dataclass(own, EncodingConfig)
@@ -149,14 +151,15 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
         raise ModelError(
             f"model {folder}: has a {RERANKER_CONFIG_FILE}; expected an embedder; give another model"
         )
-    config = read_json(folder / "config.json")
+    config = read_json(base / "config.json")
     decoder = describe_kind(config) in ("a decoder", "a model")
-    preset = find_preset(folder, "embedder")
+    preset = find_preset(base, "embedder")
     about: dict[str, Any] = {
         "padding_side": "left" if decoder else "right",
         **(preset.values if preset else {}),
     }
-    about["max_length"] = _max_length(folder, config, about.get("max_length"))
+    limits = [about.get("max_length"), count_positions(config)]
+    about["max_length"] = _max_length(folder, count_learned_positions(base), limits)
     if not (folder / "modules.json").is_file():
         # A decoder without an embedder's config is pooled at an appended end-of-sequence token.
         return EncodingConfig(
@@ -210,15 +213,15 @@ def read_encoding_config(folder: Path) -> EncodingConfig:
     return EncodingConfig(**about)
 
 
-def _max_length(folder: Path, config: dict[str, Any], recommended: int | None) -> int:
-    """The limit of sentence-transformers, else the smallest one of preset, model and tokenizer; at most MAX_LENGTH, and
-    the number of learned positions."""
-    limits = [MAX_LENGTH, count_learned_positions(folder)]
+def _max_length(folder: Path, learned: int | None, others: list[int | None]) -> int:
+    """The limit of sentence-transformers, else the smallest one of the tokenizer and `others`, those of preset and
+    model; at most MAX_LENGTH, and the number of learned positions."""
+    limits = [MAX_LENGTH, learned]
     given = read_optional(folder / "sentence_bert_config.json").get("max_seq_length")
     if given:
         limits.append(given)
     else:
-        limits += [recommended, count_positions(config)]
+        limits += others
         limits.append(read_optional(folder / "tokenizer_config.json").get("model_max_length"))
     return int(min(number for number in limits if number))
 

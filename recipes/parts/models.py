@@ -51,17 +51,20 @@ def choose_checkpoint(name: str, training: Step) -> Step:
 
 
 def choose_model(name: str) -> Source | Output:
-    """Return a model given by the user: a folder, a hub id, or a model of a run (`ratchet models` lists them). A folder
-    with an adapter of PEFT is merged into the base that it names, by a step.
+    """Return a model given by the user: a folder, a hub id, or a model of a run (`ratchet models` lists them). An
+    adapter of PEFT is merged into the base that it names, by a step.
 
     A hub id is read from the hub's cache, or downloaded. Raises ModelError if neither works, and InputError for an
     unknown model of a run."""
-    base = find_base(name)
+    made = find_model_output(name)
+    if made is not None:
+        return made
+    given = pretrained(name)
+    base = find_base(given.path)
     if base is None:
-        return find_model_output(name) or pretrained(name)
+        return given
     place = re.sub(r"[^\w.=-]", "_", f"merge_{Path(name).name}")
-    merged = step(place, export_model.JOB, model=pretrained(base), adapter=Source.find(name))
-    return merged["model"]
+    return step(place, export_model.JOB, model=pretrained(base), adapter=given)["model"]
 
 
 def choose_model_or_url(name: str) -> Source | Output | str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ratchet.errors import InputError
-from ratchet.jobs.model_checks import is_large
+from ratchet.jobs.model_checks import LARGE_HIDDEN_SIZE, is_large
 from ratchet.jobs.retrieval import finetune_embedder, finetune_reranker, merge, mine
 from ratchet.jobs.training.config import Distillation
 from ratchet.orchestrator.step import Output, Row, Source, Step, Summary, step
@@ -120,10 +120,14 @@ class RetrievalLoop(Evaluations):
         for kind, model in (("embedder", last.miner), ("reranker", last.reranker)):
             if isinstance(model, Adapted | Output):
                 best[kind] = _find_output(model)
-        if not self.new_queries:
-            return Summary(rows, best=best)
-        ranking, _ = fuse_rankings(self._rank_new_queries(last, iterations), self.valid)
-        return Summary(rows, files=write_files(ranking, self.prepared["corpus"]), best=best)
+        files: Mapping[str, Output] = {}
+        if self.new_queries:
+            ranking, _ = fuse_rankings(self._rank_new_queries(last, iterations), self.valid)
+            files = write_files(ranking, self.prepared["corpus"])
+        notes = []
+        if iterations:
+            notes = self._describe_learning_rates()
+        return Summary(rows, files=files, best=best, notes=notes)
 
     @property
     def _compared_splits(self) -> list[str]:
@@ -252,9 +256,7 @@ class RetrievalLoop(Evaluations):
         self, base: Source | Output, teacher: Teacher | None, i: int
     ) -> dict[str, Any]:
         """Return the settings and inputs that both finetuning steps of an iteration have."""
-        values: dict[str, Any] = {"learning_rate": LEARNING_RATES[self.method]}
-        if isinstance(base, Source) and is_large(base.path):
-            values["learning_rate"] /= 10
+        values: dict[str, Any] = {"learning_rate": self._find_learning_rate(base)}
         if self.many_documents:
             values["batch_size"] = LARGE_BATCH
         if self.folds:
@@ -268,6 +270,29 @@ class RetrievalLoop(Evaluations):
             "method": self.method,
             "keep": self.keep,
         }
+
+    def _find_learning_rate(self, base: object) -> float:
+        """Return the default learning rate of a base, also of one that this run makes of another model."""
+        while isinstance(base, Output):
+            inputs = base.step.inputs
+            base = inputs.get("base") or inputs.get("model") or inputs.get("training")
+        rate = LEARNING_RATES[self.method]
+        if isinstance(base, Source) and is_large(base.path):
+            rate /= 10
+        return rate
+
+    def _describe_learning_rates(self) -> list[str]:
+        """Return a note for each large base."""
+        reranker = self.embedder if self.reranker == "embedder" else self.reranker
+        notes = []
+        for name, base in (("embedder", self.embedder), ("reranker", reranker)):
+            rate = self._find_learning_rate(base)
+            if rate < LEARNING_RATES[self.method]:
+                notes.append(
+                    f"{name}: its hidden size is {LARGE_HIDDEN_SIZE} or more, so the default learning_rate is {rate:g},"
+                    " a tenth of that of small encoders"
+                )
+        return notes
 
     def _rank_new_queries(self, last: LoopState, iterations: int) -> Systems:
         """Rank the corpus for the new queries with the last models and BM25."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from command import run, sets
 from language_server import LanguageServer
+from quickstart_runs import ONE_TRAINING
 
 from ratchet.data.vector_tables import open_table
 from ratchet.files import read_text
@@ -50,6 +51,20 @@ def test_documents_become_an_embedder(folder: Path, tmp_path: Path) -> None:
     rows = [json.loads(line) for line in read_text(beir).splitlines()]
     assert {row["group"] for row in rows} <= {f"Town{number}.md" for number in range(45)}
     assert any("+" in row["_id"] for row in rows), "questions of two chunks"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_example_documents_need_no_language_model(tmp_path: Path) -> None:
+    """The command of docs/stories/documents.md, with one epoch. New questions are about known pages."""
+    settings = ["data=examples/documents", "queries=examples/queries.jsonl"]
+    settings += ["prepare.split_by=query", "finetune_embedder.epochs=1", ONE_TRAINING]
+    command = ["run", "documents", "--store", str(tmp_path / "store")]
+    status, output = run(*command, *sets(*settings), timeout=500)
+    assert status == 0, output
+    assert "chunks: 21 files, 88 chunks" in output
+    assert "synthetic 0  real 273" in output
+    assert "iteration 0" in output
 
 
 @pytest.mark.slow

@@ -12,10 +12,15 @@ import pytest
 import torch
 import transformers
 from command import run
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense, Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from tiny_models import save_model
 
 import ratchet
 from ratchet.errors import ModelError
+from ratchet.models.embedder import encoder
+from ratchet.models.roles import find_usage
 
 # They plan and run.
 pytestmark = pytest.mark.slow
@@ -51,6 +56,64 @@ def test_an_adapter_embeds_as_peft_does(tmp_path: Path) -> None:
             hidden = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
             expected = torch.nn.functional.normalize(hidden, dim=0).numpy()
             np.testing.assert_allclose(vector, expected, atol=1e-5)
+
+
+LONG = " ".join(f"w{number % 40}" for number in range(30))
+"""Longer than the limit of the models below."""
+POOLINGS = {"bert": "cls", "qwen2": "mean"}
+LAYERS = {"bert": ["query", "value", "intermediate.dense"], "qwen2": ["q_proj", "up_proj"]}
+
+
+def save_layout(folder: Path, base: Path, kind: str = "bert") -> SentenceTransformer:
+    """Save an adapter as sentence-transformers does, whose pooling, projection, prompts and length are not the base's.
+    Return the model."""
+    transformer = Transformer(str(base), max_seq_length=16)
+    pooling = Pooling(32, pooling_mode=POOLINGS[kind])
+    projection = Dense(32, 8, activation_function=torch.nn.Identity())
+    modules = [transformer, pooling, projection, Normalize()]
+    prompts = {"query": "w1 w2 ", "document": "w3 "}
+    model = SentenceTransformer(modules=modules, prompts=prompts, device="cpu")
+    settings = {"target_modules": LAYERS[kind], "init_lora_weights": False}
+    model.add_adapter(peft.LoraConfig(r=4, **settings))
+    model.save_pretrained(str(folder))
+    return model
+
+
+@pytest.mark.parametrize("kind", ["bert", "qwen2"])
+def test_an_adapter_keeps_the_layout_of_sentence_transformers(kind: str, tmp_path: Path) -> None:
+    base = save_model(tmp_path / "base", kind)
+    model = save_layout(tmp_path / "adapter", base, kind)
+    assert find_usage(base, tmp_path / "adapter") == "embedder"
+    found = encoder.load(base, tmp_path / "adapter", dtype="float32", device="cpu")
+    for role, encode in (("query", model.encode_query), ("passage", model.encode_document)):
+        expected = encode([*TEXTS, LONG])
+        assert not np.allclose(expected[0], expected[1], atol=0.01), "the texts differ"
+        np.testing.assert_allclose(found.encode([*TEXTS, LONG], role), expected, atol=1e-5)
+
+
+def test_an_adapter_of_the_hub_is_merged(tmp_path: Path) -> None:
+    """From the cache of the hub's client, with the base by its hub id too."""
+    cache = tmp_path / "hub"
+    places = {}
+    for name in ("base", "adapter"):
+        places[name] = cache / f"models--someone--{name}" / "snapshots" / "abc"
+        (cache / f"models--someone--{name}" / "refs").mkdir(parents=True)
+        (cache / f"models--someone--{name}" / "refs" / "main").write_text("abc")
+    save_model(places["base"], "bert")
+    model = save_layout(places["adapter"], places["base"])
+    file = places["adapter"] / "adapter_config.json"
+    about = json.loads(file.read_text()) | {"base_model_name_or_path": "someone/base"}
+    file.write_text(json.dumps(about))
+    (tmp_path / "texts.txt").write_text("\n".join([*TEXTS, LONG]))
+    status, output = run(
+        *("embed", "someone/adapter", str(tmp_path / "texts.txt"), str(tmp_path / "vectors")),
+        *("--store", str(tmp_path / "store"), "--set", "embed.dtype=float32"),
+        environment={"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1"},
+    )
+    assert status == 0, output
+    assert "merge_adapter" in output
+    found = np.load(tmp_path / "vectors" / "embeddings.npy")
+    np.testing.assert_allclose(found, model.encode_document([*TEXTS, LONG]), atol=1e-5)
 
 
 def test_the_plan_merges_the_adapter_once(tmp_path: Path) -> None:

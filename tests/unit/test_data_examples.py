@@ -1,19 +1,22 @@
-"""The examples in `docs/data.md` are valid files."""
+"""The examples in `docs/data.md` are valid files, and those in `examples/` are as their script writes them."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from benchmarks.misconceptions.documents import write_documents
 from ratchet.data.formats.detection import load_queries, load_retrieval
 from ratchet.data.formats.papers import read_papers
 from ratchet.jobs.retrieval.datasets import find_datasets
 from ratchet.jobs.retrieval.prepare import Config, Inputs
 from ratchet.jobs.retrieval.splits import load_data
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs/data.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs/data.md").read_text()
 FILES = dict(
     re.findall(r"^`([\w./]+)`[^\n]*\n\n```[a-z]+\n(.*?)```$", TEXT, re.DOTALL | re.MULTILINE)
 )
@@ -62,3 +65,20 @@ def test_columns_are_named_behind_the_path(folder: Path) -> None:
     data = load_data(Config(reading=values["reading"]), Inputs(**paths))
     assert [query.split for query in data.queries] == [None] * 2 + ["test"] * 2
     assert [query.id for query in data.queries] == ["0/q0", "0/q1", "q1", "q2"]
+
+
+def test_the_example_documents_are_as_written(tmp_path: Path) -> None:
+    write_documents(tmp_path)
+    made = {}
+    kept = {}
+    for found, folder in ((made, tmp_path), (kept, ROOT / "examples")):
+        for file in (*folder.glob("documents/*"), folder / "queries.jsonl"):
+            found[file.name] = file.read_text("utf-8")
+    assert made == kept
+    assert sum(len(text.encode()) for text in kept.values()) < 100_000
+    pages = {name: text for name, text in kept.items() if name.endswith(".md")}
+    queries = [json.loads(line) for line in kept["queries.jsonl"].splitlines()]
+    assert {query["document"] for query in queries} == pages.keys()
+    texts = [query["query"] for query in queries]
+    assert len(set(texts)) == len(texts)
+    assert not [text for text in texts if text in "".join(pages.values())], "examples of a page"

@@ -340,6 +340,38 @@ def test_the_loop_continues_from_the_chosen_epoch(data: str, method: str) -> Non
     assert trained.config.keep == "all"
 
 
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_large_models_learn_at_a_tenth_of_the_rate(data: str, method: str, tmp_path: Path) -> None:
+    """Also a model that a step merges or finetunes, and a note of the plan says so."""
+    large = str(save_shape(tmp_path / "large", "1.5B"))
+    small = str(save_shape(tmp_path / "small", "0.5B"))
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    about = {"peft_type": "LORA", "base_model_name_or_path": large}
+    (adapter / "adapter_config.json").write_text(json.dumps(about))
+    small_rate = {"lora": 1e-3, "full": 2e-4}[method]
+    said = f"its hidden size is 1024 or more, so the default learning_rate is {small_rate / 10:g},"
+    given = {
+        (large, "none"): {"embedder": small_rate / 10},
+        (small, large): {"embedder": small_rate, "reranker": small_rate / 10},
+        (str(adapter), "embedder"): {"embedder": small_rate / 10, "reranker": small_rate / 10},
+        (small, "embedder"): {"embedder": small_rate, "reranker": small_rate},
+    }
+    for (base, reranker), rates in given.items():
+        lines = [f"base={base}", f"reranker={reranker}", f"method={method}", "iterations=2"]
+        lines.append("keep=all")
+        steps, summary = build_retriever(data, *lines)
+        found = {step.name: step.config.learning_rate for step in steps if "/finetune" in step.name}
+        for name, rate in rates.items():
+            for i in range(2):
+                assert found.pop(f"iter{i}/finetune_{name}") == rate
+            told = [note for note in summary.notes if note.startswith(f"{name}: {said}")]
+            assert len(told) == (rate < small_rate), summary.notes
+        assert not found
+        assert len(summary.notes) <= len(rates)
+    assert not build_retriever(data, f"base={large}", "iterations=0")[1].notes
+
+
 def test_examples_are_drawn_or_given(data: str, tmp_path: Path) -> None:
     steps, _ = build_retriever(data, "iterations=1", "num_examples=2")
     by_name = {step.name: step for step in steps}

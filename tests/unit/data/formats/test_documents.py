@@ -8,7 +8,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from matplotlib.backends.backend_pdf import PdfPages
 
@@ -67,6 +67,9 @@ words = st.lists(
 
 @settings(max_examples=50, deadline=None)
 @given(words, st.integers(6, 20), st.sampled_from([0.0, 0.3]))
+@example(["one", "# five\n", "-"], 6, 0.0)  # a heading under which there is no text
+@example(["# five\n", "-"], 6, 0.0)  # one above a mark alone
+@example(["one", "two"] * 8 + ["# five\n", "-\n", "one"], 6, 0.0)  # one that is too long
 def test_chunks_are_short_and_lose_no_word(
     tmp_path_factory: pytest.TempPathFactory, words: list[str], size: int, overlap: float
 ) -> None:
@@ -77,8 +80,28 @@ def test_chunks_are_short_and_lose_no_word(
     for chunk in found:
         assert count(chunk.text) <= size
     kept = {word for chunk in found for word in chunk.text.split()}
-    below = " ".join(line for line in text.split("\n") if not line.startswith("#"))
-    assert {word for word in below.split() if word.isalpha()} <= kept
+    assert {word for word in text.split() if word.isalpha()} <= kept
+
+
+def test_headings_without_text_are_kept(tmp_path: Path) -> None:
+    text = "# Parts\n\n## Bolt M6\n\n## Nut M6\n\nOf steel.\n\nA note\n======\n"
+    (tmp_path / "a.md").write_text(text)
+    found = read_chunks(tmp_path / "a.md", 50, 0.0, count)
+    assert [(chunk.heading, chunk.text) for chunk in found] == [
+        ("Parts", "Parts\n\nBolt M6"),
+        ("Parts > Nut M6", "Parts\nNut M6\n\nOf steel."),
+        ("", "A note"),
+    ]
+
+
+def test_headings_that_fill_a_chunk_are_divided(tmp_path: Path) -> None:
+    names = [f"w{number}" for number in range(20)]
+    (tmp_path / "a.md").write_text(f"{' '.join(names)}\n---\nThe text.\n")
+    found = read_chunks(tmp_path / "a.md", 6, 0.0, count)
+    assert " ".join(" ".join(chunk.text for chunk in found).split()) == (
+        f"{' '.join(names)} The text."
+    )
+    assert all(count(chunk.text) <= 6 for chunk in found)
 
 
 def write_pdf(path: Path, pages: list[str]) -> None:
