@@ -10,6 +10,7 @@ Each fold trains in a folder of its own below `context.work`, and resumes there.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 
 from ratchet.data.rankings import tabulate_ranks
 from ratchet.data.significance import MIN_VALID_GROUPS, number_groups
-from ratchet.data.tables import DocumentRows, read_shards, write_table
+from ratchet.data.tables import TEACHER_SCORES, DocumentRows, read_shards, write_table
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
 from ratchet.jobs.prompt_settings import list_instructions, list_own_examples
 from ratchet.jobs.training.checkpoints import checkpoint_folder
@@ -84,7 +85,9 @@ def cross_validate(
     for fold in range(folds):
         folder = context.work / f"fold-{fold}"
         held_out.append(rows.filter(pa.array(fold_Q == fold)))
-        write_table(folder / "mined" / "shard-00000.parquet", rows.filter(pa.array(fold_Q != fold)))
+        trained = rows.filter(pa.array(fold_Q != fold))
+        trained = drop_held_out_negatives(trained, held_out[fold])
+        write_table(folder / "mined" / "shard-00000.parquet", trained)
         write_table(folder / "valid" / "shard-00000.parquet", held_out[fold])
         context.files.send(folder)
         make_task = partial(
@@ -102,6 +105,21 @@ def cross_validate(
     for own_context, history in zip(contexts, histories, strict=True):
         models.append(checkpoint_folder(own_context, history.evaluated_at[together.best or 0]))
     return CrossValidation(together, held_out, models)
+
+
+def drop_held_out_negatives(trained: pa.Table, held_out: pa.Table) -> pa.Table:
+    """Return the training rows of a fold without the negatives that are positives of held-out rows only. The fold would
+    push these documents away from all queries. A model of all rows does not: it trains on their queries too."""
+    known = set(chain.from_iterable(trained["positives"].to_pylist()))
+    lost = set(chain.from_iterable(held_out["positives"].to_pylist())) - known
+    aligned = ("negatives", "negative_scores", TEACHER_SCORES["negatives"])
+    rows = trained.to_pylist()
+    for row in rows:
+        kept = [place for place, name in enumerate(row["negatives"]) if name not in lost]
+        for column in aligned:
+            if row.get(column):  # scores may be missing
+                row[column] = [row[column][place] for place in kept]
+    return pa.Table.from_pylist(rows, schema=trained.schema)
 
 
 def rank_folds(config: Any, inputs: Any, found: CrossValidation, device: str) -> pa.Table:

@@ -14,7 +14,12 @@ from step_process import run_step
 from ratchet.data.tables import read_shards, write_table
 from ratchet.jobs.retrieval import finetune_embedder
 from ratchet.jobs.retrieval.finetune_embedder import Inputs
-from ratchet.jobs.training.cross_validation import FOLDS, count_folds, join_histories
+from ratchet.jobs.training.cross_validation import (
+    FOLDS,
+    count_folds,
+    drop_held_out_negatives,
+    join_histories,
+)
 from ratchet.jobs.training.schedule import TrainHistory
 from ratchet.models.embedder.encoder import load
 
@@ -69,6 +74,24 @@ def test_labels_that_tell_nothing_keep_the_base(
     assert result.metrics["kept"] == "base"
     assert not result.metrics["changed"]
     assert result.note.endswith(", in a cross-validation of the training queries")
+
+
+def test_documents_of_held_out_queries_are_no_negatives_of_a_fold() -> None:
+    trained = pa.table(
+        {
+            "id": ["a", "b"],
+            "positives": [["1"], ["2", "3"]],
+            "negatives": [["2", "9", "7"], ["9"]],
+            "negative_scores": [[0.2, 0.9, 0.7], [0.9]],
+            "teacher_negative_scores": [[2.0, 9.0, 7.0], [9.0]],
+        }
+    )
+    held_out = pa.table({"positives": [["9", "2"]]})
+    found = drop_held_out_negatives(trained, held_out).to_pydict()
+    assert found["negatives"] == [["2", "7"], []]
+    assert found["negative_scores"] == [[0.2, 0.7], []]
+    assert found["teacher_negative_scores"] == [[2.0, 7.0], []]
+    assert found["positives"] == [["1"], ["2", "3"]]
 
 
 def test_when_it_decides(inputs: Inputs, concepts: Path) -> None:
