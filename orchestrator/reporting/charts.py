@@ -20,6 +20,8 @@ COLOURS = {f"#0{number}0{number}0{number}": f"var(--s{number - 1})" for number i
 """Colour of a series in the drawing -> its colour in the style sheet. Further series are grey. Black
 would be left out."""
 NO_METADATA = dict.fromkeys(["Creator", "Date", "Format", "Type"])
+RANKS = [factor * 10**power for power in range(9) for factor in (1, 3)]
+"""Ticks of axes of ranks."""
 INK, GREY = "#080808", "#090909"
 REPLACED = {**COLOURS, INK: "var(--ink)", GREY: "var(--faint)"}
 
@@ -99,6 +101,10 @@ def draw_ranks(chart: Chart) -> Markup:
         before, after = zip(*queries, strict=True)
         sizes = [12 * count**0.5 for count in queries.values()]
         axes.scatter(before, after, sizes, color=next(iter(COLOURS)), zorder=2)
+        ticks = [rank for rank in RANKS if rank < end]
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_ticks(ticks, [f"{rank:,}" for rank in ticks])
+            axis.set_ticks([], minor=True)
         axes.set_xlabel(clean(chart.x_label))
         axes.set_title(f"{rose:,} queries rose, {fell:,} fell", fontsize=9)
         return _render(figure, f"{chart.y_label} against {chart.x_label}")

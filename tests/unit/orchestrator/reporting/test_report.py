@@ -303,7 +303,7 @@ def test_every_step_and_number_is_there(tmp_path):
 def test_sections_follow_the_question_a_reader_asks(tmp_path):
     page, text, _ = both(tmp_path, sample())
     order = re.findall(r"<h2>([^<]+)</h2>", text)
-    assert order == ["Result", "Training", "Tables", "Cases", "Steps", "Reproduce"]
+    assert order == ["Result", "Charts", "Tables", "Cases", "Steps", "Reproduce"]
     # The picture comes before the table.
     assert text.index("<svg") < text.index("<table")
     assert sum(tag == "svg" and a.get("role") == "img" for tag, a in page.tags) == 4
