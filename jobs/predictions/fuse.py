@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -77,66 +76,28 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     import numpy as np
     import pyarrow as pa
 
-    from ratchet.data.fusion import choose_weights, compute_points, compute_spread, fuse
-    from ratchet.data.significance import loses, number_groups, sum_by_group
+    from ratchet.data.fusion import fuse
     from ratchet.data.tables import RANKED, SCORES, check_queries, read_shards, write_shards
 
-    held_out = _read(inputs.valid_rankings)
+    tables = _read(inputs.valid_rankings)
     queries = read_shards(inputs.valid)
-    check_queries(inputs.valid_rankings[0], held_out[0], queries, inputs.valid)
+    check_queries(inputs.valid_rankings[0], tables[0], queries, inputs.valid)
     chosen = np.unique(np.linspace(0, len(queries) - 1, MOST).astype(int))
-    queries = queries.take(chosen)
-    held_out = [table.take(chosen) for table in held_out]
-    group_Q = number_groups(queries)
-    labels = queries["positives"].to_pylist()
-    spreads = [compute_spread(table) for table in held_out]
-
-    def score(tables: "list[pa.Table]") -> list[list[dict[str, float]]]:
-        """Return the points of each system's documents."""
-        pairs = zip(tables, spreads, strict=True)
-        return [compute_points(table, config.method, spread) for table, spread in pairs]
-
-    points = score(held_out)
-
-    @cache
-    def measure(weights: tuple[float, ...]) -> "np.ndarray":
-        """Return the MAP@k of each held-out query, [Q]."""
-        return _compute_map(fuse(points, weights), labels, config.k)
-
-    names = config.names
-    alone = np.eye(len(names)).tolist()
-
-    def choose(some_Q: "np.ndarray") -> list[float]:
-        """Choose the weights on some of the queries."""
-        if config.weights:
-            return list(config.weights)
-
-        def average(weights: Sequence[float]) -> float:
-            return float(measure(tuple(weights))[some_Q].mean())
-
-        weights = choose_weights(len(names), average)
-        best = max(alone, key=average)
-        sums = []
-        for one in (weights, best):
-            sums.append(sum_by_group(measure(tuple(one))[some_Q], group_Q[some_Q]))
-        if loses(*sums):
-            return weights
-        return best  # the improvement of the fusion may be due to chance
-
+    held_out = HeldOut(config, queries.take(chosen), [table.take(chosen) for table in tables])
     ranked = _read(inputs.rankings)
     fold_Q = np.zeros(len(ranked[0]), np.int64)
     if config.folds == 1:
-        weights_of = [choose(np.ones(len(queries), bool))]
+        weights_of = [held_out.choose(np.ones(len(chosen), bool))]
     else:
         check_queries(inputs.rankings[0], ranked[0], queries, inputs.valid)
-        fold_Q = group_Q % config.folds
-        weights_of = [choose(fold_Q != fold) for fold in range(config.folds)]
+        fold_Q = held_out.group_Q % config.folds
+        weights_of = [held_out.choose(fold_Q != fold) for fold in range(config.folds)]
 
     def make_rows() -> Iterator[dict[str, Any]]:
         for start in range(0, len(ranked[0]), BATCH):
             part = [table.slice(start, BATCH) for table in ranked]
-            own = score(part)
-            fused = [fuse(own, weights) for weights in weights_of]
+            points = held_out.score(part)
+            fused = [fuse(points, weights) for weights in weights_of]
             folds = fold_Q[start : start + BATCH]
             yield from _make_rows(part, [fused[fold][q] for q, fold in enumerate(folds)])
 
@@ -145,16 +106,70 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     metric = f"valid/map@{config.k}"
     values = []
     for fold, weights in enumerate(weights_of):
-        own_Q = measure(tuple(weights))
-        values.append(own_Q if config.folds == 1 else own_Q[fold_Q == fold])
+        map_Q = held_out.measure(weights)
+        values.append(map_Q if config.folds == 1 else map_Q[fold_Q == fold])
     metrics = {metric: round(float(np.concatenate(values).mean()), 6)}
     table = []
-    for place, name in enumerate(names):
+    for place, name in enumerate(config.names):
         weight = float(np.mean([weights[place] for weights in weights_of]))
         metrics[f"weight/{name}"] = round(weight, 4)
-        value = round(float(measure(tuple(alone[place])).mean()), 6)
+        value = round(float(held_out.measure(held_out.alone[place]).mean()), 6)
         table.append({"system": name, "weight": metrics[f"weight/{name}"], metric: value})
     return Result(metrics, {"fused systems, each by itself on the held-out queries": table})
+
+
+class HeldOut:
+    """The held-out queries, and the points of the documents that each system ranks for them."""
+
+    def __init__(self, config: Config, queries: "pa.Table", tables: "list[pa.Table]") -> None:
+        from ratchet.data.fusion import compute_spread
+        from ratchet.data.significance import number_groups
+
+        self.config = config
+        self.group_Q = number_groups(queries)
+        self.labels = queries["positives"].to_pylist()
+        self.spreads = [compute_spread(table) for table in tables]
+        self.points = self.score(tables)
+        systems = range(len(config.names))
+        self.alone = [[float(other == system) for other in systems] for system in systems]
+        """The weights of each system by itself."""
+        self._maps: dict[tuple[float, ...], np.ndarray] = {}
+
+    def score(self, tables: "list[pa.Table]") -> list[list[dict[str, float]]]:
+        """Return the points of each system's documents."""
+        from ratchet.data.fusion import compute_points
+
+        pairs = zip(tables, self.spreads, strict=True)
+        return [compute_points(table, self.config.method, spread) for table, spread in pairs]
+
+    def measure(self, weights: Sequence[float]) -> "np.ndarray":
+        """Return the MAP@k of each query, [Q]."""
+        from ratchet.data.fusion import fuse
+
+        key = tuple(weights)
+        if key not in self._maps:
+            self._maps[key] = _compute_map(fuse(self.points, key), self.labels, self.config.k)
+        return self._maps[key]
+
+    def choose(self, some_Q: "np.ndarray") -> list[float]:
+        """Choose the weights on some of the queries, bool [Q]."""
+        from ratchet.data.fusion import choose_weights
+        from ratchet.data.significance import loses, sum_by_group
+
+        if self.config.weights:
+            return list(self.config.weights)
+
+        def average(weights: Sequence[float]) -> float:
+            return float(self.measure(weights)[some_Q].mean())
+
+        weights = choose_weights(len(self.alone), average)
+        best = max(self.alone, key=average)
+        sums = []
+        for one in (weights, best):
+            sums.append(sum_by_group(self.measure(one)[some_Q], self.group_Q[some_Q]))
+        if loses(*sums):
+            return weights
+        return best  # the improvement of the fusion may be due to chance
 
 
 def _read(folders: Sequence[Path]) -> "list[pa.Table]":
