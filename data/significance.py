@@ -57,6 +57,8 @@ def describe_groups(groups: int) -> str:
     """Say how exactly at least two groups show a metric: the half width of the 95 % confidence interval if it is 0 for
     half of them and 1 for the others, which is the widest for metrics from 0 to 1."""
     width = stdtrit(groups - 1, 0.975) * 0.5 / np.sqrt(groups - 1)
+    if width > 0.5:
+        return f"{groups} groups of queries, too few to show a metric"
     return f"{groups} groups of queries, which show a metric to ± {width:.2f} or better"
 
 

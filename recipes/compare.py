@@ -21,7 +21,7 @@ SIZE = "MB"
 
 def compare(
     *,
-    models: Annotated[tuple[str, ...], MinLen(2)],
+    models: Annotated[tuple[str, ...], MinLen(1)],
     data: str,
     valid: str = "",
     test: str = "",

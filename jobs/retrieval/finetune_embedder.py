@@ -105,6 +105,8 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
             "none where keep, patience, eval_steps or warmup_steps choose the model; leave it out"
         )
         rules.append(("folds", not training.chooses_model(config), wanted))
+        queries = needs.count(parents, "mined", "queries", "train/queries") or config.folds
+        rules.append(("folds", config.folds <= queries, f"at most {queries}, the training queries"))
     training.require(job, config, rules)
     config.parse_weights()
     if config.batch_by == "source" and needs.count(parents, "corpus", "sources") == 1:

@@ -22,6 +22,7 @@ from ratchet.data.rankings import tabulate_ranks
 from ratchet.data.significance import MIN_VALID_GROUPS, number_groups
 from ratchet.data.tables import TEACHER_SCORES, DocumentRows, read_shards, write_table
 from ratchet.data.triplets import find_corpus_rows, find_own_rows
+from ratchet.errors import InputError
 from ratchet.jobs.prompt_settings import list_instructions, list_own_examples
 from ratchet.jobs.training.checkpoints import checkpoint_folder
 from ratchet.jobs.training.config import FinetuneConfig, chooses_model
@@ -77,7 +78,13 @@ def cross_validate(
     choose_pool: returns the argument `pool_rows` for held-out rows."""
     rows = read_shards(inputs.mined)
     group_Q = number_groups(rows)
-    order_C = np.random.default_rng(config.seed).permutation(int(group_Q.max()) + 1)
+    groups = int(group_Q.max(initial=-1)) + 1
+    if folds > groups:
+        raise InputError(
+            f"finetune_embedder.folds: {folds} given, for {groups} groups of training queries; expected at most as many"
+            " folds; lower it"
+        )
+    order_C = np.random.default_rng(config.seed).permutation(groups)
     fold_Q = order_C[group_Q] % folds
     histories = []
     held_out = []

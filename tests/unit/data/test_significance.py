@@ -16,6 +16,7 @@ from ratchet.data import significance
 from ratchet.data.significance import (
     compute_half_width,
     compute_p_value,
+    describe_groups,
     loses,
     number_groups,
     sum_by_group,
@@ -154,3 +155,16 @@ def test_a_long_query_does_not_widen_the_names_of_all_groups() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10_000_000
+
+
+@pytest.mark.parametrize("groups", [6, 20, 81])
+def test_groups_show_what_the_widest_interval_says(groups: int) -> None:
+    """For an even number, exactly; a metric of other values has a narrower interval."""
+    value_Q = np.arange(groups) % 2.0
+    width = compute_half_width(value_Q, np.arange(groups))
+    said = describe_groups(groups)
+    if width > 0.5:
+        assert said == f"{groups} groups of queries, too few to show a metric"
+    else:
+        assert float(said.split("± ")[1].split()[0]) == pytest.approx(width, abs=0.006)
+    assert describe_groups(4).endswith("too few to show a metric")

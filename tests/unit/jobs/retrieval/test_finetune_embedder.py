@@ -23,7 +23,7 @@ from ratchet.jobs.retrieval.finetune_embedder import JOB, Config, Inputs, check
 from ratchet.jobs.training.worker import WorkerInfo
 from ratchet.models import loading
 from ratchet.models.embedder import encoder
-from ratchet.orchestrator.job_interface import Resources
+from ratchet.orchestrator.job_interface import Resources, Result
 from ratchet.orchestrator.job_interface.settings import validate
 
 
@@ -327,3 +327,23 @@ def test_a_ranking_without_held_out_queries_is_refused(inputs: Inputs) -> None:
     given = dataclasses.replace(inputs, valid=None, ranking=inputs.mined)
     with pytest.raises(InputError, match="finetune_embedder: ranking given, without valid"):
         JOB.check(FAST, given, {})
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"folds": 14}, "folds: 14 given; expected at most 13, the training queries"),
+        ({"folds": 3, "patience": 1}, "patience: 1 given; expected none"),
+        ({"folds": 3, "eval_steps": 1}, "folds: 3 given; expected none where keep, patience"),
+        ({"folds": 3, "keep": "last"}, "folds: 3 given; expected none where keep, patience"),
+    ],
+)
+def test_folds_that_cannot_decide_are_refused(
+    inputs: Inputs, values: dict[str, Any], said: str
+) -> None:
+    given = dataclasses.replace(inputs, valid=None)
+    with pytest.raises(InputError, match=said):
+        check(Config(**values), given, {"mined": Result({"queries": 13})})
+    with pytest.raises(InputError, match="folds: 3 given; expected none with valid or a current"):
+        check(Config(folds=3), inputs, {})
+    check(Config(folds=13), given, {"mined": Result({"queries": 13})})
