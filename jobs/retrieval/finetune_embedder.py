@@ -209,7 +209,9 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
         if not result.metrics["changed"]:
             kept = context.out / ("model" if config.method == "full" else "adapter")
             found = replace(found, models=[kept] * folds)
-        table = rank_folds(config, inputs, found, "cuda" if context.resources.gpus else "cpu")
+        # With several workers, this process has no GPU.
+        has_gpu = context.resources.gpus and context.holds_resources
+        table = rank_folds(config, inputs, found, "cuda" if has_gpu else "cpu")
         write_table(context.out / "ranking" / "shard-00000.parquet", table)
     return result
 
