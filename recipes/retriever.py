@@ -181,6 +181,5 @@ def retriever(
                 ),
             )
         summaries.append(one.build_summary(miner, iterations))
-    if folds > 1:
-        return average(summaries)
-    return replace(summaries[0], notes=[*summaries[0].notes, *notes])
+    whole = average(summaries) if folds > 1 else summaries[0]
+    return replace(whole, notes=[*whole.notes, *notes])

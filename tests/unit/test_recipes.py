@@ -370,6 +370,8 @@ def test_large_models_learn_at_a_tenth_of_the_rate(data: str, method: str, tmp_p
         assert not found
         assert len(summary.notes) <= len(rates)
     assert not build_retriever(data, f"base={large}", "iterations=0")[1].notes
+    _, summary = build_retriever(data, f"base={large}", f"method={method}", "folds=2")
+    assert len(summary.notes) == 1, "also with folds of the whole loop"
 
 
 def test_examples_are_drawn_or_given(data: str, tmp_path: Path) -> None:
