@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import InputError
-from ratchet.models.pass_size import CPU_TOKENS, LIBRARIES, size_passes
+from ratchet.jobs import planned_rows
+from ratchet.models.pass_size import CPU_TOKENS, size_passes
 from ratchet.orchestrator.job_interface import Needs, Parents, Resources, Result
 
 if TYPE_CHECKING:  # it imports torch
@@ -20,12 +21,6 @@ TEMPLATE = 64
 """Tokens allowed for a template, a task or a prompt."""
 SMALL = 5 * 10**8
 """Bytes of weights below which a model on CPUs is not counted: it fits on any machine, and counting takes seconds."""
-LARGE_SEARCH = 10**5
-"""Rows from which the needs of a search are counted: a smaller one fits on any machine."""
-SEARCH_ROW = 200
-"""Bytes per row of a search: ids, their index, and hashes of texts. `mine` took 135 with a million queries."""
-BM25_CHARACTER = 10
-"""Bytes per character of the documents while BM25 indexes them: 8.8 with a million texts of 230, 6 with longer ones."""
 LESS_INFERENCE = ("batch_tokens=4096", "gpus=2", "quantization=nf4")
 LESS_TRAINING = (
     "micro_batch_size=1",
@@ -56,29 +51,6 @@ def find_model_folder(field: str, inputs: Any, parents: Parents) -> Path | None:
     return None
 
 
-def count(parents: Parents, field: str, *names: str) -> int | None:
-    """Return the first of the metrics `names` that the step behind an input has; None if it has none of them."""
-    metrics = parents.get(field, Result()).metrics
-    for name in names:
-        if name in metrics:
-            return int(metrics[name])
-    return None
-
-
-def count_rows(parents: Parents, field: str) -> int:
-    """Return the rows of an input: queries or statements of a split, or documents. 0: not known."""
-    part = parents.get(field, Result()).part
-    return count(parents, field, f"{part}/queries", f"{part}/statements", "documents") or 0
-
-
-def estimate_search(rows: int, *, texts: int = 0, disk: float = 0.0) -> Needs | None:
-    """Return the needs of a step that ranks documents; on GPUs its tiles are small. rows: documents and queries whose
-    ids a worker holds. texts, disk: bytes of texts in memory, and of files."""
-    if rows < LARGE_SEARCH:
-        return None
-    return Needs(0.0, (LIBRARIES + SEARCH_ROW * rows + texts) / 1e9, disk / 1e9)
-
-
 @dataclass(frozen=True)
 class ModelStep:
     """A planned step that runs or trains a model."""
@@ -93,7 +65,7 @@ class ModelStep:
     def bound_length(self, limit: int, field: str, texts: int = 1) -> int:
         """Return the maximum tokens of a row of `texts` texts: `limit`, or less if the longest text of the data is
         known. A text has at most as many tokens as characters."""
-        longest = count(self.parents, field, "longest_text")
+        longest = planned_rows.count(self.parents, field, "longest_text")
         if longest is None:
             return limit
         return min(limit, texts * longest + TEMPLATE)

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from ratchet.errors import InputError
-from ratchet.jobs import needs
+from ratchet.jobs import needs, planned_rows
 from ratchet.jobs.answers.chat_options import check_chat, check_decoder_training
 from ratchet.jobs.answers.lengths import SAMPLE
 from ratchet.jobs.model_checks import check_length
@@ -123,7 +123,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         decoder.check_head(inputs.base)
         check_length("sft.max_length", inputs.base, SAMPLE.resolve(config, inputs.base))
     check_chat(inputs, parents, trains=True)
-    samples = needs.count(parents, "train", "train")
+    samples = planned_rows.count(parents, "train", "train")
     if samples is not None:
         check_steps(config, -(-samples // config.batch_size) * config.epochs)
     return Result(note=SAMPLE.describe(config, inputs.base))

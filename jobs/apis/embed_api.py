@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ratchet.extras import require_extra
-from ratchet.jobs import needs
+from ratchet.jobs import planned_rows
 from ratchet.jobs.distributed.requests import (
     CHARACTERS_PER_TOKEN,
     OpenAIServer,
@@ -71,8 +71,8 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
     read_key("embed_api", config.url, config.key_variable)
     check_template("embed_api.query_template", config.query_template, ("text",), ("task",))
     check_template("embed_api.passage_template", config.passage_template, ("text",))
-    documents = needs.count(parents, "texts", "documents")
-    characters = needs.count(parents, "texts", "characters")
+    documents = planned_rows.count(parents, "texts", "documents")
+    characters = planned_rows.count(parents, "texts", "characters")
     if config.role == "query" or not documents or not characters:
         return Result()
     characters += documents * len(config.template.replace("{text}", ""))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ratchet.data.formats.examples import read_examples
-from ratchet.jobs import needs
+from ratchet.jobs import needs, planned_rows
 from ratchet.jobs.distributed.piece_size import MODEL_PIECES, divide_input
 from ratchet.jobs.inference import (
     LOADED_MODEL,
@@ -86,7 +86,7 @@ def estimate_needs(step: needs.ModelStep) -> Needs | None:
     if not step.inputs.examples and "examples" not in step.parents:
         length = step.bound_length(length, "texts")
     own = step.estimate_inference("backbone", length=length)
-    rows = needs.count_rows(step.parents, "texts")
+    rows = planned_rows.count_rows(step.parents, "texts")
     bytes_per_number = 4 * config.npy + (4 if config.storage_dtype == "float32" else 2)
     disk = rows * read_size(step.folder, "hidden_size") * bytes_per_number / 1e9
     return replace(own or Needs(0.0, 0.0), disk=disk)

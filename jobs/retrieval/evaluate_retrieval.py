@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import MinLen
 
 from ratchet.errors import InputError
-from ratchet.jobs import needs
+from ratchet.jobs import planned_rows
 from ratchet.jobs.distributed.piece_size import SEARCH_PIECES, count_pieces, divide_search
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
@@ -105,9 +105,11 @@ def estimate_needs(
 ) -> Needs | None:
     texts = 0
     if config.system == "bm25":
-        texts = needs.BM25_CHARACTER * (needs.count(parents, "corpus", "characters") or 0)
-    rows = needs.count_rows(parents, "corpus") + needs.count_rows(parents, "train")
-    return needs.estimate_search(rows, texts=texts)
+        texts = planned_rows.BM25_CHARACTER * (
+            planned_rows.count(parents, "corpus", "characters") or 0
+        )
+    rows = planned_rows.count_rows(parents, "corpus") + planned_rows.count_rows(parents, "train")
+    return planned_rows.estimate_search(rows, texts=texts)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

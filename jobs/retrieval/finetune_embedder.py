@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 
 from ratchet.errors import DataError, InputError
-from ratchet.jobs import needs
+from ratchet.jobs import needs, planned_rows
 from ratchet.jobs.model_checks import read_size
 from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts, list_examples
 from ratchet.jobs.training import config as training
@@ -105,11 +105,11 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
             "none where keep, patience, eval_steps or warmup_steps choose the model; leave it out"
         )
         rules.append(("folds", not training.chooses_model(config), wanted))
-        queries = needs.count(parents, "mined", "queries", "train/queries") or config.folds
+        queries = planned_rows.count(parents, "mined", "queries", "train/queries") or config.folds
         rules.append(("folds", config.folds <= queries, f"at most {queries}, the training queries"))
     training.require(job, config, rules)
     config.parse_weights()
-    if config.batch_by == "source" and needs.count(parents, "corpus", "sources") == 1:
+    if config.batch_by == "source" and planned_rows.count(parents, "corpus", "sources") == 1:
         raise InputError(
             f"{job}.batch_by: source given, for one data set; expected several; give several paths, or leave it out"
         )
@@ -119,7 +119,7 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
         raise InputError(
             "finetune_embedder: ranking given, without valid; expected both or none; give the other"
         )
-    if needs.count(parents, "valid", "train/queries") == 0:
+    if planned_rows.count(parents, "valid", "train/queries") == 0:
         said = "the data has queries for test only; expected some to train on; add train.tsv or --set data=PATH"
         raise DataError(f"finetune_embedder: {said}, or evaluate only: --set iterations=0")
     known = needs.add_architecture(describe_prompts(config, inputs, parents), inputs, parents)

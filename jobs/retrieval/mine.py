@@ -11,7 +11,7 @@ from typing import Literal
 
 from ratchet.data.negative_settings import NegativeSettings
 from ratchet.errors import InputError
-from ratchet.jobs import needs
+from ratchet.jobs import planned_rows
 from ratchet.jobs.distributed.piece_size import divide_search
 from ratchet.orchestrator.job_interface import (
     MAP_RESOURCES,
@@ -79,11 +79,11 @@ def estimate_needs(
     config: Config, inputs: Inputs, resources: Resources, parents: Parents
 ) -> Needs | None:
     """The step holds the texts of the corpus while it writes those of all positives and negatives."""
-    documents = needs.count_rows(parents, "corpus")
-    queries = needs.count_rows(parents, "queries")
-    characters = needs.count(parents, "corpus", "characters") or 0
+    documents = planned_rows.count_rows(parents, "corpus")
+    queries = planned_rows.count_rows(parents, "queries")
+    characters = planned_rows.count(parents, "corpus", "characters") or 0
     disk = queries * (1 + config.num_negatives) * characters / max(1, documents)
-    return needs.estimate_search(documents + queries, texts=2 * characters, disk=disk)
+    return planned_rows.estimate_search(documents + queries, texts=2 * characters, disk=disk)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:

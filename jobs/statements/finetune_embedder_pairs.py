@@ -7,7 +7,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from ratchet.errors import InputError
-from ratchet.jobs import needs
+from ratchet.jobs import needs, planned_rows
 from ratchet.jobs.prompt_settings import EncodingSettings, describe_prompts
 from ratchet.jobs.training import config as training
 from ratchet.models.embedder.encoding_config import read_encoding_config
@@ -81,12 +81,12 @@ def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
                     f"{job}.projection: {config.projection} given; the base already projects to {dim} dimensions;"
                     " expected that number, or none"
                 )
-    if needs.count(parents, "valid", "valid/statements") == 0:
+    if planned_rows.count(parents, "valid", "valid/statements") == 0:
         raise InputError(
             f"{job}.valid: no statements are held out; expected some, or no input; set the parameter"
             " validation_fraction=0 of the recipe instead of prepare_papers.validation_fraction"
         )
-    pairs = needs.count(parents, "train", "train/pairs")
+    pairs = planned_rows.count(parents, "train", "train/pairs")
     if pairs is not None:
         from ratchet.data.pair_batches import check_pairs
 

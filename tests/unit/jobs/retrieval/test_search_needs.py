@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.data import tables
-from ratchet.jobs import needs
+from ratchet.jobs import planned_rows
 from ratchet.jobs.retrieval import evaluate_retrieval, mine
 from ratchet.jobs.retrieval.ranking import Worker
 from ratchet.orchestrator.cli.main import main
@@ -38,7 +38,7 @@ def test_bm25_takes_what_is_estimated(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     characters = sum(len(document["text"]) for document in documents)
-    expected = needs.SEARCH_ROW * len(documents) + needs.BM25_CHARACTER * characters
+    expected = planned_rows.SEARCH_ROW * len(documents) + planned_rows.BM25_CHARACTER * characters
     assert expected / 3 < peak < expected + 1e7
 
 
