@@ -118,7 +118,7 @@ def retriever(
     asked = (predict, generator, examples, num_examples, knn, reranker != "none", mining != "each")
     chosen = (folds, test_fraction, validation_fraction)
     few = size == "few" and not any(asked) and all(one is None for one in chosen)
-    few = few and iterations in (None, 1) and split_by == "question" and keep != "last"
+    few = few and iterations in (None, 1) and split_by == "question" and keep == "best"
     notes = []
     if few:
         iterations = 1

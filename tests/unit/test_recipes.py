@@ -724,7 +724,14 @@ def test_few_queries_are_cross_validated_and_all_are_trained_on(tmp_path: Path) 
             "test_fraction=0.2",
             "validation_fraction=0.1",
         ),
-        *("keep=last", "knn=true", "reranker=embedder", "split_by=document", "split_by=query"),
+        *(
+            "keep=last",
+            "keep=all",
+            "knn=true",
+            "reranker=embedder",
+            "split_by=document",
+            "split_by=query",
+        ),
         *("num_examples=1", "predict=PAIRS", "valid=OTHERS", "test=OTHERS"),
     ],
 )
