@@ -80,7 +80,10 @@ def draw_points(
             colour = GREY if label in quiet else next(iter(COLOURS))
             axes.errorbar(across, up, yerr=deviation, fmt="o", color=colour)
             if label not in quiet:
-                axes.text(across, up, f"  {shorten(clean(label), 40)}", fontsize=8, va="bottom")
+                text = shorten(clean(label), 40)
+                axes.annotate(
+                    text, (across, up), xytext=(6, 4), textcoords="offset points", fontsize=8
+                )
         axes.set_xlabel(clean(x))
         axes.margins(x=0.3)
         return _render(figure, f"{y} by {x}")
