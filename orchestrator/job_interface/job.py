@@ -191,8 +191,8 @@ class Result:
     """Title -> rows (column -> scalar). All rows have the same columns in the same order."""
     curves: Mapping[str, dict[str, list[float]]] = field(default_factory=dict)
     """Title -> {"x": [...], "y": [...]}. The title has the form "quantity against unit", such as `loss against step`;
-    `share against step | wrong_value` names one of several curves in a chart. A curve of ranks, such as `rank by
-    iter0 against rank before`, has a point for each query."""
+    `share against step | wrong_value` names one of several curves in a chart. A curve of ranks against ranks,
+    such as `rank by iter0 against rank before`, has a point for each query."""
     cases: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Title -> cards: {"title": str, "columns": {heading: [{"text": str, "good": bool}, ...]}}."""
     note: str = ""

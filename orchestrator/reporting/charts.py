@@ -90,13 +90,14 @@ def draw_points(
 
 
 def draw_ranks(chart: Chart) -> Markup:
-    """Draw a point for each pair of ranks, larger for more queries. Rank 1 is at the top, so points above the diagonal
-    rose."""
-    (series,) = chart.series
-    queries = Counter(zip(series.x, series.y, strict=True))
+    """Draw a point for each pair of ranks, larger for more queries, also of several seeds. Rank 1 is at the top, so
+    points above the diagonal rose."""
+    queries: Counter[tuple[float, float]] = Counter()
+    for series in chart.series:
+        queries.update(zip(series.x, series.y, strict=True))
     rose = sum(count for (before, after), count in queries.items() if after < before)
     fell = sum(count for (before, after), count in queries.items() if after > before)
-    end = max([10, *series.x, *series.y]) * 1.3
+    end = max(10, *map(max, queries)) * 1.3
     with rc_context(STYLE):
         figure = Figure((4.6, 2.8))
         axes = figure.add_subplot(xscale="log", yscale="log", xlim=(0.8, end), ylim=(end, 0.8))
@@ -115,7 +116,7 @@ def draw_ranks(chart: Chart) -> Markup:
 
 def draw_lines(chart: Chart) -> Markup:
     """Draw the curves of a chart over shared axes; nothing if no curve has two finite points."""
-    if chart.y_label.startswith("rank "):
+    if chart.y_label.startswith("rank ") and chart.x_label.startswith("rank "):
         return draw_ranks(chart)
     curves = []
     for series in chart.series:

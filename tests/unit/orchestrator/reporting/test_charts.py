@@ -70,6 +70,19 @@ def test_ranks_are_points_with_the_number_of_queries_that_rose() -> None:
     assert drawn.count("var(--s0)") >= 4, "a point for each pair of ranks"
 
 
+def test_ranks_of_several_seeds_share_a_chart() -> None:
+    seeds = [Series(f"seed{number}/iter0", [5, 1], [1, 1 + number]) for number in range(3)]
+    drawn = draw_lines(Chart("evaluate", "rank before", "rank by iter0", seeds))
+    assert "3 queries rose, 2 fell" in read_texts(drawn)
+
+
+def test_a_quantity_that_begins_with_rank_is_a_line() -> None:
+    series = Series("a", [0, 1, 2], [-0.5, 0.0, 0.5])
+    assert "step" in read_texts(
+        draw_lines(Chart("train", "step", "rank correlation of scores", [series]))
+    )
+
+
 def test_points_are_rows_with_both_columns() -> None:
     rows = {
         "small": {"map": Estimate(0.5, 0.1), "MB": 70.0},
