@@ -181,7 +181,10 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     from ratchet.jobs.training.teacher_gate import drop_refused_teacher
 
     config = resolve_dtype(context, drop_refused_teacher(config, inputs.mined))
-    corpus = read_shards(inputs.corpus, ["id"])
+    folds = count_folds(config, inputs)
+    corpus: Any = None
+    if folds or inputs.valid is not None:
+        corpus = read_shards(inputs.corpus, ["id"])
 
     def choose(held_out: Any, ranked: Any = None) -> Any:
         return choose_pool(held_out, corpus, ranked, config.eval_pool, config.seed)
@@ -193,7 +196,6 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
             ranked = read_shards(inputs.ranking, ["id", "documents"])
         pool_rows = choose(read_shards(inputs.valid), ranked)
     found = None
-    folds = count_folds(config, inputs)
     if folds:
         whole = replace(config, eval_fraction=1.0)
         found = cross_validate(context, whole, EmbedderTask, inputs, choose, folds)
@@ -208,7 +210,7 @@ def run(context: Context, config: Config, inputs: Inputs) -> Result:
     if config.folds and found:
         if not result.metrics["changed"]:
             kept = context.out / ("model" if config.method == "full" else "adapter")
-            found = replace(found, models=[kept] * folds)
+            found = replace(found, held_out=[read_shards(inputs.mined)], models=[kept])
         # With several workers, this process has no GPU.
         has_gpu = context.resources.gpus and context.holds_resources
         table = rank_folds(config, inputs, found, "cuda" if has_gpu else "cpu")

@@ -76,8 +76,9 @@ def run_finetuning(
     best = history.evaluations[history.best]
     kept = f"{config.unit} {numbers[history.best]}"
     value = best.get(config.metric, 0.0)
-    decision = decide(config, history)
-    if cross_validated is not None:
+    if cross_validated is None:
+        decision = decide(config, history)
+    else:
         decision = decide(config, cross_validated, least_changed=MIN_CHANGED)
     is_given = config.allow_regression or config.keep == "last"
     note = ""

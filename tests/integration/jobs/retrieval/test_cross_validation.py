@@ -165,3 +165,23 @@ def test_each_query_is_ranked_by_a_model_that_was_not_trained_on_it(
             hits = [number / rank for number, rank in enumerate(ranks, 1) if rank <= 25]
             precisions.append(sum(hits) / min(25, len(ranks)))
     assert result.metrics["valid/map@25"] == pytest.approx(np.mean(precisions), abs=1e-4)
+
+
+def test_a_base_that_is_kept_ranks_all_queries(
+    local_ray: None, inputs: Inputs, tmp_path: Path
+) -> None:
+    mined = read_shards(inputs.mined).slice(0, 30)
+    write_table(tmp_path / "mined" / "shard-00000.parquet", mined)
+    given = dataclasses.replace(inputs, mined=tmp_path / "mined", valid=None)
+    config = dataclasses.replace(CONFIG, folds=3, significance_level=1e-9)
+    made = context(tmp_path / "run")
+    result = run_step(finetune_embedder.run, made, config, given)
+    assert result.metrics["kept"] == "base"
+    ranking = read_shards(made.out / "ranking")
+    assert ranking["id"].to_pylist() == mined["id"].to_pylist()
+    model = load(inputs.base, dtype="float32")
+    document_ND = model.encode(read_shards(inputs.corpus)["text"].to_pylist(), "passage")
+    queries = model.encode(mined["text"].to_pylist(), "query")
+    for found, vector in zip(ranking["scores"].to_pylist(), queries, strict=True):
+        expected = np.sort(document_ND @ vector)[::-1][: len(found)]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
