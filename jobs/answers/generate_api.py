@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ratchet.errors import InputError
-from ratchet.extras import require_extra
-from ratchet.jobs.distributed.requests import (
-    CHARACTERS_PER_TOKEN,
-    OpenAIServer,
-    check_url,
-    read_key,
-)
+from ratchet.jobs.distributed.requests import CHARACTERS_PER_TOKEN, OpenAIServer, check_openai
 from ratchet.orchestrator.job_interface import (
     Context,
     Job,
@@ -66,9 +60,7 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    check_url("generate_api.url", config.url)
-    require_extra(f"generate_api.url: {config.url} given", "openai", "openai")
-    read_key("generate_api", config.url, config.key_variable)
+    check_openai("generate_api", config)
     if config.num_completions > 1 and config.temperature == 0:
         raise InputError(
             f"generate_api.num_completions: {config.num_completions} given; expected 1 at temperature 0, where all"
@@ -129,7 +121,7 @@ def ask_model(server: OpenAIServer, config: Config, sample: Any) -> dict[str, An
     with server.errors():
         while len(found["texts"]) < config.num_completions:
             made = server.client.chat.completions.create(
-                model=server.find_model(),
+                model=server.model,
                 messages=messages,
                 n=config.num_completions - len(found["texts"]),  # some servers answer once
                 temperature=config.temperature,

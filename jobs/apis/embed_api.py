@@ -9,14 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ratchet.extras import require_extra
 from ratchet.jobs import planned_rows
-from ratchet.jobs.distributed.requests import (
-    CHARACTERS_PER_TOKEN,
-    OpenAIServer,
-    check_url,
-    read_key,
-)
+from ratchet.jobs.distributed.requests import CHARACTERS_PER_TOKEN, OpenAIServer, check_openai
 from ratchet.models.embedder.encoding_config import check_template
 from ratchet.orchestrator.job_interface import (
     Context,
@@ -66,9 +60,7 @@ class Inputs:
 
 
 def check(config: Config, inputs: Inputs, parents: Parents) -> Result:
-    check_url("embed_api.url", config.url)
-    require_extra(f"embed_api.url: {config.url} given", "openai", "openai")
-    read_key("embed_api", config.url, config.key_variable)
+    check_openai("embed_api", config)
     check_template("embed_api.query_template", config.query_template, ("text",), ("task",))
     check_template("embed_api.passage_template", config.passage_template, ("text",))
     documents = planned_rows.count(parents, "texts", "documents")
@@ -131,7 +123,7 @@ def ask_vectors(server: OpenAIServer, texts: list[str]) -> dict[str, Any]:
     from ratchet.errors import ModelError
 
     with server.errors():
-        made = server.client.embeddings.create(model=server.find_model(), input=texts)
+        made = server.client.embeddings.create(model=server.model, input=texts)
     given = sorted(made.data, key=lambda one: one.index)
     dims = {len(one.embedding) for one in given}
     length_N1 = np.array([[np.linalg.norm(one.embedding)] for one in given], np.float32)

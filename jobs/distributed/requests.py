@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from ratchet.errors import InputError, ModelError
+from ratchet.extras import require_extra
 from ratchet.orchestrator.job_interface import append_json, read_json_lines
 
 RETRIES = 6
@@ -48,6 +49,13 @@ def read_key(job: str, url: str, key_variable: str) -> str:
     return key
 
 
+def check_openai(job: str, config: Any) -> None:
+    """Check what an `OpenAIServer` needs: an address, a key for it, and the package of the client."""
+    check_url(f"{job}.url", config.url)
+    require_extra(f"{job}.url: {config.url} given", "openai", "openai")
+    read_key(job, config.url, config.key_variable)
+
+
 class OpenAIServer:
     """An OpenAI-compatible API. config: of a job, with `url`, `model`, `key_variable` and `timeout`."""
 
@@ -60,10 +68,10 @@ class OpenAIServer:
         self.client = OpenAI(
             base_url=config.url, api_key=key, max_retries=RETRIES, timeout=config.timeout
         )
-        self.find_model = cache(self._find_model)
 
-    def _find_model(self) -> str:
-        """Return the name of the model in requests: the first that the server lists, if none is given."""
+    @cached_property
+    def model(self) -> str:
+        """The name of the model in requests: the first that the server lists, if none is given."""
         return self.config.model or self.client.models.list().data[0].id
 
     @contextmanager
