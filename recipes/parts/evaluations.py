@@ -1,6 +1,6 @@
 """Rankings of a prepared data set: by embedders, BM25, nearest training queries, and rankings fused of these."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,10 +52,10 @@ class Evaluations:
         given = isinstance(model, Source) or (isinstance(model, Output) and model.step.finished)
         # Models that this run finetunes have them in their folders.
         examples = self.examples if role == "query" and given else None
-        name = f"{name}/embed_{texts}"
-        if name not in self.shared_steps:
-            self.shared_steps[name] = embed_texts(name, model, self._texts(texts), role, examples)
-        return self.shared_steps[name]
+        given_texts = self._texts(texts)
+        return self._step_once(
+            f"{name}/embed_{texts}", embed_texts, model, given_texts, role, examples
+        )
 
     def evaluate(self, name: str, model: Model | str, split: str, **inputs: Any) -> Step:
         """Rank the corpus by the embeddings of a model, and evaluate the ranking."""
@@ -73,10 +73,7 @@ class Evaluations:
         """Evaluate a ranking. kind: the system, such as `reranked` or `knn`, for the step's name; empty: embedder."""
         words = filter(None, ("evaluate", kind, "" if split == "test" else split))
         inputs |= {**self._queries(split), "tag": f"{name}_{kind}" if kind else name}
-        name = f"{name}/{'_'.join(words)}"
-        if name not in self.shared_steps:
-            self.shared_steps[name] = step(name, evaluate_retrieval.JOB, **inputs)
-        return self.shared_steps[name]
+        return self._step_once(f"{name}/{'_'.join(words)}", step, evaluate_retrieval.JOB, **inputs)
 
     def rank_by_words(self, split: str) -> Step:
         """Rank the corpus by BM25, and evaluate the ranking."""
@@ -130,3 +127,9 @@ class Evaluations:
         if self.train and name == "train":
             return self.train
         return self.prepared[name]
+
+    def _step_once(self, name: str, make: Callable[..., Step], *given: Any, **inputs: Any) -> Step:
+        """Return the step of this name; if there is none yet, make it of the further arguments."""
+        if name not in self.shared_steps:
+            self.shared_steps[name] = make(name, *given, **inputs)
+        return self.shared_steps[name]
