@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ratchet.jobs.model_checks import check_as_used
-from ratchet.models.model_files import check_folder, list_weight_files
+from ratchet.models.model_files import list_weight_files
 from ratchet.orchestrator.job_interface import Context, Job, Parents, PositiveInt, Result, Unit
 
 REPEATS = 5
@@ -37,8 +37,7 @@ class Inputs:
 def check(config: Config, inputs: Inputs, parents: Parents) -> None:
     for model in inputs.models or ():
         if model is not None:
-            check_folder(model)
-            check_as_used(model, None)
+            check_as_used(model)
 
 
 def run(context: Context, config: Config, inputs: Inputs) -> Result:
