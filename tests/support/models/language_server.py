@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from json_server import JsonHandler, JsonServer
 
 DOCUMENT = re.compile(r"Document: (.*)\n(?:Query|Question):", re.DOTALL)
 
@@ -18,21 +18,16 @@ def write_query(prompt: str, number: int) -> str:
     return " ".join(words[number::2][:8])
 
 
-class LanguageServer(ThreadingHTTPServer):
+class LanguageServer(JsonServer):
+    path = "/v1"
+
     def __init__(self, most: int = 8) -> None:
         """most: completions per request."""
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.most = most
         self.asked: list[dict[str, Any]] = []
         self.keys: set[str | None] = set()
-        self.refuse: dict[int, int] = {}
-        """Number of a request -> the status that it gets."""
-        self.lock = threading.Lock()
         threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         prompt = request["messages"][-1]["content"]
@@ -47,32 +42,20 @@ class LanguageServer(ThreadingHTTPServer):
         return {**made, "choices": choices, "usage": usage}
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     server: LanguageServer
 
-    def log_message(self, *_: Any) -> None:
-        pass
-
     def do_GET(self) -> None:
-        self.send(200, {"object": "list", "data": [{"id": "people", "object": "model"}]})
+        self.answer(200, {"object": "list", "data": [{"id": "people", "object": "model"}]})
 
     def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        request = self.read_json()
         with self.server.lock:
             number = len(self.server.asked)
             self.server.asked.append(request)
             self.server.keys.add(self.headers.get("Authorization"))
         status = self.server.refuse.get(number, 200)
         if status != 200:
-            self.send(status, {"error": {"message": "not now"}})
+            self.answer(status, {"error": {"message": "not now"}})
         else:
-            self.send(200, self.server.answer(request))
-
-    def send(self, status: int, answer: dict[str, Any]) -> None:
-        body = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Retry-After", "0")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+            self.answer(200, self.server.answer(request))

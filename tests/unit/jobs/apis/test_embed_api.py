@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from embedder_finetuning import context
+from json_server import JsonHandler, JsonServer
 from sentence_transformers import SentenceTransformer
 
 import ratchet
@@ -36,28 +35,21 @@ TOPICS = ["river", "bread", "violin", "engine", "glacier", "sonnet", "copper", "
 NAME = "minilm"
 
 
-class Server(ThreadingHTTPServer):
-    """refuse: number of a request -> the status that it gets. broken: answers lack their last vector."""
+class Server(JsonServer):
+    """broken: answers lack their last vector."""
+
+    path = "/v1"
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.model = SentenceTransformer(resolve(MINILM).as_posix(), device="cpu")
-        self.lock = threading.Lock()
         self.asked: list[list[str]] = []
         self.models: set[str] = set()
-        self.refuse: dict[int, int] = {}
         self.broken = False
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
 
-
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     server: Server
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
     def do_GET(self) -> None:
         listed = {"id": NAME, "object": "model", "created": 0, "owned_by": ""}
@@ -65,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         server = self.server
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.read_json()
         with server.lock:
             number = len(server.asked)
             server.asked.append(body["input"])
@@ -87,25 +79,12 @@ class Handler(BaseHTTPRequestHandler):
         answer = {"object": "list", "data": data[::-1], "model": NAME, "usage": usage}
         self.answer(200, answer)
 
-    def answer(self, status: int, value: Any) -> None:
-        text = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.send_header("Retry-After", "0")
-        self.end_headers()
-        self.wfile.write(text)
-
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     made = Server()
-    thread = threading.Thread(target=made.serve_forever)
-    thread.start()
-    yield made
-    made.shutdown()
-    thread.join()
-    made.server_close()
+    with made.running():
+        yield made
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from embedder_finetuning import context
+from json_server import JsonHandler, JsonServer
 from sentence_transformers import CrossEncoder
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
@@ -25,31 +24,23 @@ from ratchet.orchestrator.job_interface import Result
 QUERIES = 12
 
 
-class Server(ThreadingHTTPServer):
-    """Both formats, at /v1/rerank and /tei. `refuse` maps the number of a request to the status that it gets."""
+class Server(JsonServer):
+    """Both formats, at /v1/rerank and /tei."""
 
     def __init__(self, model: Path) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.model, self.lock = CrossEncoder(str(model), device="cpu"), threading.Lock()
+        super().__init__(Handler)
+        self.model = CrossEncoder(str(model), device="cpu")
         self.asked: list[str] = []
         self.keys: set[str | None] = set()
-        self.refuse: dict[int, int] = {}
         self.cut: int | None = None
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
 
-
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     server: Server
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
     def do_POST(self) -> None:
         server = self.server
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.read_json()
         with server.lock:
             number = len(server.asked)
             server.asked.append(body["query"])
@@ -71,14 +62,6 @@ class Handler(BaseHTTPRequestHandler):
             found = [{"index": int(i), "relevance_score": float(scores[i])} for i in order]
             self.answer(200, {"id": "1", "results": found, "model": body.get("model")})
 
-    def answer(self, status: int, value: Any) -> None:
-        text = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
-        self.send_header("Retry-After", "0")
-        self.end_headers()
-        self.wfile.write(text)
-
 
 @pytest.fixture(scope="module")
 def model(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -93,12 +76,8 @@ def model(concepts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server(model: Path) -> Iterator[Server]:
     made = Server(model)
-    thread = threading.Thread(target=made.serve_forever)
-    thread.start()
-    yield made
-    made.shutdown()
-    thread.join()
-    made.server_close()
+    with made.running():
+        yield made
 
 
 @pytest.fixture(scope="module")
